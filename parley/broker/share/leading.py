@@ -351,7 +351,8 @@ class LedSharePartition:
                     future.set_result(None)
         else:
             facts = {"group": self.key.group_id, "topic": self.partition.topic, "partition": self.key.partition}
-            _log.warning("share state not stored", extra={**facts, "error": error.code.name, "reason": str(error)})
+            reason = {"error": error.code.name, "reason": str(error)}
+            _log.warning("share state could not be stored", extra={**facts, **reason})
             self._fail_awaiting(awaiting, _for_client(error))
             if error.code in _ENDING:
                 self.end(_for_client(error))

@@ -1,4 +1,4 @@
-"""Requests of the classic protocol, for groups of any type: a consumer group may have members of that protocol."""
+"""Requests of the classic protocol, for groups of any type. A consumer group may have members of that protocol, too."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from parley.protocol.messages.groups import (
 def join(
     request: JoinGroupRequest, joiner: Joiner, context: RequestContext, shard: GroupShard, now_ms: int
 ) -> Decision[JoinGroupResponse]:
-    """Add a member, or let it join again. A consumer or streams group without members becomes a classic group."""
+    """Let a member join or rejoin. A consumer or streams group without members becomes a classic group."""
     streams = shard.streams_group(request.group_id)
     if shard.share_group(request.group_id) is not None or (streams is not None and streams.members):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -44,7 +44,7 @@ def join(
 def _replacing(
     tombstones: Sequence[KeyValue], request: JoinGroupRequest, joiner: Joiner, shard: GroupShard, now_ms: int
 ) -> Decision[JoinGroupResponse]:
-    """Add the first member of a classic group that takes the place of a group of another type."""
+    """Add the first member of a classic group that replaces a group of another type."""
     if request.member_id:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
     decision = member_decisions.join(request, joiner, shard, now_ms)
@@ -70,7 +70,7 @@ def heartbeat(request: HeartbeatRequest, shard: GroupShard, now_ms: int) -> Deci
 def leave(
     group_id: str, leaving: Sequence[LeaveGroupRequest.MemberIdentity], shard: GroupShard, now_ms: int
 ) -> Decision[list[ErrorCode]]:
-    """Remove members that leave. The reply has a code for each."""
+    """Remove members that leave. The reply contains an error code for each."""
     group = _with_members(group_id, shard)
     if group is None:
         return member_decisions.leave(group_id, leaving, shard, now_ms)

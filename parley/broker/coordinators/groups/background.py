@@ -1,7 +1,7 @@
-"""Work of groups that would block the event loop: large target assignments, and regular expressions.
+"""Work of groups that would block the event loop: large target assignments, and matching regular expressions.
 
-A thread works on a copy of what it needs. Its result is another decision, which may come too late: the group may have
-changed, or have another coordinator.
+A thread works on a copy of the data that it needs. Its result is submitted as another decision. The result may be too
+late: the group may have changed or moved to another coordinator.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Visible(Protocol):
-    """Returns those topics that the client of a request may describe."""
+    """Returns the topics that the client of a request may describe."""
 
     def __call__(self, context: RequestContext, names: Iterable[str]) -> Set[str]: ...
 
@@ -41,16 +41,16 @@ Submit = Callable[[int, Callable[[GroupShard, int], Decision[None]]], asyncio.Fu
 
 @dataclass(frozen=True, slots=True)
 class BackgroundWork:
-    """Begins work in threads, and submits what comes of it."""
+    """Starts work in threads, and submits its results."""
 
     submit: Submit
     visible: Visible
     tasks: TaskSet
     executor: Executor | None
-    """The threads; None for those of the event loop."""
+    """The threads, or None for those of the event loop."""
 
     def assign(self, shard: GroupShard, group_id: str) -> None:
-        """Decide the target assignment of a consumer group or streams group, unless that is in progress."""
+        """Start deciding the target assignment of a consumer group or streams group, unless that is in progress."""
         group = shard.consumer_group(group_id) or shard.streams_group(group_id)
         if group is not None and not group.is_assigning:
             group.is_assigning = True
@@ -65,12 +65,12 @@ class BackgroundWork:
             await self.submit(shard.partition, partial(install, await self._in_thread(decide)))
         except KafkaError as error:
             facts = {"group": group.group_id, "error": str(error) or error.code.name}
-            _log.error("a target assignment was not decided", extra=facts)
+            _log.error("a target assignment could not be decided", extra=facts)
         finally:
             group.is_assigning = False
 
     def match(self, shard: GroupShard, group_id: str, context: RequestContext) -> None:
-        """Match the regular expressions of a group, unless that is in progress."""
+        """Start matching the regular expressions of a group, unless that is in progress."""
         group = shard.consumer_group(group_id)
         if group is not None and not group.is_resolving:
             group.is_resolving = True
@@ -88,14 +88,15 @@ class BackgroundWork:
             await self._install_matches(shard, group, seen, version_of(image))
         except KafkaError as error:
             facts = {"group": group.group_id, "error": str(error) or error.code.name}
-            _log.error("regular expressions were not matched", extra=facts)
+            _log.error("regular expressions could not be matched", extra=facts)
         finally:
             group.is_resolving = False
 
     async def _install_matches(
         self, shard: GroupShard, group: ConsumerGroup, found: dict[str, frozenset[str]], version: int
     ) -> None:
-        """Install matches together. If a record is too large, install those that are not: others keep what they had.
+        """Install all matches together. If a record is too large, install the other matches one by one: an expression
+        whose record is too large keeps its previous topics.
 
         Raises KafkaError.
         """
@@ -128,7 +129,7 @@ def _is_too_large(error: KafkaError) -> bool:
 
 
 def _cannot_match(group: ConsumerGroup, regex: str, reason: str) -> None:
-    """Log once why an expression of a group has no topics, or those of before."""
+    """Log, once for each expression, why it matches no topics or keeps its previous ones."""
     group.unmatched_regexes &= group.regex_subscribers.keys()
     if regex not in group.unmatched_regexes:
         group.unmatched_regexes.add(regex)

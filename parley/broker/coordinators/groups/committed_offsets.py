@@ -1,8 +1,8 @@
-"""The committed offsets of one group, as small as they can be: a cluster may have millions.
+"""The committed offsets of one group, in a compact form: a cluster may have millions of them.
 
-Most are plain: without metadata, and without a retention of their own. Of these, only the value of the record and the
-place of the record in the log are kept, as bytes: that is a third of what the same numbers take as objects, and the
-garbage collector does not visit it. Readers get a ``CommittedOffset``.
+Most offsets are plain: they have no metadata, and no retention of their own. A plain offset is kept as the bytes of its
+record's value and of its log offset. These take a third of the memory of the same numbers as objects, and the garbage
+collector does not visit them. Readers get a ``CommittedOffset``.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from struct import Struct
 from typing import NamedTuple
 
 OFFSET_VALUE_VERSION = 3
-"""The version of the records' values in which offsets without a retention of their own are stored."""
+"""The version of the value of a record that stores an offset without a retention of its own."""
 
 _PLAIN = Struct(">hqihqq")
-"""The value of the record of a plain offset in that version (the length of its metadata is 0), and its log offset."""
+"""The value of a plain offset's record in that version (the length of its metadata is 0), and its log offset."""
 _VALUE_SIZE = _PLAIN.size - 8
 _VERSION = OFFSET_VALUE_VERSION.to_bytes(2)
 _NO_METADATA = bytes(2)
 
-_new = tuple.__new__  # a quarter of the time that the constructor takes
+_new = tuple.__new__  # takes a quarter of the time of the constructor
 
 
 class CommittedOffset(NamedTuple):
@@ -32,14 +32,14 @@ class CommittedOffset(NamedTuple):
     commit_timestamp_ms: int
     expire_at_ms: int = -1
     log_offset: int = -1
-    """Offset of the commit's record in the log; -1 until it is written. Of two commits, the later one counts."""
+    """The log offset of the commit's record, or -1 until it is written. Of two commits, the later one counts."""
 
 
 TopicPartition = tuple[str, int]
 
 
 def is_plain(value: bytes) -> bool:
-    """True if the value of a record is that of a plain offset."""
+    """Return True if this is the value of a plain offset's record."""
     return len(value) == _VALUE_SIZE and value[:2] == _VERSION and value[14:16] == _NO_METADATA
 
 
@@ -62,7 +62,7 @@ class CommittedOffsets(MutableMapping[TopicPartition, CommittedOffset]):
         self._kept[partition] = _packed(committed)
 
     def set_plain(self, partition: TopicPartition, value: bytes, log_offset: int) -> None:
-        """Set an offset whose record has this value, which ``is_plain``."""
+        """Set a plain offset from the value of its record, for which ``is_plain`` is true."""
         self._kept[partition] = value + log_offset.to_bytes(8, signed=True)
 
     def __delitem__(self, partition: TopicPartition) -> None:
@@ -79,7 +79,7 @@ class CommittedOffsets(MutableMapping[TopicPartition, CommittedOffset]):
 
 
 def _unpacked(kept: bytes | CommittedOffset) -> CommittedOffset:
-    """Return the offset that is kept."""
+    """Return the committed offset for its kept form."""
     if isinstance(kept, CommittedOffset):
         return kept
     _, offset, leader_epoch, _, commit_timestamp_ms, log_offset = _PLAIN.unpack(kept)

@@ -1,8 +1,8 @@
-"""The group coordinator of one broker: requests about groups, as events of the common runtime of coordinators.
+"""The group coordinator of one broker: submits requests about groups to the runtime of coordinators.
 
-A broker coordinates the groups in those partitions of ``__consumer_offsets`` that it leads (``runtime.py``). Requests
-of members and about offsets are decisions (``member_decisions.py``, ``offset_decisions.py``). ``group_shard.py`` says
-what is stored of a group.
+A broker coordinates the groups in the partitions of ``__consumer_offsets`` that it leads
+(``parley/broker/coordinators/runtime.py``). Requests are decided in ``any_group.py`` (classic protocol), in
+``consumer/``, ``share/`` and ``streams/``, and in ``offset_decisions.py``. ``group_shard.py`` contains the state.
 """
 
 from __future__ import annotations
@@ -67,36 +67,36 @@ from parley.protocol.messages.transactions import WriteTxnMarkersRequest
 T = TypeVar("T")
 
 _ABOUT_TOPICS: Final = (TopicCreated, TopicDeleted, PartitionsAdded, BrokerRegistered)
-"""Changes of the metadata after which the target assignment of a consumer group may have to change."""
+"""The metadata changes after which a group may need a new target assignment."""
 
 _log = logging.getLogger(__name__)
 
 NAME_IN_ID_MAX: Final = 249
-"""Characters of the client id or instance id that begin a member id, which must fit a string of the protocol."""
+"""How many characters of the client id or instance id a member id begins with, so that it fits a protocol string."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupsNeed:
-    """What consumer groups need that classic groups do not."""
+    """The parts of the broker that consumer groups need and classic groups do not."""
 
     image: Callable[[], MetadataImage]
     """The cluster's metadata."""
     assignors: Mapping[str, PartitionAssignor]
     """The assignors, the default one first."""
     visible: Visible
-    """Returns those topics that a client may describe."""
+    """Returns the topics that a client may describe."""
     executor: Executor | None = None
-    """The threads for slow work; None for those of the event loop."""
+    """The threads for slow work, or None for those of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareGroupsNeed:
-    """What share groups need that other groups do not."""
+    """The parts of the broker that share groups need and other groups do not."""
 
     persister: Persister
-    """The state of share partitions, wherever it is stored."""
+    """Reads and writes the stored state of share partitions."""
     latest_offset: LatestOffset
-    """Returns the end of a partition, as its leader knows it."""
+    """Returns the latest offset of a partition, from its leader."""
 
 
 class GroupCoordinator:
@@ -164,7 +164,8 @@ class GroupCoordinator:
     # --- Lookup ---
 
     def check_owned(self, group_id: str) -> None:
-        """Raise INVALID_GROUP_ID, NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS if the group cannot be used here."""
+        """Raise INVALID_GROUP_ID, NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS if this broker cannot serve the
+        group."""
         self._shard(group_id)
 
     def _shard(self, group_id: str) -> GroupShard:
@@ -173,20 +174,20 @@ class GroupCoordinator:
         return self.runtime.state_of(group_id)
 
     def find(self, group_id: str) -> Group | None:
-        """Return a group, or None if it does not exist. Raises as ``check_owned`` does.
+        """Return a group, or None if it does not exist. Raises what ``check_owned`` raises.
 
-        Its offsets may not be replicated yet: ``read`` shows those that are.
+        Its offsets may not be replicated yet. Use ``read`` to wait for the in-sync replicas.
         """
         return self._shard(group_id).groups.get(group_id)
 
     def all(self) -> list[Group]:
-        """Return all groups of this broker. Raises COORDINATOR_LOAD_IN_PROGRESS while a partition is being loaded."""
+        """Return all groups on this broker. Raises COORDINATOR_LOAD_IN_PROGRESS while a partition is being loaded."""
         if self.runtime.is_loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return self._all_groups()
 
     def loaded_groups(self) -> Iterator[Group]:
-        """Return the groups of those partitions that have been loaded."""
+        """Iterate over the groups in the partitions that have been loaded."""
         return (group for _, shard in self.runtime.states() for group in shard.groups.values())
 
     def _all_groups(self) -> list[Group]:
@@ -225,7 +226,7 @@ class GroupCoordinator:
         return counts
 
     def metrics(self) -> GroupOffsetMetrics:
-        """Return the work of this coordinator."""
+        """Return the metrics of this coordinator."""
         return GroupOffsetMetrics(
             offsets=sum(len(group.offsets) for group in self._all_groups()),
             commits=self._commits,
@@ -240,8 +241,8 @@ class GroupCoordinator:
     def join(
         self, context: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
-        """Add a member, or let it rejoin. The response comes when the next generation begins. Raises KafkaError, or the
-        future fails with it."""
+        """Let a member join or rejoin a group of the classic protocol. The response is sent when the next generation
+        begins. Raises KafkaError, or the future fails with it."""
         client_id = context.client_id or ""
         name = client_id if request.group_instance_id is None else request.group_instance_id
         new_id = "" if request.member_id else self._new_member_id(name)
@@ -252,13 +253,13 @@ class GroupCoordinator:
         return f"{name[:NAME_IN_ID_MAX]}-{UUID(int=self._rng.getrandbits(128), version=4)}"
 
     def sync(self, request: SyncGroupRequest) -> asyncio.Future[SyncGroupResponse]:
-        """Return a member's assignment once the leader has sent it, and the replicas have it. Raises KafkaError, or the
-        future fails with it."""
+        """Return a member's assignment when the leader has sent it and the in-sync replicas have it. Raises KafkaError,
+        or the future fails with it."""
         self.check_owned(request.group_id)
         return self.runtime.submit(request.group_id, partial(sync, request))
 
     def heartbeat(self, request: HeartbeatRequest) -> ErrorCode:
-        """Keep a member's session alive. Returns REBALANCE_IN_PROGRESS to make it rejoin. Raises KafkaError."""
+        """Keep a member's session alive. Returns REBALANCE_IN_PROGRESS if the member must rejoin. Raises KafkaError."""
         code = self._decide(request.group_id, partial(heartbeat, request))
         assert not isinstance(code, asyncio.Future), "a heartbeat has no records, and does not wait"
         return code
@@ -266,8 +267,8 @@ class GroupCoordinator:
     def leave(
         self, group_id: str, leaving: Sequence[LeaveGroupRequest.MemberIdentity]
     ) -> list[ErrorCode] | asyncio.Future[list[ErrorCode]]:
-        """Remove members that leave, and return a code for each. The last one's reply comes when the replicas have the
-        empty group. Raises KafkaError, or the future fails with it."""
+        """Remove members that leave, and return an error code for each. If the group is empty then, the reply waits for
+        the in-sync replicas. Raises KafkaError, or the future fails with it."""
         return self._decide(group_id, partial(leave, group_id, leaving))
 
     def _decide(
@@ -280,8 +281,8 @@ class GroupCoordinator:
     def consumer_heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse | asyncio.Future[ConsumerGroupHeartbeatResponse]:
-        """Keep a member of a consumer group alive, and bring it closer to its assignment (KIP-848). The response comes
-        when the replicas have what it shows. Raises KafkaError, or the future fails with it."""
+        """Keep a member of a consumer group alive, and move it toward its target assignment (KIP-848). The response
+        waits for the in-sync replicas. Raises KafkaError, or the future fails with it."""
         new_id = "" if request.member_id else str(UUID(int=self._rng.getrandbits(128), version=4))
         decide = partial(heartbeats.heartbeat, request, Sender(context, new_id))
         return self.runtime.decide_when_committed(request.group_id, decide)
@@ -289,7 +290,7 @@ class GroupCoordinator:
     def streams_heartbeat(
         self, context: RequestContext, request: StreamsGroupHeartbeatRequest
     ) -> streams_heartbeats.Outcome | asyncio.Future[streams_heartbeats.Outcome]:
-        """Keep a member of a streams group alive, and bring it closer to its tasks (KIP-1071). Raises KafkaError, or
+        """Keep a member of a streams group alive, and move it toward its target tasks (KIP-1071). Raises KafkaError, or
         the future fails with it."""
         return self.runtime.decide_when_committed(
             request.group_id, partial(streams_heartbeats.heartbeat, request, context)
@@ -298,14 +299,15 @@ class GroupCoordinator:
     # --- Offsets ---
 
     def check_commit(self, committer: Committer) -> None:
-        """Check that a client may commit offsets, and count the commit as a heartbeat. Raises KafkaError if not."""
+        """Check that a client may commit offsets, and count the commit as a heartbeat. Raises KafkaError if it may
+        not."""
         self._decide(committer.group_id, partial(offset_decisions.check_commit, committer), may_be_unnamed=True)
 
     async def commit(self, committer: Committer, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Commit offsets of a group, which is created if it does not exist. The empty id is a group, too: clients older
-        than KIP-289 commit to it.
+        """Commit offsets of a group, and create the group if it does not exist. The empty group id is valid: clients
+        older than KIP-289 commit to it.
 
-        Raises KafkaError if the client may not commit, or if the log does not have the offsets.
+        Raises KafkaError if the client may not commit, or if the offsets could not be stored.
         """
         await self._write(
             committer.group_id,
@@ -321,12 +323,12 @@ class GroupCoordinator:
         offsets: Mapping[TopicPartition, CommittedOffset],
         check_verified: Callable[[], None],
     ) -> None:
-        """Commit offsets in a producer's transaction; they count when its commit marker is in the log.
+        """Commit offsets in a producer's transaction. They take effect when its commit marker is in the log.
 
-        The caller has verified the transaction with its coordinator. ``check_verified`` raises KafkaError if a marker
-        has ended that transaction since; it is called immediately before the offsets are written.
+        The caller must have verified the transaction with its coordinator. ``check_verified`` is called immediately
+        before the offsets are written, and raises KafkaError if a marker has ended the transaction in the meantime.
 
-        Raises KafkaError as ``commit`` does, and INVALID_PRODUCER_EPOCH for a fenced producer.
+        Raises what ``commit`` raises, and INVALID_PRODUCER_EPOCH for a fenced producer.
         """
         self.check_owned(committer.group_id)
 
@@ -337,7 +339,7 @@ class GroupCoordinator:
         await self._write(committer.group_id, decide, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
 
     def append_marker(self, partition: int, marker: WriteTxnMarkersRequest.WritableTxnMarker) -> asyncio.Future[None]:
-        """End a transaction in a partition of the offsets topic; see ``CoordinatorRuntime.append_marker``."""
+        """End a transaction in a partition of the offsets topic. See ``CoordinatorRuntime.append_marker``."""
         return self.runtime.append_marker(
             partition,
             marker.producer_id,
@@ -348,16 +350,16 @@ class GroupCoordinator:
         )
 
     def read(self, group_id: str, look: Callable[[Group | None], T]) -> asyncio.Future[T]:
-        """Return what ``look`` finds in a group, None if it does not exist, once the replicas have all of it.
+        """Return ``look(group)`` when the in-sync replicas have everything that it shows.
 
-        Raises KafkaError, or the future fails with it.
+        ``look`` is passed None if the group does not exist. Raises KafkaError, or the future fails with it.
         """
         return self.runtime.submit(group_id, lambda shard, now_ms: Decision(look(shard.groups.get(group_id))))
 
     async def delete_offsets(
         self, group_id: str, wanted: Mapping[TopicPartition, ErrorCode]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Delete committed offsets; see ``offset_decisions.delete_offsets``."""
+        """Delete committed offsets. See ``offset_decisions.delete_offsets``."""
         self.check_owned(group_id)
         return await self._write(
             group_id, lambda shard, now_ms: offset_decisions.delete_offsets(shard, group_id, wanted)
@@ -369,7 +371,7 @@ class GroupCoordinator:
         decide: Callable[[GroupShard, int], Decision[T]],
         too_large: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR,
     ) -> T:
-        """Submit a decision. Raises KafkaError, with the code ``too_large`` if its records are."""
+        """Submit a decision. Raises KafkaError, with the code ``too_large`` if its records are too large."""
         try:
             return await self.runtime.submit(key, decide)
         except KafkaError as error:
@@ -387,26 +389,26 @@ class GroupCoordinator:
         await self._write(group_id, lambda shard, now_ms: offset_decisions.delete_group(shard, group_id))
 
     async def expire(self) -> None:
-        """Expire offsets and groups periodically; runs until it is cancelled."""
+        """Expire offsets and groups periodically. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(self._config().offsets_retention_check_interval_ms / 1000)
             for group in self._all_groups():
                 await self.expire_group(group)
 
     async def expire_group(self, group: Group) -> None:
-        """Remove a group's expired offsets, and the group itself if it then has neither members nor offsets."""
+        """Remove a group's expired offsets, and the group if it then has no members and no offsets."""
         if group.share is not None:
-            return  # it has no offsets, and stays until it is deleted
+            return  # a share group has no offsets, and stays until it is deleted
         now_ms, retention_ms = self._now_ms(), self._config().offsets_retention_minutes * 60_000
         expired = expired_offsets(group, now_ms, retention_ms)
         if expired or (group.is_empty and not group.offsets):
             decide = partial(offset_decisions.expire, group.group_id, now_ms, retention_ms)
-            self._expired += await self._remove(group, decide, "expired offsets were not removed")
+            self._expired += await self._remove(group, decide, "expired offsets could not be removed")
 
     async def _remove(self, group: Group, decide: Callable[[GroupShard, int], Decision[int]], failed: str) -> int:
-        """Submit ``decide``, which removes some offsets, until none are left, and return how many it has removed.
+        """Submit ``decide``, which removes some offsets, until none are left. Returns the number of removed offsets.
 
-        Logs ``failed`` if it fails.
+        Logs the message ``failed`` if a submission fails.
         """
         removed = 0
         try:
@@ -417,7 +419,7 @@ class GroupCoordinator:
         return removed
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Remove the committed offsets of topics that were deleted, and let consumer groups look at their topics."""
+        """Remove the committed offsets of deleted topics, and let groups check the topics that they subscribe to."""
         if any(isinstance(change, TopicCreated | TopicDeleted) for change in delta.changes):
             self._topics_version = version_of(image)
         if any(isinstance(change, _ABOUT_TOPICS) for change in delta.changes):
@@ -438,13 +440,14 @@ class GroupCoordinator:
         for partition, _ in self.runtime.states():
             try:
                 await self.runtime.submit(partition, forget_deleted_topics)
-            except KafkaError as error:  # a coordinator that loads the group forgets it
-                _log.warning("share groups keep a deleted topic", extra={"error": error.code.name})
+            except KafkaError as error:  # the next coordinator that loads the group removes the topic
+                _log.warning("share groups still contain a deleted topic", extra={"error": error.code.name})
 
     async def on_topic_deleted(self, topic: str) -> None:
         """Remove the offsets that groups committed for a deleted topic.
 
-        They are noted before the first is removed: a later topic of that name may get commits in the meantime.
+        Their log offsets are collected before the first offset is removed, because groups may commit for a new topic
+        with the same name in the meantime.
         """
         noted = [(group, group.latest_commit_for(topic)) for group in self._all_groups()]
         for group, latest in noted:

@@ -1,4 +1,5 @@
-"""A large target assignment as a thread decides it, with its records: to encode them takes as long as to decide."""
+"""A large target assignment that a thread decides. The thread also encodes its records, which takes as long as
+deciding."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from parley.broker.coordinators.decision import KeyValue
 T = TypeVar("T")
 
 NOT_ENCODED: Final[Mapping[str, KeyValue]] = MappingProxyType({})
-"""The records of targets that were not decided in a thread."""
+"""The encoded records of an assignment that was not decided in a thread: none."""
 
 
 class DecidedTargets(NamedTuple, Generic[T]):
-    """The target of each member, and the records of those that were to change."""
+    """The target of each member, and the encoded records of the targets that changed."""
 
     targets: Mapping[str, T]
     records: Mapping[str, KeyValue]
@@ -24,7 +25,10 @@ class DecidedTargets(NamedTuple, Generic[T]):
 def decided_targets(
     decide: Callable[[], Mapping[str, T]], known: Mapping[str, T], record: Callable[[str, T], KeyValue]
 ) -> DecidedTargets[T]:
-    """Decide, and encode what differs from ``known``. A thread calls this: ``known`` must not change meanwhile."""
+    """Decide the targets, and encode those that differ from ``known``.
+
+    A thread calls this, so ``known`` must not change in the meantime.
+    """
     targets = decide()
     changed = {member_id: target for member_id, target in targets.items() if known.get(member_id) != target}
     return DecidedTargets(targets, {member_id: record(member_id, target) for member_id, target in changed.items()})

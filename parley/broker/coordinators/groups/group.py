@@ -1,4 +1,4 @@
-"""A consumer group: what its records say (a generation, offsets), and its membership beside them."""
+"""A group of any type: its committed offsets, and its state by type (for a classic group, its membership)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup
 from parley.protocol.messages.stored import GroupMetadataValue
 
 CLASSIC: Final = "classic"
-"""The type of groups whose members assign partitions among themselves."""
+"""The type of groups whose members assign the partitions among themselves."""
 
 CONSUMER: Final = "consumer"
 """The type of groups whose partitions the coordinator assigns (KIP-848)."""
 
 SHARE: Final = "share"
-"""The type of groups whose members acquire single records (KIP-932)."""
+"""The type of groups whose members acquire individual records (KIP-932)."""
 
 STREAMS: Final = "streams"
 """The type of groups whose members share the tasks of a Kafka Streams application (KIP-1071)."""
 
 NO_MEMBERS: Final = Membership()
-"""The membership of a group that has never had one. Memberships are values: all such groups share this one."""
+"""The membership of a group without members. Memberships are values, so all such groups share this one."""
 
 REMOVED: Final = Membership(GroupState.DEAD)
-"""The membership of a group that is no longer part of its shard."""
+"""The membership of a group that was removed from its shard."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +41,7 @@ class Group:
     membership: Membership = field(default_factory=lambda: NO_MEMBERS)
     offsets: CommittedOffsets = field(default_factory=CommittedOffsets)
     pending_offsets: dict[int, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
-    """Offsets committed in transactions that no marker has ended, by producer id. See ``add_pending_offset``."""
+    """The offsets committed in open transactions, by producer id. See ``add_pending_offset``."""
     pending_producers: dict[TopicPartition, set[int]] = field(default_factory=dict)
     """The producers that have a pending offset for a partition: there may be thousands of open transactions."""
     stored: GroupMetadataValue | None = None
@@ -55,7 +55,7 @@ class Group:
 
     @property
     def type(self) -> str:
-        """The type of the group, with the name that ListGroups returns."""
+        """The type of the group, as ListGroups returns it."""
         if self.share is not None:
             return SHARE
         if self.streams is not None:
@@ -64,12 +64,12 @@ class Group:
 
     @property
     def is_classic(self) -> bool:
-        """True for a group of the classic protocol, or one that has offsets only."""
+        """True for a group of the classic protocol, or a group that only has offsets."""
         return self.consumer is None and self.share is None and self.streams is None
 
     @property
     def state_name(self) -> str:
-        """The state of the group, with the name that ListGroups returns."""
+        """The state of the group, as ListGroups returns it."""
         state: GroupState | ConsumerGroupState | ShareGroupState | StreamsGroupState = self.membership.state
         if self.share is not None:
             state = self.share.state()
@@ -92,7 +92,7 @@ class Group:
 
     @property
     def is_unused(self) -> bool:
-        """True if nothing is left of the group: no members, none about to join, no offsets, no generation."""
+        """True if the group can be removed: it has no members, no pending members, no offsets and no generation."""
         has_offsets = self.offsets or self.pending_offsets
         membership = self.membership
         is_stored = self.stored is not None or not self.is_classic
@@ -100,31 +100,31 @@ class Group:
         return membership.state is GroupState.EMPTY and membership.generation == 0 and not in_use
 
     def partitions_in_log(self) -> set[TopicPartition]:
-        """Return the partitions for which the log has offsets, pending ones included."""
+        """Return the partitions for which the log contains offsets, including pending ones."""
         return set(self.offsets) | self.pending_producers.keys()
 
     def latest_commit(self, partition: TopicPartition) -> int:
-        """Return the log offset of the latest commit for a partition, pending ones included; -1 if there is none."""
+        """Return the log offset of the latest commit for a partition, including pending ones, or -1."""
         committed = self.offsets.get(partition)
         pending = [self.pending_offsets[each][partition] for each in self.pending_producers.get(partition, ())]
         return max((each.log_offset for each in (committed, *pending) if each is not None), default=-1)
 
     def latest_commit_for(self, topic: str) -> int | None:
-        """Return the log offset of the latest commit for a topic, as ``latest_commit`` does; None if there is none."""
+        """Return the log offset of the latest commit for a topic, including pending ones, or None."""
         commits = [self.latest_commit(each) for each in self.partitions_in_log() if each[0] == topic]
         return max(commits, default=None)
 
     def has_pending_offset(self, partition: TopicPartition) -> bool:
-        """True if an open transaction has committed an offset for the partition (KIP-447)."""
+        """Return True if an open transaction contains a commit for the partition (KIP-447)."""
         return partition in self.pending_producers
 
     def add_pending_offset(self, producer_id: int, partition: TopicPartition, offset: CommittedOffset) -> None:
-        """Add an offset that a producer commits in a transaction."""
+        """Add an offset that a producer has committed in an open transaction."""
         self.pending_offsets.setdefault(producer_id, {})[partition] = offset
         self.pending_producers.setdefault(partition, set()).add(producer_id)
 
     def remove_pending_offset(self, producer_id: int, partition: TopicPartition) -> None:
-        """Remove an offset of an open transaction; the last one removes the transaction, too."""
+        """Remove an offset of an open transaction, and the transaction if it was the last one."""
         pending = self.pending_offsets[producer_id]
         del pending[partition]
         if not pending:

@@ -1,4 +1,4 @@
-"""Looking up a member in a group of any type that stores its members by id."""
+"""Looking up a member by its id, in a group of any type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ M_co = TypeVar("M_co", covariant=True)
 
 
 class HasMembers(Protocol[M_co]):
-    """A group, with its members by their ids."""
+    """A group with its members by id."""
 
     @property
     def group_id(self) -> str: ...
@@ -21,7 +21,7 @@ class HasMembers(Protocol[M_co]):
 
 
 def require_member(group: HasMembers[M_co], member_id: str) -> M_co:
-    """Return a member. Raises UNKNOWN_MEMBER_ID."""
+    """Return the member with this id. Raises UNKNOWN_MEMBER_ID."""
     member = group.members.get(member_id)
     if member is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")

@@ -1,13 +1,13 @@
-"""The records of ``__consumer_offsets``: what their keys and values mean, and how they are written and read.
+"""The records of ``__consumer_offsets`` for committed offsets and classic groups: encoding and decoding.
 
-A group is stored in the partition that its id hashes to. Hash and record formats are Kafka's, so that Kafka's tools can
-read the topic. The topic is compacted: the last value of a key counts, and a null value is a tombstone.
+A group is stored in the partition that its id hashes to. The hash and the formats are Kafka's, so that Kafka's tools
+can read the topic. The topic is compacted: the last value of a key counts, and a null value is a tombstone.
 
 =====================  =================================================  ==========================
 key (first two bytes)  key                                                value
 =====================  =================================================  ==========================
 0, 1                   group, topic, partition                            a committed offset
-2                      group                                              generation and its members
+2                      group                                              a generation and its members
 =====================  =================================================  ==========================
 """
 
@@ -24,7 +24,7 @@ from parley.protocol.sentinels import NO_EPOCH
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 OFFSET_WITH_EXPIRY_VALUE_VERSION = 1
-"""The only version with an expiry time, which clients older than KIP-211 set."""
+"""The only version that contains an expiry time, which clients older than KIP-211 set."""
 GROUP_VALUE_VERSION = 3
 GENERATION_MAX = (1 << 31) - 1
 
@@ -85,13 +85,13 @@ def group_tombstone(group_id: str) -> KeyValue:
 
 
 def decode_offset_key(key: bytes) -> tuple[str, TopicPartition]:
-    """Return the group and the partition of an offset's key. Raises MalformedMessage."""
+    """Decode the group and the partition from the key of an offset. Raises MalformedMessage."""
     found = decode_stored(OffsetCommitKey, key)[0]
     return found.group, (found.topic, found.partition)
 
 
 def decode_offset(value: bytes, log_offset: int) -> CommittedOffset:
-    """Return the committed offset in a record at ``log_offset``. Raises MalformedMessage."""
+    """Decode the committed offset in a record at ``log_offset``. Raises MalformedMessage."""
     stored, _ = decode_stored(OffsetCommitValue, value)
     return CommittedOffset(
         offset=stored.offset,
@@ -104,21 +104,21 @@ def decode_offset(value: bytes, log_offset: int) -> CommittedOffset:
 
 
 def decode_group_key(key: bytes) -> str:
-    """Return the id in a group's key. Raises MalformedMessage."""
+    """Decode the group id from the key of a generation. Raises MalformedMessage."""
     return decode_stored(GroupMetadataKey, key)[0].group
 
 
 def decode_generation(value: bytes) -> GroupMetadataValue:
-    """Return a stored generation. Raises MalformedMessage, also for a generation that can have no successor."""
+    """Decode a generation. Raises MalformedMessage, also if the generation is so high that no other can follow."""
     stored, _ = decode_stored(GroupMetadataValue, value)
     if not 0 <= stored.generation < GENERATION_MAX:
-        raise MalformedMessage(f"generation {stored.generation}")
+        raise MalformedMessage(f"invalid generation {stored.generation}")
     return stored
 
 
 def restored(stored: GroupMetadataValue) -> Membership:
-    """Return the membership of a group that was loaded. Of the strategies that a member supports, only that of the
-    generation is known."""
+    """Return the membership of a loaded group. Of the strategies that a member supports, only the chosen one is
+    stored."""
     members = [
         GroupMember(
             member_id=member.member_id,

@@ -1,12 +1,12 @@
-"""The groups of one partition of ``__consumer_offsets``: what its records say, and the memberships beside them.
+"""The groups in one partition of ``__consumer_offsets``: their stored state, and the memberships of classic groups.
 
-The records hold the latest generation of each group (``Group.stored``), committed offsets, and offsets committed in
-transactions that are still open. These change here alone, by replay.
+Records contain the latest generation of each classic group (``Group.stored``), all other groups, committed offsets, and
+offsets committed in open transactions. This state changes only in ``replay`` and ``replay_marker``.
 
-Memberships are not stored during a rebalance. Decisions change them (``member_decisions.py``,
-``membership_change.py``), always together with their record if there is one: a membership that is STABLE or EMPTY is
-what ``stored`` says. So a shard that is read back has that membership, with new sessions. Members of later rebalances
-are forgotten: what they wait for fails with NOT_COORDINATOR, and they join again.
+The membership of a classic group is not stored during a rebalance. Decisions change it (``member_decisions.py``,
+``membership_change.py``). When they make it STABLE or EMPTY they also store it, so it then equals ``stored``. A shard
+that is read back starts with that membership and with new sessions. A rebalance that was in progress is lost: waiting
+requests fail with NOT_COORDINATOR, and the members rejoin.
 """
 
 from __future__ import annotations
@@ -50,50 +50,51 @@ from parley.protocol.records.batch_header import HEADER_SIZE
 _log = logging.getLogger(__name__)
 
 KNOWN_MAX: Final = 10_000
-"""The most pairs of a group and a topic whose keys a shard remembers (a few MB), so as not to decode them again."""
+"""The number of pairs of a group and a topic whose keys a shard caches (a few MB), to avoid decoding them again."""
 
 
 Note = tuple[str, Mapping[str, object]]
-"""A line for the log of the broker, with its facts."""
+"""A line for the broker's log: a message and its facts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the decisions of a shard depend on beside its groups, and what they cause outside of it."""
+    """What the decisions of a shard depend on besides its groups, and the actions they cause outside it."""
 
     config: Callable[[], BrokerConfig]
     image: Callable[[], MetadataImage]
     """The cluster's metadata."""
     topics_version: Callable[[], int]
-    """The metadata in which topics were last created or deleted."""
+    """Returns the version of the metadata in which topics were last created or deleted."""
     settings: Callable[[str], GroupSettings]
     """Returns the settings of a consumer group."""
     assignors: Mapping[str, PartitionAssignor]
     """The assignors of consumer groups, the default one first."""
     begin_sessions: Callable[[GroupShard, Group], Mapping[Hashable, Timer]]
-    """Returns the timers of the members of a group that was loaded."""
+    """Returns the timers of the members of a loaded group."""
     on_rebalanced: Callable[[], None]
     """Called when a rebalance of a classic group has ended with an assignment."""
     on_epoch_begun: Callable[[], None]
     """Called when a consumer group has begun another epoch."""
     assign_in_thread: Callable[[GroupShard, str], None]
-    """Begins to decide the target assignment of a consumer group or streams group that is large."""
+    """Starts deciding the target assignment of a large consumer group or streams group."""
     match_in_thread: Callable[[GroupShard, str, RequestContext], None]
-    """Begins to match the regular expressions of a consumer group, as the client of a request may see topics."""
+    """Starts matching the regular expressions of a consumer group against the topics that a client may describe."""
     share_settings: Callable[[str], MembersSettings]
     """Returns the settings of a share group."""
     initialize_share_partitions: Callable[[GroupShard, str, int, Mapping[UUID, TopicPartitions]], None]
-    """Begins to initialize share partitions at the share coordinator, in an epoch of their group."""
+    """Starts initializing share partitions at the share coordinator, in an epoch of their group."""
     streams_settings: Callable[[str], StreamsSettings]
     """Returns the settings of a streams group."""
     on_streams_epoch_begun: Callable[[], None]
     """Called when a streams group has begun another epoch."""
     batch_bytes_max: Callable[[int], int]
-    """Returns the size of the largest batch that a partition accepts. Raises KafkaError if it has no log here."""
+    """Returns the size of the largest batch that a partition accepts. Raises KafkaError if it has no log on this
+    broker."""
 
 
 class GroupShard:
-    """The groups of one partition, by id."""
+    """The groups in one partition, by id."""
 
     def __init__(self, partition: int, surroundings: Surroundings) -> None:
         self.partition = partition
@@ -111,10 +112,10 @@ class GroupShard:
         self.groups: dict[str, Group] = {}
         self.open_transactions: dict[int, set[str]] = {}
         """The groups with offsets in a producer's open transaction, by producer id."""
-        self._known: dict[bytes, tuple[Group, str]] = {}  # by the key of an offset without its partition
+        self._known: dict[bytes, tuple[Group, str]] = {}  # by the key of an offset's record without the partition
 
     def find_or_create(self, group_id: str) -> Group:
-        """Return a group, after creating it, without members and offsets, if it does not exist."""
+        """Return a group. Creates it, without members and offsets, if it does not exist."""
         group = self.groups.get(group_id)
         if group is None:
             group = self.groups[group_id] = Group(group_id, self.partition)
@@ -123,25 +124,25 @@ class GroupShard:
     def drop_unused(self, group: Group) -> None:
         """Remove a group if it has no records and is not in use.
 
-        Call this after any lookup that may have created a group, or arbitrary ids accumulate.
+        Call this after any lookup that may have created the group. Otherwise, groups with arbitrary ids accumulate.
         """
         if group.is_unused and self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
             group.membership = REMOVED
 
     def assign_in_thread(self, group_id: str) -> None:
-        """Begin to decide the target assignment of a consumer group or streams group, unless that is in progress."""
+        """Start deciding the target assignment of a consumer group or streams group, unless that is in progress."""
         self._surroundings.assign_in_thread(self, group_id)
 
     # --- Consumer groups ---
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
-        """Return a group of the consumer protocol, or None if there is no such group."""
+        """Return a consumer group, or None if there is no such group."""
         group = self.groups.get(group_id)
         return None if group is None else group.consumer
 
     def match_in_thread(self, group_id: str, context: RequestContext) -> None:
-        """Begin to match the regular expressions of a consumer group, unless that is in progress."""
+        """Start matching the regular expressions of a consumer group, unless that is in progress."""
         self._surroundings.match_in_thread(self, group_id, context)
 
     # --- Share groups ---
@@ -154,7 +155,7 @@ class GroupShard:
     def initialize_share_partitions(
         self, group_id: str, state_epoch: int, topics: Mapping[UUID, TopicPartitions]
     ) -> None:
-        """Begin to initialize share partitions of a group at the share coordinator."""
+        """Start initializing share partitions of a group at the share coordinator."""
         self._surroundings.initialize_share_partitions(self, group_id, state_epoch, topics)
 
     # --- Streams groups ---
@@ -167,7 +168,8 @@ class GroupShard:
     # --- Size ---
 
     def accepts(self, record: KeyValue) -> bool:
-        """True if the topic accepts a record. Raises KafkaError if the partition has no log."""
+        """Return True if the topic accepts a record of this size. Raises KafkaError if the partition has no log on this
+        broker."""
         key, value = record
         size = HEADER_SIZE + RECORD_BYTES + len(key) + len(value or b"")
         return size <= self._surroundings.batch_bytes_max(self.partition)
@@ -175,12 +177,12 @@ class GroupShard:
     # --- Membership ---
 
     def membership_of(self, group_id: str) -> Membership:
-        """Return the membership of a group, an empty one if the group does not exist."""
+        """Return the membership of a group. It is empty if the group does not exist."""
         group = self.groups.get(group_id)
         return NO_MEMBERS if group is None else group.membership
 
     def change_membership(self, group_id: str, membership: Membership, notes: Sequence[Note]) -> None:
-        """Give a group another membership, after creating the group if it does not exist. Logs ``notes``."""
+        """Replace the membership of a group, and log ``notes``. Creates the group if it does not exist."""
         group = self.find_or_create(group_id)
         group.membership = membership
         self.drop_unused(group)
@@ -190,10 +192,10 @@ class GroupShard:
     # --- Records ---
 
     def replay(self, key: bytes, value: bytes | None, producer: ProducerIdentity | None, offset: int) -> None:
-        """Apply one record. Raises MalformedMessage, and changes nothing, if it is neither a group nor an offset."""
+        """Apply one record. Raises MalformedMessage, and changes nothing, if the record cannot be decoded."""
         known = self._known.get(key[:-4])
         if known is not None and value is not None and producer is None and known[0].membership is not REMOVED:
-            # Most records by far: loading applies millions of them.
+            # By far the most frequent records: loading applies millions of them.
             one = (known[1], int.from_bytes(key[-4:], "big", signed=True))
             if is_plain(value):
                 known[0].offsets.set_plain(one, value, offset)
@@ -201,7 +203,7 @@ class GroupShard:
                 known[0].offsets[one] = decode_offset(value, offset)
             return
         if len(key) < 2:
-            raise MalformedMessage("a record of the offsets topic has no key")
+            raise MalformedMessage("a record of __consumer_offsets has no key")
         version = key[0] << 8 | key[1]
         if version <= OFFSET_KEY_VERSION:
             group_id, partition = decode_offset_key(key)
@@ -230,7 +232,7 @@ class GroupShard:
             raise MalformedMessage(f"unknown key version {version}")
 
     def _remove_offset(self, group_id: str, partition: tuple[str, int]) -> None:
-        """Remove an offset; offsets of open transactions that the log has before the tombstone are removed, too."""
+        """Remove an offset, including those that open transactions committed before the tombstone."""
         group = self.groups.get(group_id)
         if group is None:
             return
@@ -257,7 +259,7 @@ class GroupShard:
             return
         group.stored = None
         if group.membership.state is GroupState.EMPTY:
-            group.membership = replace(group.membership, generation=0)  # it begins again if it is still in use
+            group.membership = replace(group.membership, generation=0)  # if the group is still in use, it starts over
         self.drop_unused(group)
 
     def _replay_consumer_group(self, kind: int, key: bytes, value: bytes | None) -> None:
@@ -300,7 +302,7 @@ class GroupShard:
             self.drop_unused(group)
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool, offset: int) -> None:
-        """End a transaction. Its offsets count if it was committed, unless the log has a later commit."""
+        """End a transaction. If it was committed, its offsets take effect, unless the log contains later commits."""
         for group_id in list(self.open_transactions.get(producer_id, ())):
             group = self.groups[group_id]
             for partition, found in list(group.pending_offsets[producer_id].items()):
@@ -314,7 +316,7 @@ class GroupShard:
     # --- Serving ---
 
     def loaded(self, now_ms: int) -> Mapping[Hashable, Timer]:
-        """Restore the membership of every group as it was stored, and begin the sessions of its members."""
+        """Restore the stored membership of every group, and start the sessions of its members."""
         timers: dict[Hashable, Timer] = {}
         for group in self.groups.values():
             if group.stored is not None and group.is_classic:
@@ -323,7 +325,7 @@ class GroupShard:
         return timers
 
     def unloaded(self) -> None:
-        """Forget all groups: code that holds one finds it removed."""
+        """Remove all groups. Code that still holds a group finds its membership ``REMOVED``."""
         for group in self.groups.values():
             group.membership = REMOVED
         self.groups.clear()

@@ -1,4 +1,4 @@
-"""The timers of groups that were loaded: every member has a whole session again."""
+"""The timers of a loaded group: the session of every member starts over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parley.broker.coordinators.groups.streams import heartbeats as streams_hear
 
 
 def begin_sessions(shard: GroupShard, group: Group) -> dict[Hashable, Timer]:
-    """Return the timers of the members of a group that was loaded."""
+    """Return the timers of the members of a loaded group."""
     if group.consumer is not None:
         return loaded_timers(shard, group.consumer)
     if group.share is not None:

@@ -1,5 +1,7 @@
-"""Decisions about the requests of group members: they join, sync, send heartbeats and leave (KIP-134, KIP-345,
-KIP-394, KIP-814). Pure functions of a shard and the time; each raises the KafkaError that the member gets.
+"""Decisions about the requests of members of a classic group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
+
+They are pure functions of a shard and the time. Each raises the KafkaError that the member gets. See KIP-134, KIP-345,
+KIP-394 and KIP-814.
 """
 
 from __future__ import annotations
@@ -24,15 +26,15 @@ from parley.protocol.messages.groups import (
 )
 
 KNOWN_MEMBER_REQUIRED_SINCE: Final = 4
-"""From this version of JoinGroup on, a new member first gets its id and then joins with it (KIP-394)."""
+"""The version of JoinGroup from which on a new member first gets its id and then joins with it (KIP-394)."""
 
 SKIPS_ASSIGNMENT_SINCE: Final = 9
-"""From this version of JoinGroup on, a leader can be told that the assignment stays (KIP-814)."""
+"""The version of JoinGroup from which on a response can tell the leader to keep the assignment (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joiner:
-    """The client that sends a JoinGroup. ``new_id`` is the member id that it gets if it needs one."""
+    """The client that sends a JoinGroup. ``new_id`` becomes its member id if it has none."""
 
     client_id: str
     client_host: str
@@ -44,7 +46,7 @@ class Joiner:
 
 
 def join(request: JoinGroupRequest, joiner: Joiner, shard: GroupShard, now_ms: int) -> Decision[JoinGroupResponse]:
-    """Add a member, or let it rejoin. The response comes when the next generation begins."""
+    """Let a member join or rejoin. The response is sent when the next generation begins."""
     group_id = request.group_id
     if request.member_id and group_id not in shard.groups:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -104,7 +106,7 @@ def _join_known(request: JoinGroupRequest, shard: GroupShard, now_ms: int) -> De
     member = membership.members[request.member_id]
     changed = member.protocols != _protocols(request)
     if membership.state is GroupState.COMPLETING_REBALANCE and not changed:
-        return Decision(join_response(membership, member))  # its first response was lost: repeat it
+        return Decision(join_response(membership, member))  # the first response was lost: repeat it
     if membership.state is GroupState.STABLE and not changed and member.member_id != membership.leader_id:
         return Decision(join_response(membership, member))
     if membership.state is GroupState.EMPTY:
@@ -113,14 +115,14 @@ def _join_known(request: JoinGroupRequest, shard: GroupShard, now_ms: int) -> De
     again = _member(request, member.client_id, member.client_host, member.member_id, member.group_instance_id)
     change.membership.add(again)
     change.wait_to_join(again)
-    change.rebalance(f"member {again.member_id} joins again")
+    change.rebalance(f"member {again.member_id} rejoins")
     return change.decision_for_waiting()
 
 
 def _replace_static(
     request: JoinGroupRequest, joiner: Joiner, shard: GroupShard, now_ms: int
 ) -> Decision[JoinGroupResponse]:
-    """Let a static member that has restarted take the place, and the assignment, of its previous incarnation."""
+    """Replace a static member's previous incarnation by the restarted one, which keeps its assignment."""
     change = MembershipChange(shard, request.group_id, now_ms)
     membership = change.membership
     old_id = membership.static_ids[request.group_instance_id or ""]
@@ -133,7 +135,7 @@ def _replace_static(
     change.store_replacement()
     response = join_response(membership, member)
     if member.member_id == membership.leader_id:
-        # The assignment stays. An old client must not act as leader; a new one heeds skip_assignment.
+        # The assignment stays. A new client obeys skip_assignment; an old one must not act as the leader.
         response.skip_assignment = joiner.api_version >= SKIPS_ASSIGNMENT_SINCE
         if not response.skip_assignment:
             response.leader, response.members = old_id, []
@@ -165,7 +167,7 @@ def _protocols(request: JoinGroupRequest) -> Protocols:
 
 
 def sync(request: SyncGroupRequest, shard: GroupShard, now_ms: int) -> Decision[SyncGroupResponse]:
-    """Return a member's assignment once the leader has sent it, and the replicas have it."""
+    """Return a member's assignment when the leader has sent it and the in-sync replicas have it."""
     membership = shard.membership_of(request.group_id)
     member = membership.current_member(request.member_id, request.group_instance_id, request.generation_id)
     if (request.protocol_type is not None and request.protocol_type != membership.protocol_type) or (
@@ -185,7 +187,7 @@ def sync(request: SyncGroupRequest, shard: GroupShard, now_ms: int) -> Decision[
 
 
 def heartbeat(request: HeartbeatRequest, shard: GroupShard, now_ms: int) -> Decision[ErrorCode]:
-    """Keep a member's session alive. The reply is REBALANCE_IN_PROGRESS to make it rejoin."""
+    """Keep a member's session alive. The reply is REBALANCE_IN_PROGRESS if the member must rejoin."""
     membership = shard.membership_of(request.group_id)
     member = membership.current_member(request.member_id, request.group_instance_id, request.generation_id)
     must_rejoin = membership.state is GroupState.PREPARING_REBALANCE
@@ -196,8 +198,8 @@ def heartbeat(request: HeartbeatRequest, shard: GroupShard, now_ms: int) -> Deci
 def leave(
     group_id: str, leaving: Sequence[LeaveGroupRequest.MemberIdentity], shard: GroupShard, now_ms: int
 ) -> Decision[list[ErrorCode]]:
-    """Remove members that leave. The reply has a code for each: UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID if it is not a
-    member."""
+    """Remove members that leave. The reply contains an error code for each: NONE, UNKNOWN_MEMBER_ID or
+    FENCED_INSTANCE_ID."""
     if group_id not in shard.groups:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
     change = MembershipChange(shard, group_id, now_ms)

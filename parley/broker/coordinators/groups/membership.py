@@ -1,11 +1,11 @@
-"""The membership of a classic group as a value: its members, its state, its generation. A decision changes a copy.
+"""The membership of a classic group, as a value: its members, state and generation. A decision changes a copy.
 
-The states, and the states from which each may be entered::
+The states, and the states from which each can be entered::
 
     EMPTY                  <- PREPARING_REBALANCE          no members; offsets may remain
     PREPARING_REBALANCE    <- EMPTY, STABLE, COMPLETING    waiting for all members to (re)join
     COMPLETING_REBALANCE   <- PREPARING_REBALANCE          a new generation, waiting for the group leader's assignment
-    STABLE                 <- COMPLETING_REBALANCE         the log has every member's assignment
+    STABLE                 <- COMPLETING_REBALANCE         the log contains every member's assignment
     DEAD                   <- any                          the group was removed
 """
 
@@ -21,7 +21,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 
 class GroupState(Enum):
-    """The states, with the names that DescribeGroups and ListGroups return."""
+    """The states of a classic group, as DescribeGroups and ListGroups return them."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -39,7 +39,7 @@ ENTERED_FROM: dict[GroupState, frozenset[GroupState]] = {
 }
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""The assignment strategies that a member supports, the preferred one first, each with the member's metadata for it."""
+"""The assignment strategies that a member supports, the preferred one first, with the member's metadata for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class GroupMember:
         object.__setattr__(self, "strategies", frozenset([name for name, _ in self.protocols]))
 
     def metadata_for(self, protocol: str | None) -> bytes:
-        """Return the member's metadata for one protocol, empty if it does not support the protocol."""
+        """Return the member's metadata for a protocol, or no bytes if the member does not support it."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
 
@@ -68,8 +68,8 @@ class GroupMember:
 class Membership:
     """The members of a group, and the rebalance in progress.
 
-    A group never changes the value that it has: a decision changes a copy (``membership_change.py``), which the group
-    then takes. Copies share the collections, so these are never changed either, but replaced.
+    The membership of a group is never changed in place: a decision changes a copy (``membership_change.py``), which
+    then replaces it. Copies share their collections, so the collections are replaced, too, instead of changed.
     """
 
     state: GroupState = GroupState.EMPTY
@@ -82,17 +82,17 @@ class Membership:
     static_ids: Mapping[str, str] = field(default_factory=dict)
     """The member ids of static members, by group instance id (KIP-345)."""
     assignments: Mapping[str, bytes] = field(default_factory=dict)
-    """The assignments of this generation, by member id; none until the group is STABLE."""
+    """The assignments of this generation, by member id. Empty until the group is STABLE."""
     joining: frozenset[str] = frozenset()
-    """The members whose JoinGroup waits."""
+    """The members whose JoinGroup is waiting for a response."""
     syncing: frozenset[str] = frozenset()
-    """The members whose SyncGroup waits."""
+    """The members whose SyncGroup is waiting for a response."""
     new: frozenset[str] = frozenset()
-    """The members that no generation has begun with yet. Only the time shows whether such a member is alive."""
+    """The members that are not part of a generation yet. They send no heartbeats: only a timeout can remove them."""
     pending: frozenset[str] = frozenset()
-    """Member ids given to clients that have not joined with them yet (KIP-394)."""
+    """The member ids given to clients that have not joined with them yet (KIP-394)."""
     initial_delay_left_ms: int | None = None
-    """How much longer the group may wait for its first members; None if it does not."""
+    """How much longer the group may wait for its first members, or None if it is not waiting."""
     joined_during_delay: bool = False
 
     def copy(self) -> Membership:
@@ -125,7 +125,7 @@ class Membership:
     # --- Members ---
 
     def add(self, member: GroupMember) -> None:
-        """Add a member, or replace what is known of it. The first one becomes the group's leader."""
+        """Add a member, or replace a known one. The first member becomes the leader of the group."""
         self.members = {**self.members, member.member_id: member}
         if member.group_instance_id is not None:
             self.static_ids = {**self.static_ids, member.group_instance_id: member.member_id}
@@ -142,7 +142,8 @@ class Membership:
             self.leader_id = next(iter(self.members), None)
 
     def put_in_place(self, member: GroupMember, old_id: str) -> None:
-        """Let a static member that has restarted take the place of its previous incarnation (KIP-345)."""
+        """Replace a static member's previous incarnation by the restarted one (KIP-345), which keeps its role and
+        assignment."""
         leads = self.leader_id == old_id
         self.remove([self.members[old_id]])
         self.add(member)
@@ -165,8 +166,10 @@ class Membership:
         return member
 
     def current_member(self, member_id: str, instance_id: str | None, generation: int) -> GroupMember:
-        """Return the member that sent a request in this generation. Raises as ``require_member``, and
-        ILLEGAL_GENERATION."""
+        """Return the member that sent a request in this generation.
+
+        Raises ILLEGAL_GENERATION, and what ``require_member`` raises.
+        """
         member = self.require_member(member_id, instance_id)
         if generation != self.generation:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
@@ -175,11 +178,12 @@ class Membership:
     # --- The rebalance ---
 
     def all_joined(self) -> bool:
-        """True if every member has joined the rebalance in progress."""
+        """Return True if every member has joined the rebalance in progress."""
         return not self.pending and len(self.joining) == len(self.members)
 
     def elect_joined_leader(self) -> bool:
-        """Ensure that the leader has joined the rebalance; elect another one if not. False if no member has joined."""
+        """Elect another leader if the current one has not joined the rebalance. Returns False if no member has
+        joined."""
         if self.leader_id in self.joining:
             return True
         joined = next((member_id for member_id in self.members if member_id in self.joining), None)
@@ -188,8 +192,11 @@ class Membership:
         return joined is not None
 
     def accepts(self, protocol_type: str, protocols: Iterable[tuple[str, bytes]], *, instead_of: str = "") -> bool:
-        """True if a member with these protocols fits the others: the same protocol type, and a strategy that all of
-        them support."""
+        """Return True if a member with these protocols is compatible with the other members.
+
+        It must have the same protocol type, and support a strategy that all of them support. ``instead_of`` is the id
+        of a member that it replaces.
+        """
         others = {each.strategies for known, each in self.members.items() if known != instead_of}
         if not others:
             return True
@@ -197,7 +204,10 @@ class Membership:
         return protocol_type == self.protocol_type and any(name in common for name, _ in protocols)
 
     def choose_protocol(self) -> str:
-        """Return the strategy of the next generation. Each member votes for its first one that all members support."""
+        """Return the strategy of the next generation, by the votes of the members.
+
+        Each member votes for the first of its strategies that all members support.
+        """
         common = frozenset.intersection(*{member.strategies for member in self.members.values()})
         votes = Counter(
             next(name for name, _ in member.protocols if name in common) for member in self.members.values()

@@ -1,10 +1,11 @@
-"""What one event changes in the membership of a group, up to a whole rebalance. And the events of a group's timers.
+"""The rebalance of a classic group, the other changes to its membership, and the events of its timers.
 
-1. The group is PREPARING_REBALANCE, and every member must join again.
-2. When all have joined, or the rebalance timeout is over, the members that have joined form the next generation. Its
-   leader gets the list of members.
-3. The leader sends the assignments of all members with its SyncGroup.
-4. They are one record. The group is STABLE; every member gets its assignment when the replicas have the record.
+1. The group becomes PREPARING_REBALANCE, and every member must rejoin.
+2. When all members have joined, or the rebalance timeout has passed, the members that have joined form the next
+   generation. Its leader gets the list of members.
+3. The leader sends the assignments of all members in its SyncGroup.
+4. The assignments are stored in one record, and the group becomes STABLE. Every member gets its assignment when the
+   in-sync replicas have the record.
 """
 
 from __future__ import annotations
@@ -30,24 +31,25 @@ from parley.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 T = TypeVar("T")
 
 LOOK_AGAIN_MIN_MS: Final = 1_000
-"""The shortest time after which a rebalance that no member has joined is tried again."""
+"""The minimum time after which a rebalance that no member has joined is retried, in milliseconds."""
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60_000
-"""A new member is removed if its JoinGroup waits longer than this (as in Kafka): its client has probably given up."""
+"""A new member is removed if its JoinGroup waits longer than this, as in Kafka: its client has probably given up."""
 
 SESSION_MIN_MS: Final = 10
-"""The shortest session, even if a member or a stored group asks for less: a shorter one would keep the loop busy."""
+"""The minimum session timeout, whatever a member or a stored group says. A shorter one would keep the event loop
+busy."""
 
 
 SESSIONS_MAX: Final = 10_000
-"""The most timers of sessions that are remembered, so that a heartbeat need not make one (about 5 MB)."""
+"""The number of session timers to cache, so that a heartbeat need not create one (about 5 MB)."""
 
 REMEMBERED_IDS_MAX: Final = 256
-"""The longest ids, of the group and the member together, whose timers are remembered: clients choose them."""
+"""The maximum length of the group id and member id together for which a timer is cached. Clients choose the ids."""
 
 
 def session(group_id: str, member: GroupMember) -> Mapping[Hashable, Timer]:
-    """Return the timer of a member's session, as it begins again."""
+    """Return the timer that starts a member's session over."""
     return _session(group_id, member.member_id, member.session_timeout_ms)
 
 
@@ -65,7 +67,7 @@ _remembered_session = lru_cache(SESSIONS_MAX)(_new_session)
 
 
 class MembershipChange:
-    """The membership of a group as one event changes it, with the replies, timers and records that result."""
+    """The changes that one event makes to the membership of a group, with the resulting replies, timers and records."""
 
     def __init__(self, shard: GroupShard, group_id: str, now_ms: int) -> None:
         self.membership = shard.membership_of(group_id).copy()
@@ -82,7 +84,7 @@ class MembershipChange:
         self._refused: Callable[[Any, int, KafkaError], Decision[Any]] | None = None
 
     def decision(self, reply: T | Held) -> Decision[T]:
-        """Return all of it as a decision."""
+        """Return the change as a decision with this reply."""
         return Decision(
             reply,
             self._records,
@@ -94,19 +96,20 @@ class MembershipChange:
         )
 
     def decision_for_waiting(self) -> Decision[Any]:
-        """Return all of it as the decision for a caller that waits, unless its reply is known by now."""
+        """Return the change as a decision that holds the caller's reply, or contains it if it is already known."""
         return self.decision(Held(self._caller) if self._reply is None else self._reply)
 
     # --- Callers that wait ---
 
     def wait_to_join(self, member: GroupMember) -> None:
-        """Let the caller wait for the end of the rebalance; its earlier JoinGroup ends with REBALANCE_IN_PROGRESS."""
+        """Hold the caller's JoinGroup until the rebalance ends. An earlier one fails with REBALANCE_IN_PROGRESS."""
         self.release_join(member.member_id, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         self.membership.joining |= {member.member_id}
         self._caller = "join", self._group_id, member.member_id
 
     def wait_to_sync(self, member: GroupMember) -> None:
-        """Let the caller wait for its assignment; its earlier SyncGroup ends with REBALANCE_IN_PROGRESS."""
+        """Hold the caller's SyncGroup until its assignment is known. An earlier one fails with
+        REBALANCE_IN_PROGRESS."""
         self.release_sync(member.member_id, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
         self.membership.syncing |= {member.member_id}
         self._caller = "sync", self._group_id, member.member_id
@@ -124,7 +127,7 @@ class MembershipChange:
             self._release(("sync", self._group_id, member_id), response)
 
     def release_syncs(self, respond: Callable[[str], SyncGroupResponse]) -> None:
-        """Respond to all members that wait for their assignment."""
+        """Respond to the waiting SyncGroups of all members."""
         syncing, self.membership.syncing = self.membership.syncing, frozenset()
         for member_id in self.membership.members:
             if member_id in syncing:
@@ -139,22 +142,22 @@ class MembershipChange:
     # --- Members ---
 
     def keep_alive(self, member: GroupMember) -> None:
-        """Begin the member's session again."""
+        """Start the member's session over."""
         self._timers.update(session(self._group_id, member))
 
     def give_id(self, member_id: str, session_timeout_ms: int) -> None:
-        """Expect a client to join with the id that it is given, within its session timeout (KIP-394)."""
+        """Reserve a member id for a client, which must join with it within its session timeout (KIP-394)."""
         self.membership.pending |= {member_id}
         event = partial(pending_expired, self._group_id, member_id)
         self._timers["pending", self._group_id, member_id] = Timer(session_timeout_ms, event, True)
 
     def end_pending(self, member_id: str) -> None:
-        """Stop expecting the client to join with the id that it was given."""
+        """Drop the reservation of a member id."""
         self.membership.pending -= {member_id}
         self._timers["pending", self._group_id, member_id] = None
 
     def add(self, member: GroupMember) -> None:
-        """Add a new member, which waits for its first generation, and rebalance."""
+        """Add a new member, hold its JoinGroup, and rebalance."""
         membership = self.membership
         membership.add(member)
         membership.new |= {member.member_id}
@@ -165,16 +168,18 @@ class MembershipChange:
         self.rebalance(f"member {member.member_id} joins")
 
     def replace_static(self, member: GroupMember, old_id: str) -> None:
-        """Let a static member that has restarted take the place of its previous incarnation, which is fenced. It keeps
-        its place until its session expires, even if it does not wait."""
-        self.release_join(old_id, join_error(ErrorCode.FENCED_INSTANCE_ID, old_id))  # any version can express it
+        """Replace a static member's previous incarnation, which is fenced, by the restarted one.
+
+        The member stays in the group until its session expires, even if no request of it is waiting.
+        """
+        self.release_join(old_id, join_error(ErrorCode.FENCED_INSTANCE_ID, old_id))  # a response that fits all versions
         self.release_sync(old_id, sync_error(ErrorCode.FENCED_INSTANCE_ID))
         self._timers["session", self._group_id, old_id] = None
         self.membership.put_in_place(member, old_id)
         self.keep_alive(member)
 
     def expel(self, members: Iterable[GroupMember], reason: str) -> None:
-        """Remove members and rebalance the others."""
+        """Remove members, and rebalance the remaining ones."""
         self._forget(list(members))
         if self.membership.state is GroupState.PREPARING_REBALANCE:
             self.complete_if_all_joined()
@@ -182,7 +187,7 @@ class MembershipChange:
             self.rebalance(reason)
 
     def _forget(self, members: Sequence[GroupMember]) -> None:
-        """Remove members and fail their waiting requests. The other members do not rebalance yet."""
+        """Remove members, and fail their waiting requests. Does not start a rebalance."""
         for member in members:
             self._timers["session", self._group_id, member.member_id] = None
             self.release_join(member.member_id, join_error(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
@@ -190,13 +195,13 @@ class MembershipChange:
         self.membership.remove(members)
 
     def note(self, message: str, **facts: object) -> None:
-        """Add a line to the log of the broker."""
+        """Log a line when the change is applied."""
         self._notes.append((message, facts))
 
     # --- The rebalance ---
 
     def rebalance(self, reason: str) -> None:
-        """Begin a rebalance unless one is in progress, and end it at once if every member has joined."""
+        """Start a rebalance unless one is in progress, and end it immediately if every member has joined."""
         if self.membership.state is not GroupState.PREPARING_REBALANCE:
             self.note("group rebalances", generation=self.membership.generation, reason=reason)
             self._prepare()
@@ -221,7 +226,8 @@ class MembershipChange:
         self._timers["rebalance", self._group_id] = Timer(delay_ms, partial(event, self._group_id), True)
 
     def wait_for_more_members(self) -> bool:
-        """Prolong the initial delay if members joined meanwhile, up to the rebalance timeout. False if it is over."""
+        """Prolong the initial delay if more members have joined, up to the rebalance timeout. Returns False if it is
+        over."""
         membership = self.membership
         left_ms = membership.initial_delay_left_ms or 0
         if not membership.joined_during_delay or left_ms <= 0:
@@ -233,14 +239,14 @@ class MembershipChange:
         return True
 
     def complete_if_all_joined(self) -> None:
-        """End the rebalance in progress, if there is one and every member has joined."""
+        """End the join phase of the rebalance in progress, if there is one and every member has joined."""
         membership = self.membership
         is_preparing = membership.state is GroupState.PREPARING_REBALANCE
         if is_preparing and membership.initial_delay_left_ms is None and membership.all_joined():
             self.complete_join()
 
     def complete_join(self) -> None:
-        """Form the next generation of the members that have joined, and remove the others unless they are static."""
+        """Form the next generation from the members that have joined, and remove dynamic members that have not."""
         membership = self.membership
         self._timers["rebalance", self._group_id] = None
         membership.initial_delay_left_ms = None
@@ -287,7 +293,7 @@ class MembershipChange:
         self._timers["sync", self._group_id] = timer
 
     def assign(self, given: Mapping[str, bytes]) -> None:
-        """Store the assignments that the leader has sent. The members that wait for them get them then."""
+        """Store the assignments that the leader has sent, and release the members that wait for them."""
         membership = self.membership
         membership.assignments = {member_id: given.get(member_id, b"") for member_id in membership.members}
         membership.enter(GroupState.STABLE, self._now_ms)
@@ -301,7 +307,7 @@ class MembershipChange:
         self._refused = partial(assignment_refused, self._group_id)
 
     def store_replacement(self) -> None:
-        """Store that a static member has taken the place of its previous incarnation."""
+        """Store the current membership, after a static member was replaced."""
         self._records.append(group_record(self._group_id, self.membership))
 
 
@@ -309,7 +315,7 @@ class MembershipChange:
 
 
 def session_expired(group_id: str, member_id: str, shard: GroupShard, now_ms: int) -> Decision[None]:
-    """Remove a member that has sent no heartbeat. A member that waits need not, unless it is new."""
+    """Remove a member that has sent no heartbeat. A member with a waiting request is kept, unless it is new."""
     membership = shard.membership_of(group_id)
     member = membership.members.get(member_id)
     if member is None:
@@ -324,7 +330,7 @@ def session_expired(group_id: str, member_id: str, shard: GroupShard, now_ms: in
 
 
 def pending_expired(group_id: str, member_id: str, shard: GroupShard, now_ms: int) -> Decision[None]:
-    """Forget a member id with which its client has not joined."""
+    """Drop a reserved member id with which no client has joined in time."""
     if member_id not in shard.membership_of(group_id).pending:
         return Decision(None)
     change = MembershipChange(shard, group_id, now_ms)
@@ -334,7 +340,7 @@ def pending_expired(group_id: str, member_id: str, shard: GroupShard, now_ms: in
 
 
 def initial_delay_over(group_id: str, shard: GroupShard, now_ms: int) -> Decision[None]:
-    """End the join phase of a group that was empty, or wait again if more members joined meanwhile."""
+    """End the join phase of a group that was empty, or prolong it if more members have joined."""
     if shard.membership_of(group_id).initial_delay_left_ms is None:
         return Decision(None)
     change = MembershipChange(shard, group_id, now_ms)
@@ -353,18 +359,18 @@ def rebalance_timed_out(group_id: str, shard: GroupShard, now_ms: int) -> Decisi
 
 
 def sync_timed_out(group_id: str, shard: GroupShard, now_ms: int) -> Decision[None]:
-    """Remove the members that never requested their assignment, and rebalance the others."""
+    """Remove the members that have not requested their assignment in time, and rebalance the remaining ones."""
     membership = shard.membership_of(group_id)
     missing = [member for member in membership.members.values() if member.member_id not in membership.syncing]
     if membership.state is not GroupState.COMPLETING_REBALANCE or not missing:
         return Decision(None)
     change = MembershipChange(shard, group_id, now_ms)
-    change.expel(missing, "members did not ask for their assignment in time")
+    change.expel(missing, "members did not request their assignment in time")
     return change.decision(None)
 
 
 def assignment_refused(group_id: str, shard: GroupShard, now_ms: int, error: KafkaError) -> Decision[None]:
-    """Rebalance again: the log does not take the assignments of this generation."""
+    """Rebalance again, because the log has rejected the assignments of this generation."""
     change = MembershipChange(shard, group_id, now_ms)
     code = code_for_members(error)
     change.release_syncs(lambda member_id: sync_error(code))

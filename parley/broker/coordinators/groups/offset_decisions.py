@@ -1,7 +1,7 @@
 """Decisions about committed offsets and about the deletion of groups: pure functions of a shard and the time.
 
-A commit in a transaction is pending until the transaction ends (KIP-98): it counts, or is forgotten, when the marker of
-the transaction is in the log. Until then a reader may insist on a stable offset (KIP-447).
+A commit in a transaction is pending until the transaction ends (KIP-98). When the transaction's marker is in the log,
+the commit takes effect or is dropped. Until then, a reader may insist on a stable offset (KIP-447).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from parley.broker.coordinators.groups.streams import streams_records
 from parley.protocol.errors import ErrorCode, KafkaError
 
 OPEN_TRANSACTIONS_MAX: Final = 100_000
-"""The most producers with pending offsets in one shard: as many as one log keeps. Their memory must be bounded."""
+"""The maximum number of producers with pending offsets in one shard, which bounds memory. A log has the same limit."""
 
 NEWEST: Final = 1 << 15
-"""A version that knows of everything."""
+"""An API version that is newer than all others."""
 
 TOMBSTONES_MAX: Final = 1_000
-"""The most offsets that one decision removes in the background: their batch must not become too large."""
+"""The maximum number of offsets that one background decision removes, so that their batch does not become too large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committer:
-    """The sender of a commit: a member in a generation, or a client that is not a member (generation -1, no id)."""
+    """The sender of a commit: a member of a generation, or a client that is not a member (generation -1, empty id)."""
 
     group_id: str
     member_id: str
@@ -46,15 +46,15 @@ class Committer:
     generation: int
     """The generation of a classic group, or the member epoch of a consumer group."""
     api_version: int = NEWEST
-    """The version of OffsetCommit. Members of the consumer protocol must use one that knows of it."""
+    """The version of OffsetCommit. Members of the consumer protocol must use a version with member epochs."""
 
 
 def check_may_commit(group: Group | None, committer: Committer) -> None:
-    """Check that a client may commit offsets now. Raises KafkaError if not.
+    """Raise KafkaError if a client may not commit offsets now.
 
-    A client that names a generation of a group that does not exist gets GROUP_ID_NOT_FOUND if its version knows of
-    member epochs, else ILLEGAL_GENERATION (KIP-848). A client without a generation may commit while the group has no
-    members, even with a member id: librdkafka's consumers of the consumer protocol have one before they join.
+    If the group does not exist, a client that names a generation gets GROUP_ID_NOT_FOUND if its version has member
+    epochs, else ILLEGAL_GENERATION (KIP-848). A client without a generation may commit while the group has no members,
+    even if it names a member id: librdkafka's consumers of the consumer protocol do so before they join.
     """
     if group is None:
         if committer.generation >= 0:
@@ -71,22 +71,22 @@ def check_may_commit(group: Group | None, committer: Committer) -> None:
         )
         return
     if committer.generation < 0 and not group.membership.members:
-        return  # a consumer that assigns partitions itself, or an administrator
+        return  # a consumer that assigns its partitions itself, or an administrator
     group.membership.current_member(committer.member_id, committer.group_instance_id, committer.generation)
     if group.membership.state is GroupState.COMPLETING_REBALANCE:
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
 
 def check_has_offsets(group: Group) -> None:
-    """Raise GROUP_ID_NOT_FOUND for a group of a type that commits no offsets."""
+    """Raise GROUP_ID_NOT_FOUND for a share group, which commits no offsets."""
     if group.share is not None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
 
 
 def check_may_commit_transactional(group: Group | None, committer: Committer) -> None:
-    """Check that a transactional producer may commit offsets now. Raises KafkaError if not.
+    """Raise KafkaError if a transactional producer may not commit offsets now.
 
-    A producer that names no member, as those before KIP-447 do, is fenced by its epoch alone.
+    A producer that names no member, as before KIP-447, is fenced only by its epoch.
     """
     if group is None:
         if committer.generation >= 0:
@@ -102,12 +102,13 @@ def check_may_commit_transactional(group: Group | None, committer: Committer) ->
         streams_commits.check_may_commit_to(group.streams, committer.member_id, committer.generation, NEWEST)
         return
     if committer.generation < 0 and group.membership.state is GroupState.EMPTY:
-        return  # its consumer assigns partitions itself, and has an instance id
+        return  # its consumer assigns its partitions itself, and has an instance id
     group.membership.current_member(committer.member_id, committer.group_instance_id, committer.generation)
 
 
 def check_commit(committer: Committer, shard: GroupShard, now_ms: int) -> Decision[None]:
-    """Check that a client may commit offsets now, and count that as a heartbeat. Raises KafkaError if not."""
+    """Check that a client may commit offsets now, and count the commit as a heartbeat. Raises KafkaError if it may
+    not."""
     group = shard.groups.get(committer.group_id)
     check_may_commit(group, committer)
     if group is not None and group.consumer is not None:
@@ -123,7 +124,7 @@ def check_commit(committer: Committer, shard: GroupShard, now_ms: int) -> Decisi
 def commit(
     shard: GroupShard, committer: Committer, offsets: Mapping[TopicPartition, CommittedOffset]
 ) -> Decision[None]:
-    """Commit offsets. Raises KafkaError if the client may not."""
+    """Commit offsets. Raises KafkaError if the client may not commit them."""
     group = shard.groups.get(committer.group_id)
     check_may_commit(group, committer)
     _check_partitions(group, committer, offsets, shard)
@@ -136,8 +137,8 @@ def _check_partitions(
     offsets: Mapping[TopicPartition, CommittedOffset],
     shard: GroupShard,
 ) -> None:
-    """Raise STALE_MEMBER_EPOCH or ILLEGAL_GENERATION if a member has been assigned one of the partitions since the
-    epoch of its request."""
+    """Raise STALE_MEMBER_EPOCH or ILLEGAL_GENERATION if a member was assigned one of the partitions only after the
+    epoch in its request."""
     if group is None:
         return
     if group.streams is not None:
@@ -161,16 +162,16 @@ def commit_transactional(
     producer: ProducerIdentity,
     offsets: Mapping[TopicPartition, CommittedOffset],
 ) -> Decision[None]:
-    """Commit offsets in a producer's transaction: they are pending until its marker. Raises KafkaError.
+    """Commit offsets in a producer's transaction. They are pending until its marker. Raises KafkaError.
 
-    The caller has verified that the transaction is open and includes the group. The log refuses a fenced epoch.
+    The caller must have verified that the transaction is open and includes the group. The log rejects a fenced epoch.
     """
     group = shard.groups.get(committer.group_id)
     check_may_commit_transactional(group, committer)
     _check_partitions(group, committer, offsets, shard)
     transactions = shard.open_transactions
     if producer.producer_id not in transactions and len(transactions) >= OPEN_TRANSACTIONS_MAX:
-        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "Too many open transactions: retry later.")
+        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "Too many open transactions. Retry later.")
     return Decision(None, _offset_records(committer.group_id, offsets), producer=producer)
 
 
@@ -181,10 +182,10 @@ def _offset_records(group_id: str, offsets: Mapping[TopicPartition, CommittedOff
 def delete_offsets(
     shard: GroupShard, group_id: str, wanted: Mapping[TopicPartition, ErrorCode]
 ) -> Decision[dict[TopicPartition, ErrorCode]]:
-    """Delete those committed offsets whose topic no member reads (KIP-496).
+    """Delete committed offsets, except for topics that a member reads (KIP-496).
 
-    ``wanted`` has an error for a partition whose offset cannot be deleted for another reason, else NONE. The reply has
-    the errors of all of them. Raises GROUP_ID_NOT_FOUND, and NON_EMPTY_GROUP for a group with members whose
+    ``wanted`` maps each partition to NONE, or to the error why its offset cannot be deleted. The reply contains the
+    outcome of each partition. Raises GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP for a group with members whose
     subscriptions are unknown.
     """
     group = shard.groups.get(group_id)
@@ -204,7 +205,7 @@ def delete_offsets(
 
 
 def delete_group(shard: GroupShard, group_id: str) -> Decision[None]:
-    """Delete a group without members, its offsets first. Raises NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
+    """Delete the offsets of a group without members, then the group. Raises NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
     group = shard.groups.get(group_id)
     if group is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -215,7 +216,7 @@ def delete_group(shard: GroupShard, group_id: str) -> Decision[None]:
 
 
 def _end_of(group: Group) -> list[KeyValue]:
-    """Return the records that remove a group without members."""
+    """Return the records that delete a group without members."""
     if group.share is not None:
         return share_records.group_tombstones(group.share)
     if group.streams is not None:
@@ -224,10 +225,10 @@ def _end_of(group: Group) -> list[KeyValue]:
 
 
 def forget_topic(group_id: str, topic: str, latest: int, shard: GroupShard, now_ms: int) -> Decision[int]:
-    """Remove offsets that a group committed for a deleted topic. The reply is their number; more may be left if it is
-    not 0.
+    """Remove offsets that a group committed for a deleted topic.
 
-    ``latest`` is the log offset of its last commit for that topic. A later commit is for another topic of that name.
+    The reply is the number of removed offsets. Unless it is 0, more may be left. ``latest`` is the log offset of the
+    group's last commit for the topic: a later commit is for a new topic with the same name.
     """
     group = shard.groups.get(group_id)
     if group is None:
@@ -238,15 +239,17 @@ def forget_topic(group_id: str, topic: str, latest: int, shard: GroupShard, now_
 
 
 def expire(group_id: str, at_ms: int, retention_ms: int, shard: GroupShard, now_ms: int) -> Decision[int]:
-    """Remove offsets of a group that have expired at ``at_ms``, and the group itself if it then has neither members nor
-    offsets. The reply is the number of offsets; more may be left if it is not 0."""
+    """Remove offsets of a group that have expired at ``at_ms``, and the group if it then has no members and no offsets.
+
+    The reply is the number of removed offsets. Unless it is 0, more may be left.
+    """
     group = shard.groups.get(group_id)
     if group is None:
         return Decision(0)
     expired = expired_offsets(group, at_ms, retention_ms)[:TOMBSTONES_MAX]
     records = _tombstones(group, expired)
     is_left = group.membership.pending or group.pending_offsets or len(expired) < len(group.offsets)
-    if group.is_empty and not is_left and group.share is None:  # the end of a share group is deletion alone
+    if group.is_empty and not is_left and group.share is None:  # a share group stays until it is deleted
         records += _end_of(group)
     return Decision(len(expired), records)
 

@@ -1,15 +1,14 @@
-"""Which committed offsets have expired (KIP-211): pure rules over a group and the time.
+"""The rules for the expiry of committed offsets (KIP-211), as pure functions of a group and the time.
 
 An offset expires ``offsets.retention.minutes`` after
 
-* the group became empty, if its members used a group protocol (not before, however old the commit);
-* its commit, if the group never had members, because its consumer assigns partitions itself;
-* its commit, if the group has members but none of them subscribes to the topic any more;
+* the classic group became empty, however old the commit is;
+* the commit, if the group never had members, because its consumers assign their partitions themselves;
+* the commit, if the classic or consumer group has members and none of them subscribes to the topic;
+* the commit, if the consumer group has no members;
+* the commit, if the streams group has no members, or its topology does not read the topic.
 
-* its commit, if the group is of the consumer protocol and no member subscribes to the topic;
-* its commit, if the group is a streams group without members, or its topology does not read the topic;
-
-but no later than after the retention that an old client gave with the commit.
+If an old client sent a retention with the commit, that applies instead, except while a classic group has members.
 """
 
 from __future__ import annotations
@@ -25,7 +24,10 @@ CONSUMER_PROTOCOL = "consumer"
 
 
 def expired_offsets(group: Group, now_ms: int, retention_ms: int) -> list[TopicPartition]:
-    """Return the partitions whose committed offsets have expired. None expires while a transaction commits another."""
+    """Return the partitions whose committed offsets have expired.
+
+    An offset does not expire while an open transaction contains another commit for the same partition.
+    """
     subscribed = _subscribed_topics(group)
     return [
         partition
@@ -52,7 +54,7 @@ def _has_expired(
             return now_ms >= offset.expire_at_ms
         if group.membership.protocol_type is None:
             return now_ms - offset.commit_timestamp_ms >= retention_ms
-        # Old versions did not store the time of a state. Then the time of the commit counts.
+        # Old versions did not store when the state was entered: use the time of the commit then.
         since = max(group.membership.state_since_ms, offset.commit_timestamp_ms)
         return now_ms - since >= retention_ms
     if subscribed is None or partition[0] in subscribed:
@@ -61,13 +63,13 @@ def _has_expired(
 
 
 def subscribes_to(group: Group, topic: str) -> bool:
-    """True if members of the group read the topic, so that its offsets must not be deleted (KIP-496)."""
+    """Return True if members of the group may read the topic, so that its offsets must not be deleted (KIP-496)."""
     subscribed = _subscribed_topics(group)
     return subscribed is None or topic in subscribed
 
 
 def _subscribed_topics(group: Group) -> set[str] | None:
-    """Return the topics that the members subscribe to; None if they are unknown or about to change."""
+    """Return the topics that the members subscribe to, or None if these are unknown or about to change."""
     if group.consumer is not None:
         return group.consumer.subscribed_topics()
     if group.streams is not None:

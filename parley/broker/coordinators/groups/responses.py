@@ -9,7 +9,7 @@ from parley.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 
 def join_response(membership: Membership, member: GroupMember) -> JoinGroupResponse:
-    """Return the response to a JoinGroup: the generation and, for the group's leader, all members."""
+    """Return the response to a JoinGroup: the generation and, for the leader of the group, all members."""
     leads = member.member_id == membership.leader_id
     return JoinGroupResponse(
         error_code=ErrorCode.NONE,
@@ -42,7 +42,7 @@ def sync_response(membership: Membership, member_id: str) -> SyncGroupResponse:
 
 
 def join_error(code: ErrorCode, member_id: str, api_version: int = 0) -> JoinGroupResponse:
-    """Return the response to a JoinGroup that failed. Since version 7 its protocol name is null."""
+    """Return the response to a failed JoinGroup. From version 7 on, its protocol name is null."""
     return JoinGroupResponse(
         error_code=code,
         protocol_name=None if api_version >= 7 else "",
@@ -53,13 +53,13 @@ def join_error(code: ErrorCode, member_id: str, api_version: int = 0) -> JoinGro
 
 
 def sync_error(code: ErrorCode) -> SyncGroupResponse:
-    """Return the response to a SyncGroup that failed."""
+    """Return the response to a failed SyncGroup."""
     return SyncGroupResponse(error_code=code, assignment=b"")
 
 
 def code_for_members(error: KafkaError) -> ErrorCode:
-    """Return the code that a member gets if its generation cannot be stored. If only the replicas are slow, it should
-    join again."""
+    """Return the error code for members if their generation cannot be stored. If the replicas are only slow, the
+    members should rejoin."""
     if isinstance(error, NotCommittedInTime):
         return ErrorCode.REBALANCE_IN_PROGRESS
     if error.code is ErrorCode.MESSAGE_TOO_LARGE:

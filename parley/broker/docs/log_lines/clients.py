@@ -218,13 +218,13 @@ _GROUPS: Final = Section(
             "Use another expression, or raise `max.message.bytes` of that topic.",
         ),
         Line(
-            "regular expressions were not matched",
+            "regular expressions could not be matched",
             "For the `error`, of the consumer group `group`: its members keep what they have. The group tries "
             "again when a member sends a heartbeat.",
             "Nothing, if it is rare.",
         ),
         Line(
-            "a target assignment was not decided",
+            "a target assignment could not be decided",
             "For the `error`: the members of the group keep what they have. An assignor of another package may "
             "have failed.",
             "Mend the assignor. The group tries again when a member sends a heartbeat.",
@@ -235,7 +235,7 @@ _GROUPS: Final = Section(
             "Raise `max.message.bytes` of that topic, or let the members of the new protocol leave.",
         ),
         Line(
-            "expired offsets were not removed",
+            "expired offsets could not be removed",
             "For the `error`, of the group `group`; it is tried again.",
             "Nothing, if it is rare: too few replicas of `__consumer_offsets` were in sync.",
         ),
@@ -256,17 +256,17 @@ _SHARE: Final = Section(
     "Share groups",
     (
         Line(
-            "share partitions were not initialized",
+            "share partitions could not be initialized",
             "For the `error`; the group tries again.",
             "Nothing, if it is rare: too few replicas of `__share_group_state` were in sync.",
         ),
         Line(
-            "the initialization of share partitions was not noted",
+            "the initialization of share partitions could not be recorded",
             "Another coordinator of the group begins again.",
             NOTHING,
         ),
         Line(
-            "share groups keep a deleted topic",
+            "share groups still contain a deleted topic",
             "For the `error`; the coordinator that loads the group next forgets it.",
             NOTHING,
         ),
@@ -282,7 +282,7 @@ _SHARE: Final = Section(
             "See the line about the election.",
         ),
         Line(
-            "share state not stored",
+            "share state could not be stored",
             "For the `error`; acknowledgements fail, and their records are delivered again.",
             "Nothing, if it is rare: the leader, or the coordinator, has changed.",
         ),

@@ -28,7 +28,7 @@ PASSED_ON: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
         "un `parley elect-leaders --election-type unclean`, or set another strategy",
     ),
     ("broker/coordinators/groups/coordinator.py", "failed"): (
-        "expired offsets were not removed",
+        "expired offsets could not be removed",
         "offsets of a deleted topic remain",
     ),
     ("broker/logging/unexpected_errors.py", "what"): (),  # FailureLog.report itself

@@ -67,7 +67,7 @@ def test_offsets_with_the_oldest_keys_are_read_and_records_without_keys_skipped(
     assert replay.groups()[0].offsets["t", 0].offset == 5
     for nothing in (b"", b"\x00"):
         replay.apply(nothing, value)
-    assert replay.skipped == ["a record of the offsets topic has no key"] * 2
+    assert replay.skipped == ["a record of __consumer_offsets has no key"] * 2
 
 
 def test_a_tombstone_removes_one_offset_and_the_last_one_the_group() -> None:

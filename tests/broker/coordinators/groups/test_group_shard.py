@@ -219,7 +219,7 @@ def test_offsets_that_cannot_be_removed_now_stay_and_are_named(caplog: pytest.Lo
         run(scenario())
     assert [line.message for line in caplog.records] == [
         "offsets of a deleted topic remain",
-        "expired offsets were not removed",
+        "expired offsets could not be removed",
     ]
 
 

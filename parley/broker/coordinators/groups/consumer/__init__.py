@@ -1,1 +1,1 @@
-"""Groups of the consumer protocol (KIP-848): the coordinator assigns partitions, in the heartbeats of members."""
+"""Groups of the consumer protocol (KIP-848): the coordinator assigns partitions in its responses to heartbeats."""

@@ -1,10 +1,10 @@
 """Members of the classic protocol in a consumer group, while the group moves from one protocol to the other.
 
-* A JoinGroup is a heartbeat with a whole request: it brings the member closer to its target assignment, and the
-  response comes at once. Its generation is the member epoch.
-* A SyncGroup returns what the member has. A Heartbeat returns REBALANCE_IN_PROGRESS if the member must join again: the
+* A JoinGroup is treated like a full heartbeat: it moves the member toward its target assignment, and the response is
+  sent immediately. Its generation is the member epoch.
+* A SyncGroup returns the member's assignment. A Heartbeat returns REBALANCE_IN_PROGRESS if the member must rejoin: the
   group has a newer assignment, or the member must revoke partitions, or partitions that it waits for are free.
-* A member that should join again, or ask for its assignment, has its rebalance timeout for that.
+* A member must rejoin, and then request its assignment, within its rebalance timeout.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from parley.protocol.messages.groups import (
 from parley.protocol.messages.stored import ConsumerProtocolSubscription
 
 KNOWN_MEMBER_REQUIRED_SINCE = 4
-"""From this version of JoinGroup on, a new member first gets its id and then joins with it (KIP-394)."""
+"""The version of JoinGroup from which on a new member first gets its id and then joins with it (KIP-394)."""
 
 
 # --- JoinGroup ---
@@ -65,7 +65,7 @@ def join(
     shard: GroupShard,
     now_ms: int,
 ) -> Decision[JoinGroupResponse]:
-    """Add a member, or bring it closer to its target assignment. Raises the KafkaError that the client gets."""
+    """Add a member, or move it toward its target assignment. Raises the KafkaError that the client gets."""
     protocols = tuple([(each.name, each.metadata) for each in request.protocols])
     _check_size(group, request.member_id, shard)
     _check_protocols(group, request.protocol_type, protocols)
@@ -108,7 +108,7 @@ def _check_size(group: ConsumerGroup, member_id: str, shard: GroupShard) -> None
 
 
 def _check_protocols(group: ConsumerGroup, protocol_type: str, protocols: Protocols) -> None:
-    """Raise INCONSISTENT_GROUP_PROTOCOL if the member has no strategy that all classic members have."""
+    """Raise INCONSISTENT_GROUP_PROTOCOL if the member has no strategy that all classic members support."""
     classic = [each.details.classic for each in group.members.values() if each.details.classic is not None]
     common = {name for name, _ in protocols}
     for each in classic:
@@ -126,7 +126,7 @@ def _subscription(protocols: Protocols) -> ConsumerProtocolSubscription:
 
 
 def _member(request: JoinGroupRequest, new_id: str, static: Member | None, change: GroupChange) -> Member | None:
-    """Return the member that joins; None if it is new. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+    """Return the member that joins, or None if it is new. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
     if request.group_instance_id is None:
         return change.group.members.get(request.member_id)
     if request.member_id:
@@ -173,7 +173,7 @@ def _joined(member: Member) -> JoinGroupResponse:
 def sync(
     request: SyncGroupRequest, group: ConsumerGroup, shard: GroupShard, now_ms: int
 ) -> Decision[SyncGroupResponse]:
-    """Return what a member has. Raises the KafkaError that the client gets."""
+    """Return a member's assignment. Raises the KafkaError that the client gets."""
     member, classic = _require(group, request.member_id, request.group_instance_id, request.generation_id)
     if request.protocol_type not in (None, CONSUMER_PROTOCOL) or (
         request.protocol_name not in (None, classic.protocols[0][0])
@@ -196,7 +196,7 @@ def sync(
 
 
 def heartbeat(request: HeartbeatRequest, group: ConsumerGroup, shard: GroupShard, now_ms: int) -> Decision[ErrorCode]:
-    """Keep a member alive. The reply is REBALANCE_IN_PROGRESS to make it join again."""
+    """Keep a member alive. The reply is REBALANCE_IN_PROGRESS if the member must rejoin."""
     member, _ = _require(group, request.member_id, request.group_instance_id, request.generation_id)
     progress = member.progress
     target = group.target_of(member.member_id, member.details.instance_id)
@@ -220,7 +220,7 @@ def heartbeat(request: HeartbeatRequest, group: ConsumerGroup, shard: GroupShard
 def _require(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
 ) -> tuple[Member, ClassicMember]:
-    """Return the member of a request. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION."""
+    """Return the member that sent a request. Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION."""
     if instance_id is None:
         member = require_member(group, member_id)
     else:
@@ -236,7 +236,7 @@ def _require(
 def leave(
     leaving: Sequence[LeaveGroupRequest.MemberIdentity], group: ConsumerGroup, shard: GroupShard, now_ms: int
 ) -> Decision[list[ErrorCode]]:
-    """Remove members that leave. The reply has a code for each."""
+    """Remove members that leave. The reply contains an error code for each."""
     codes: list[ErrorCode] = []
     gone: dict[str, Member] = {}
     for each in leaving:

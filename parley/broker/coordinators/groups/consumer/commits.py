@@ -1,7 +1,7 @@
-"""Which members of a consumer group may commit offsets, and read them.
+"""Checks whether a member of a consumer group may commit or read offsets.
 
-A member may commit in its epoch. In an earlier one it may commit only for partitions that it has had since then:
-another member may have had the others in between (KIP-1251).
+A member may commit in its current epoch. In an earlier epoch, it may commit only for partitions that it has owned since
+then, because other members may have owned the others in between (KIP-1251).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from parley.broker.coordinators.groups.group_members import require_member
 from parley.protocol.errors import ErrorCode, KafkaError
 
 MEMBER_EPOCHS_SINCE: Final = 9
-"""The first version of OffsetCommit and OffsetFetch that knows of member epochs."""
+"""The first version of OffsetCommit and OffsetFetch that has member epochs."""
 
 
 def check_may_commit_to(group: ConsumerGroup, member_id: str, epoch: int, api_version: int) -> None:
     """Raise KafkaError if a client may not commit now: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION, or
-    UNSUPPORTED_VERSION if it is a member and its version has no member epochs."""
+    UNSUPPORTED_VERSION for a member whose version has no member epochs."""
     if epoch < 0 and not group.members:
         return
     member = require_member(group, member_id)
@@ -35,7 +35,7 @@ def check_may_commit_to(group: ConsumerGroup, member_id: str, epoch: int, api_ve
 
 
 def partition_check(group: ConsumerGroup, member_id: str, epoch: int) -> Callable[[UUID | None, int], None] | None:
-    """Return a check of each partition that a member commits for; None if all are allowed.
+    """Return a check for each partition that a member commits, or None if it may commit all partitions.
 
     The check raises STALE_MEMBER_EPOCH or ILLEGAL_GENERATION.
     """

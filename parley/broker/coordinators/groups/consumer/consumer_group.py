@@ -1,10 +1,10 @@
-"""A consumer group as its records say: its epochs, members, target assignment and regular expressions.
+"""A consumer group, as its records describe it: its epochs, members, target assignment and regular expressions.
 
-Only records change it (``GroupShard.replay``). Decisions output records (``group_change.py``).
+Only applying records changes it (``GroupShard.replay``). Decisions return records (``group_change.py``).
 
-* The *group epoch* rises whenever the target assignment has to be decided again.
-* The *target epoch* is the group epoch that the target assignment was decided for.
-* A member's epoch is the target epoch that it has reached, or is about to reach.
+* The *group epoch* rises whenever a new target assignment is needed.
+* The *target epoch* is the group epoch for which the target assignment was decided.
+* A *member epoch* is the target epoch that the member has reached or is about to reach.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from parley.broker.coordinators.groups.consumer.member import (
 )
 
 FIRST_EPOCH: Final = 1
-"""The epoch of a group without records, and of its target assignment. A member in epoch 0 would be one that joins."""
+"""The epoch of a group without records, and of its target assignment. In a heartbeat, epoch 0 means joining."""
 
 
 class ConsumerGroupState(Enum):
-    """The states, with the names that ConsumerGroupDescribe and ListGroups return."""
+    """The states of a consumer group, as ConsumerGroupDescribe and ListGroups return them."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
-    """The target assignment has to be decided."""
+    """A new target assignment is needed and not decided yet."""
     RECONCILING = "Reconciling"
     """Some members do not have their target assignment yet."""
     STABLE = "Stable"
@@ -43,7 +43,8 @@ class ConsumerGroupState(Enum):
 
 
 class ResolvedRegex(NamedTuple):
-    """The topics that match a regular expression, the metadata that it was matched against, and when."""
+    """The topics that match a regular expression, and the version and time of the metadata that it was matched
+    against."""
 
     topics: frozenset[str]
     version: int
@@ -57,39 +58,39 @@ class ConsumerGroup:
     group_id: str
     epoch: int = FIRST_EPOCH
     metadata_hash: int = 0
-    """Of the topics that the members subscribe to. Another hash means another target assignment."""
+    """The hash of the topics that the members subscribe to. If it changes, a new target assignment is needed."""
     members: dict[str, Member] = field(default_factory=dict)
     static_ids: dict[str, str] = field(default_factory=dict)
     """The member ids of static members, by instance id."""
     target_epoch: int = FIRST_EPOCH
     target_since_ms: int = 0
-    """When the target assignment was decided; 0 if it never was."""
+    """When the target assignment was decided, or 0 if it never was."""
     targets: dict[str, Assignment] = field(default_factory=dict)
     regexes: dict[str, ResolvedRegex] = field(default_factory=dict)
     owners: dict[UUID, dict[int, str]] = field(default_factory=dict)
-    """The member that has, or still has to give up, each partition."""
+    """The member that owns each partition, or still has to give it up."""
     topic_subscribers: dict[str, int] = field(default_factory=dict)
-    """How many members subscribe to a topic by its name."""
+    """The number of members that subscribe to each topic by its name."""
     regex_subscribers: dict[str, int] = field(default_factory=dict)
     has_old_metadata: bool = False
-    """True if the log has what an older broker knew of the topics."""
+    """True if the log contains topic metadata that an older broker has stored."""
     metadata_checked: bool = False
-    """True if ``metadata_hash`` is that of the current topics. Not stored: a loaded group checks again."""
+    """True if ``metadata_hash`` is the hash of the current topics. Not stored: a loaded group checks again."""
     is_assigning: bool = False
     """True while a thread decides the target assignment. Not stored."""
     is_resolving: bool = False
     """True while a thread matches the regular expressions. Not stored."""
     match_tried_ms: int = 0
-    """When a thread began to match the regular expressions without success yet; 0 if the last one had. Not stored."""
+    """When a thread last started matching the regular expressions, or 0 if it has succeeded. Not stored."""
     unmatched_regexes: set[str] = field(default_factory=set)
-    """The regular expressions that were logged as impossible to match. Not stored."""
+    """The regular expressions that could not be matched, and for which that was logged. Not stored."""
     joining_again: set[str] = field(default_factory=set)
-    """The members of the classic protocol that have been told to join again. Not stored."""
+    """The members of the classic protocol that have been told to rejoin. Not stored."""
 
-    # --- Looking ---
+    # --- Reading ---
 
     def state(self) -> ConsumerGroupState:
-        """Return the state, which follows from the epochs."""
+        """Return the state of the group, which follows from the epochs."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.target_epoch:
@@ -99,24 +100,24 @@ class ConsumerGroup:
         return ConsumerGroupState.RECONCILING
 
     def owner(self, topic: UUID, partition: int) -> str | None:
-        """Return the member that has, or still has to give up, a partition."""
+        """Return the id of the member that owns a partition or still has to give it up, or None."""
         return self.owners.get(topic, {}).get(partition)
 
     def target_of(self, member_id: str, instance_id: str | None) -> Assignment:
-        """Return a member's target assignment; that of its previous incarnation if it is static and has none."""
+        """Return a member's target assignment. A new static member gets the target of its previous incarnation."""
         known = self.targets.get(member_id)
         if known is None and instance_id is not None:
             known = self.targets.get(self.static_ids.get(instance_id, ""))
         return NOTHING if known is None else known
 
     def subscribed_topics(self) -> set[str]:
-        """Return the names of all topics that a member subscribes to."""
+        """Return the names of all topics that any member subscribes to."""
         return set(self.topic_subscribers).union(*(each.topics for each in self.regexes.values()))
 
     # --- Records ---
 
     def put_details(self, member_id: str, details: MemberDetails) -> None:
-        """Add a member, or replace what is known of it."""
+        """Add a member, or replace its details."""
         known = self.members.get(member_id)
         if known is not None:
             self._uncount(known.details)
@@ -127,7 +128,7 @@ class ConsumerGroup:
             self.static_ids[details.instance_id] = member_id
 
     def remove_member(self, member_id: str) -> None:
-        """Remove a member with all that it has."""
+        """Remove a member, and give up its partitions."""
         known = self.members.pop(member_id, None)
         self.joining_again.discard(member_id)
         if known is None:
@@ -137,7 +138,8 @@ class ConsumerGroup:
         self._forget_instance(known)
 
     def put_progress(self, member_id: str, progress: Progress) -> None:
-        """Replace what a member has. The record of a member may follow this one: compaction can exchange them."""
+        """Replace a member's epochs and partitions. Adds the member if it is unknown: compaction can move the record of
+        its details behind this one."""
         known = self.members.get(member_id)
         if known is None:
             self.put_details(member_id, MemberDetails())
@@ -149,7 +151,7 @@ class ConsumerGroup:
         self.members[member_id] = replace(known, progress=progress)
 
     def remove_progress(self, member_id: str) -> None:
-        """Forget what a member has."""
+        """Reset a member's epochs and partitions."""
         if member_id in self.members:
             self.put_progress(member_id, NEW)
 
@@ -200,7 +202,7 @@ def _subtract(counts: dict[str, int], names: tuple[str, ...]) -> None:
 
 
 def is_waiting_for_release(group: ConsumerGroup, member: Member, target: Assignment) -> bool:
-    """True if another member still has a partition of the member's target."""
+    """Return True if another member still owns a partition of the member's target."""
     if member.progress.state is not MemberState.UNRELEASED_PARTITIONS:
         return False
     mine: Mapping[UUID, Mapping[int, int]] = member.progress.assigned

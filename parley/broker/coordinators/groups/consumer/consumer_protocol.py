@@ -1,4 +1,4 @@
-"""What consumers of the classic protocol embed in its messages: their subscriptions and assignments."""
+"""The data that consumers embed in messages of the classic protocol: their subscriptions and assignments."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from parley.protocol.codec import decode_stored, encode_stored
 from parley.protocol.messages.stored import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 CONSUMER_PROTOCOL: Final = "consumer"
-"""The protocol type of groups of consumers, the only one that can become consumer groups."""
+"""The protocol type of groups of consumers. Only these can become consumer groups."""
 
 _VERSION_MAX: Final = 3
 
 
 def subscription_of(metadata: bytes) -> ConsumerProtocolSubscription:
-    """Return the subscription in a member's metadata. Raises MalformedMessage."""
+    """Decode the subscription in a member's metadata. Raises MalformedMessage."""
     return decode_stored(ConsumerProtocolSubscription, _known_version(metadata))[0]
 
 
 def assignment_of(data: bytes, image: MetadataImage) -> dict[UUID, tuple[int, ...]]:
-    """Return the partitions of an assignment; those that no topic can have are left out. Raises MalformedMessage."""
+    """Decode the partitions of an assignment, without negative ones. Raises MalformedMessage."""
     if not data:
         return {}
     stored = decode_stored(ConsumerProtocolAssignment, _known_version(data))[0]
@@ -32,7 +32,7 @@ def assignment_of(data: bytes, image: MetadataImage) -> dict[UUID, tuple[int, ..
 
 
 def owned_partitions(named: list[tuple[str, list[int]]], image: MetadataImage) -> dict[UUID, tuple[int, ...]]:
-    """Return partitions by topic id; those of unknown topics are left out."""
+    """Return partitions by topic id, without those of unknown topics."""
     found: dict[UUID, set[int]] = {}
     for name, partitions in named:
         topic = image.topics.get(name)
@@ -42,7 +42,7 @@ def owned_partitions(named: list[tuple[str, list[int]]], image: MetadataImage) -
 
 
 def encoded_assignment(assignment: Assignment, protocols: Protocols, image: MetadataImage) -> bytes:
-    """Return an assignment in the version that a member's metadata has. Topics that no longer exist are left out."""
+    """Encode an assignment in the version of the member's metadata, without topics that no longer exist."""
     metadata = protocols[0][1] if protocols else b""
     version = min(int.from_bytes(metadata[:2], "big"), _VERSION_MAX)
     kind = ConsumerProtocolAssignment
@@ -57,6 +57,6 @@ def encoded_assignment(assignment: Assignment, protocols: Protocols, image: Meta
 
 
 def _known_version(data: bytes) -> bytes:
-    """Return data of a later version as the highest known one: what follows that is to be ignored."""
+    """Return data of a later version as the highest known version: the bytes that a later version adds are ignored."""
     version = int.from_bytes(data[:2], "big", signed=True)
     return _VERSION_MAX.to_bytes(2, "big") + data[2:] if version > _VERSION_MAX else data

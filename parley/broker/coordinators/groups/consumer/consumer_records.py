@@ -4,11 +4,11 @@
 key (first two bytes)  key                                                value
 =====================  =================================================  ==========================
 3                      group                                              group epoch, hash of its topics
-4                      group                                              topics (before Kafka 4.1; only deleted)
+4                      group                                              topics (before Kafka 4.1, only deleted now)
 5                      group, member                                      a member and its subscription
 6                      group                                              epoch of the target assignment
 7                      group, member                                      a member's target assignment
-8                      group, member                                      what a member has
+8                      group, member                                      a member's epochs and partitions
 16                     group, regular expression                          the topics that match it
 =====================  =================================================  ==========================
 """
@@ -51,7 +51,7 @@ from parley.protocol.messages.stored_consumer_groups import (
 )
 
 GROUP, OLD_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, REGEX = 3, 4, 5, 6, 7, 8, 16
-"""The kinds of record: the first two bytes of their keys."""
+"""The kinds of records, as in the first two bytes of their keys."""
 
 _VALUE_VERSION: Final = 0
 _STATES: Final = {state.value: state for state in MemberState}
@@ -110,7 +110,7 @@ def target_record(group_id: str, member_id: str, target: Assignment) -> KeyValue
 
 
 def current_record(group_id: str, member: Member) -> KeyValue:
-    """Return the record of what a member has."""
+    """Return the record of a member's epochs and partitions."""
     progress = member.progress
     value = ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=progress.epoch,
@@ -138,7 +138,7 @@ def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> KeyValue
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[KeyValue]:
-    """Return the records that remove a member, in Kafka's order."""
+    """Return the records that delete a member, in Kafka's order."""
     return [
         (_current_key(group_id, member_id), None),
         (_target_key(group_id, member_id), None),
@@ -147,17 +147,17 @@ def member_tombstones(group_id: str, member_id: str) -> list[KeyValue]:
 
 
 def regex_tombstone(group_id: str, regex: str) -> KeyValue:
-    """Return the record that removes a regular expression."""
+    """Return the record that deletes a regular expression."""
     return _regex_key(group_id, regex), None
 
 
 def old_metadata_tombstone(group_id: str) -> KeyValue:
-    """Return the record that removes what an older broker knew of the topics."""
+    """Return the record that deletes the topic metadata of an older broker."""
     return encode_stored(ConsumerGroupPartitionMetadataKey(group_id=group_id), OLD_METADATA), None
 
 
 def group_tombstones(group: ConsumerGroup) -> list[KeyValue]:
-    """Return the records that remove a group, in Kafka's order: its members first."""
+    """Return the records that delete a group, in Kafka's order: its members first."""
     group_id = group.group_id
     records: list[KeyValue] = [(_current_key(group_id, member_id), None) for member_id in group.members]
     records += [(_target_key(group_id, member_id), None) for member_id in group.targets]
@@ -219,16 +219,16 @@ Change = Callable[[ConsumerGroup], None]
 
 
 def decode_change(kind: int, key: bytes, value: bytes | None) -> tuple[str, Change, bool]:
-    """Return the group that a record is about, how it changes the group, and whether it ends it.
+    """Decode a record. Returns its group id, a function that applies it to the group, and True if it ends the group.
 
-    Raises MalformedMessage if the record cannot be understood.
+    Raises MalformedMessage if the record cannot be decoded.
     """
     found = decode_stored(_KEYS[kind], key)[0]
     return found.group_id, _CHANGES[kind](found, value), kind == GROUP and value is None
 
 
 def is_of_consumer_group(kind: int) -> bool:
-    """True if a key of this kind is that of a consumer group's record."""
+    """Return True if keys of this kind belong to records of consumer groups."""
     return kind in _KEYS
 
 
@@ -317,7 +317,7 @@ def _current(key: ConsumerGroupCurrentMemberAssignmentKey, value: bytes | None) 
 
 
 def _owned(stored: Iterable[_Topics], member_epoch: int) -> Owned:
-    """Return partitions with their epochs. A broker before Kafka 4.3 stored none: those of the member count."""
+    """Return partitions with their epochs. Before Kafka 4.3 no epochs were stored: the member epoch is used then."""
     owned: dict[UUID, dict[int, int]] = {}
     for each in stored:
         epochs = each.assignment_epochs
@@ -328,7 +328,7 @@ def _owned(stored: Iterable[_Topics], member_epoch: int) -> Owned:
 
 
 def _regex(key: ConsumerGroupRegularExpressionKey, value: bytes | None) -> Change:
-    """Topics are many, and expressions that match them, too: names and equal sets are kept once."""
+    """Decode the topics that match an expression. Equal names and equal sets are shared, to save memory."""
     stored = None if value is None else decode_stored(ConsumerGroupRegularExpressionValue, value)[0]
 
     def change(group: ConsumerGroup) -> None:

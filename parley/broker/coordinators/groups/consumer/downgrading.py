@@ -1,4 +1,4 @@
-"""A consumer group that becomes a classic group: its last member of the consumer protocol leaves (KIP-848)."""
+"""Converting a consumer group to a classic group when its last member of the consumer protocol leaves (KIP-848)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 DOWNGRADES: Final = frozenset({"downgrade", "bidirectional"})
-"""The values of ``group.consumer.migration.policy`` that allow this."""
+"""The values of ``group.consumer.migration.policy`` that allow the conversion."""
 
 
 def may_downgrade_without(
     group: ConsumerGroup, members: Collection[Member], shard: GroupShard, *, joining: int = 0
 ) -> bool:
-    """True if the group becomes a classic one when ``members`` are gone, and ``joining`` classic members have come."""
+    """Return True if the group becomes a classic group when ``members`` leave and ``joining`` classic members join."""
     config = shard.config()
     if config.group_consumer_migration_policy.lower() not in DOWNGRADES:
         return False
@@ -48,12 +48,13 @@ def downgraded(
     joining: tuple[Member, Member] | None = None,
     rebalances: bool = True,
 ) -> Decision[T] | None:
-    """Make the group a classic one without ``members``. The others keep their partitions, and join again.
+    """Convert the group to a classic group without ``members``. The remaining ones keep their partitions and rejoin.
 
-    Returns None if the topic would not accept the record of that, which has all members: the group stays as it is.
+    Returns None if the topic would not accept the record of the classic group, which contains all members. The group
+    then stays a consumer group.
 
-    ``joining`` is a static member of the classic protocol that takes the place of another one: the old, and the new
-    one. With ``rebalances`` all members join again at once.
+    ``joining`` is the old and the new incarnation of a static member that rejoins with the classic protocol. With
+    ``rebalances``, all members must rejoin immediately.
     """
     change = MembershipChange(shard, group.group_id, now_ms)
     gone = {member.member_id for member in members}

@@ -1,7 +1,7 @@
-"""What one event changes in a consumer group: new values of members and epochs, with the records that store them.
+"""The changes that one event makes to a consumer group: new values of members and epochs, and their records.
 
-The group itself changes when these records are replayed, and what is not stored when ``Decision.change`` is called.
-Until then a ``GroupChange`` reads the group with its own changes applied.
+The group itself changes when the records are replayed, and its state that is not stored when ``Decision.change`` is
+called. Until then, a ``GroupChange`` reads the group with its own changes applied.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ EPOCH_MAX: Final = (1 << 31) - 1
 
 
 class GroupChange:
-    """A consumer group as one event changes it, with the timers and records that result."""
+    """The changes that one event makes to a consumer group, with the resulting timers and records."""
 
     def __init__(self, shard: GroupShard, group: ConsumerGroup, now_ms: int, records: Iterable[KeyValue] = ()) -> None:
-        """``records`` come before those of the change: they make ``group`` if it does not exist yet."""
+        """``records`` precede those of the change: they create ``group`` if it does not exist yet."""
         self.shard = shard
         self.group = group
         self.now_ms = now_ms
@@ -67,7 +67,7 @@ class GroupChange:
         self._rebalanced = False
 
     def decision(self, reply: T) -> Decision[T]:
-        """Return all of it as a decision."""
+        """Return the change as a decision with this reply."""
         is_plain = not (self._checked_metadata or self._notes or self._effects)
         return Decision(
             reply,
@@ -89,21 +89,21 @@ class GroupChange:
             effect()
 
     def note(self, message: str, **facts: object) -> None:
-        """Add a line to the log of the broker."""
+        """Log a line when the change is applied."""
         self._notes.append((message, facts))
 
     def afterwards(self, effect: Callable[[], None]) -> None:
-        """Call ``effect`` when the change is made."""
+        """Call ``effect`` when the change is applied."""
         self._effects.append(effect)
 
-    # --- Looking ---
+    # --- Reading ---
 
     @property
     def group_id(self) -> str:
         return self.group.group_id
 
     def member(self, member_id: str) -> Member | None:
-        """Return a member."""
+        """Return a member, or None if it does not exist or was removed."""
         if member_id in self._members:
             return self._members[member_id]
         return self.group.members.get(member_id)
@@ -126,7 +126,7 @@ class GroupChange:
         return self.group.target_of(member.member_id, member.details.instance_id)
 
     def subscribers_of(self, regex: str) -> int:
-        """Return how many members subscribe to a regular expression."""
+        """Return the number of members that subscribe to a regular expression."""
         return self.group.regex_subscribers.get(regex, 0) + sum(
             (new is not None and new.details.regex == regex) - (old is not None and old.details.regex == regex)
             for old, new in self._replaced()
@@ -136,7 +136,7 @@ class GroupChange:
         return [(self.group.members.get(member_id), new) for member_id, new in self._members.items()]
 
     def subscribed_topics(self) -> set[str]:
-        """Return the names of all topics that a member subscribes to."""
+        """Return the names of all topics that any member subscribes to."""
         counts = dict(self.group.topic_subscribers)
         for old, new in self._replaced():
             for name in () if new is None else new.details.topics:
@@ -149,7 +149,7 @@ class GroupChange:
     # --- Members ---
 
     def put_details(self, member_id: str, details: MemberDetails) -> Member:
-        """Add a member, or replace what is known of it."""
+        """Add a member, or replace its details."""
         known = self.member(member_id)
         member = Member(member_id, details) if known is None else replace(known, details=details)
         self._members[member_id] = member
@@ -157,21 +157,22 @@ class GroupChange:
         return member
 
     def put_progress(self, member: Member, progress: Progress) -> Member:
-        """Replace what a member has."""
+        """Replace a member's epochs and partitions."""
         member = replace(member, progress=progress)
         self._members[member.member_id] = member
         self.records.append(current_record(self.group_id, member))
         return member
 
     def remove(self, member: Member) -> None:
-        """Remove a member, and its timers. The group epoch does not change yet."""
+        """Remove a member and its timers. Does not change the group epoch."""
         self._members[member.member_id] = None
         self.records += member_tombstones(self.group_id, member.member_id)
         for kind in ("member-session", "member-rebalance", "member-join", "member-sync"):
             self.timers[kind, self.group_id, member.member_id] = None
 
     def replace_static(self, old: Member, new_id: str) -> Member:
-        """Let a static member that has restarted take the place of its previous incarnation, and all that it has."""
+        """Replace a static member's previous incarnation by the restarted one, which keeps its partitions and
+        target."""
         target = self.group.targets.get(old.member_id, {})
         self.remove(old)
         new = Member(new_id, old.details, replace(old.progress, epoch=0, previous_epoch=0))
@@ -185,7 +186,7 @@ class GroupChange:
     # --- Epochs ---
 
     def check_metadata(self, *, bump: bool) -> None:
-        """Begin another epoch if ``bump``, or if the topics that members subscribe to have changed."""
+        """Begin a new epoch if ``bump``, or if the topics that members subscribe to have changed."""
         found = metadata_hash(self.shard.image(), self.subscribed_topics())
         self._checked_metadata = True
         if bump or found != self.group.metadata_hash:
@@ -194,12 +195,14 @@ class GroupChange:
             self.records.append(old_metadata_tombstone(self.group_id))
 
     def bump(self, found_hash: int | None = None) -> None:
-        """Begin another epoch of the group: its target assignment must be decided again."""
+        """Begin a new epoch of the group, which needs a new target assignment."""
         if found_hash is None:
             found_hash = metadata_hash(self.shard.image(), self.subscribed_topics())
             self._checked_metadata = True
         if self.epoch >= EPOCH_MAX:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The group has no further epoch: delete it.")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "The group has reached the highest epoch. Delete the group."
+            )
         self.epoch += 1
         self._rebalanced = True
         self.records.append(epoch_record(self.group_id, self.epoch, found_hash))
@@ -210,23 +213,24 @@ class GroupChange:
         self.records.append(regex_record(self.group_id, regex, resolved))
 
     def remove_regex(self, regex: str) -> None:
-        """Forget a regular expression that no member subscribes to any more."""
+        """Remove a regular expression that no member subscribes to any more."""
         self.regexes.pop(regex, None)
         self.records.append(regex_tombstone(self.group_id, regex))
 
     # --- The target assignment ---
 
     def update_target(self) -> None:
-        """Decide the target assignment if the group has another epoch than it.
+        """Decide a new target assignment if the group's epoch is higher than that of the last one.
 
-        That waits until ``consumer.assignment.interval.ms`` after the last one. A large one is decided in a thread. In
-        the meantime the last one holds. Raises UNKNOWN_SERVER_ERROR if the assignor fails.
+        The decision waits until ``consumer.assignment.interval.ms`` have passed since the last one. A large target
+        assignment is decided in a thread. Until then, the last one stays valid. Raises UNKNOWN_SERVER_ERROR if the
+        assignor fails.
         """
         if self.epoch <= self.target_epoch or self.group.is_assigning:
             return
         interval_ms = self.shard.settings(self.group_id).assignment_interval_ms
         passed_ms = self.now_ms - self.group.target_since_ms
-        if 0 <= passed_ms < interval_ms:  # below 0: the previous coordinator has a clock that is ahead
+        if 0 <= passed_ms < interval_ms:  # below 0: the clock of the previous coordinator is ahead
             self.timers["assign", self.group_id] = Timer(
                 interval_ms - passed_ms, partial(assignment_due, self.group_id)
             )
@@ -245,7 +249,10 @@ class GroupChange:
     def put_targets(
         self, decided: Mapping[str, Assignment], epoch: int, encoded: Mapping[str, KeyValue] = NOT_ENCODED
     ) -> None:
-        """Store the target assignment of an epoch: only what changes of it. ``encoded`` has records of its targets."""
+        """Store the target assignment of an epoch: only the targets that change.
+
+        ``encoded`` contains the records of targets that a thread has already encoded, by member id.
+        """
         for member_id, target in decided.items():
             known = self._targets.get(member_id, self.group.targets.get(member_id))
             if known is None or known != target:
@@ -254,12 +261,12 @@ class GroupChange:
             self._targets[member_id] = target
         self.records.append(target_epoch_record(self.group_id, epoch, self.now_ms))
         self.target_epoch = epoch
-        # One line for the epochs since the last one: members that start together begin hundreds in a second.
-        self.note("consumer group has another target assignment", epoch=epoch, members=len(decided))
+        # Log one line for all epochs since the last assignment: members that start together begin hundreds a second.
+        self.note("consumer group has a new target assignment", epoch=epoch, members=len(decided))
 
 
 def assignment_due(group_id: str, shard: GroupShard, now_ms: int) -> Decision[Any]:
-    """Decide the target assignment of a group, now that enough time has passed since the last one."""
+    """Decide the target assignment of a group, because enough time has passed since the last one."""
     group = shard.consumer_group(group_id)
     if group is None or not group.members:
         return Decision(None)
@@ -271,7 +278,7 @@ def assignment_due(group_id: str, shard: GroupShard, now_ms: int) -> Decision[An
 def in_steps(
     shard: GroupShard, group: ConsumerGroup
 ) -> tuple[Callable[[], Any], Callable[[Any, GroupShard, int], Decision[None]]]:
-    """Return how a thread decides the target assignment of a group, and how its decision is stored."""
+    """Return two functions for a large target assignment: one that decides it in a thread, and one that stores it."""
     members = list(group.members.values())
     spec = group_spec(members, group.targets, group.regexes, shard.image())
     instances = {
@@ -290,10 +297,11 @@ def install_targets(
     shard: GroupShard,
     now_ms: int,
 ) -> Decision[None]:
-    """Store a target assignment that a thread has decided for an epoch.
+    """Store a target assignment that a thread has decided for ``epoch``.
 
-    Members that have left since are left out. ``instances`` has the instance ids of static members: a member that has
-    taken the place of another gets its target. Nothing is stored for another group that has the same id by now.
+    Skips members that have left in the meantime. ``instances`` maps the ids of static members to their instance ids: a
+    member that has replaced one of them gets its target. Stores nothing if ``group`` was replaced by another group with
+    the same id.
     """
     if shard.consumer_group(group.group_id) is not group or not group.target_epoch < epoch <= group.epoch:
         return Decision(None)

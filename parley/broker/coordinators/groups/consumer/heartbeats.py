@@ -1,10 +1,10 @@
-"""Decisions about ConsumerGroupHeartbeat (KIP-848): members join, report what they have, and leave.
+"""Decisions about ConsumerGroupHeartbeat (KIP-848): members join, report their partitions, and leave.
 
-A heartbeat has three steps, unless it changes nothing.
+A heartbeat is decided in three steps, unless it changes nothing.
 
-1. The member is added or changed. Another subscription begins another epoch of the group.
-2. If the group has another epoch than its target assignment, that is decided again.
-3. The member comes closer to its target assignment.
+1. Add or update the member. A new subscription begins a new epoch of the group.
+2. If the group's epoch is higher than that of its target assignment, decide a new target assignment.
+3. Move the member toward its target assignment.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 JOIN = 0
-"""The epoch by which a member joins."""
+"""The epoch that a joining member sends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """The client that sends a heartbeat. ``new_id`` is the member id that it gets if it has none."""
+    """The client that sends a heartbeat. ``new_id`` becomes its member id if it has none."""
 
     context: RequestContext
     new_id: str
@@ -49,7 +49,7 @@ class Sender:
 def heartbeat(
     request: ConsumerGroupHeartbeatRequest, sender: Sender, shard: GroupShard, now_ms: int
 ) -> Decision[ConsumerGroupHeartbeatResponse]:
-    """Keep a member alive, and bring it closer to its target assignment. Raises the KafkaError that the client gets."""
+    """Keep a member alive, and move it toward its target assignment. Raises the KafkaError that the client gets."""
     if request.member_epoch < JOIN:
         return leave(request, shard, now_ms)
     if changes_nothing(request, sender.context, shard):
@@ -60,7 +60,7 @@ def heartbeat(
 def in_all_steps(
     request: ConsumerGroupHeartbeatRequest, sender: Sender, shard: GroupShard, now_ms: int
 ) -> Decision[ConsumerGroupHeartbeatResponse]:
-    """Decide about a member that joins or stays, whatever it says. Raises the KafkaError that the client gets."""
+    """Decide about a member that joins or stays, in all three steps. Raises the KafkaError that the client gets."""
     joins = request.member_epoch == JOIN
     group, made_by = _group(request.group_id, shard, joins=joins)
     _check_size(group, request.member_id, shard)
@@ -90,9 +90,9 @@ def in_all_steps(
 
 
 def changes_nothing(request: ConsumerGroupHeartbeatRequest, context: RequestContext, shard: GroupShard) -> bool:
-    """True if a member says nothing but that it is alive, and there is nothing for it to learn.
+    """Return True if a heartbeat only keeps the member alive, and there is nothing new to tell the member.
 
-    Most heartbeats are so. Their three steps would change nothing, and this costs less than to take them.
+    Most heartbeats are like that. This check is cheaper than the three steps, which would change nothing.
     """
     if (
         request.topic_partitions is not None
@@ -134,9 +134,9 @@ def _stayed(request: ConsumerGroupHeartbeatRequest, shard: GroupShard) -> Decisi
 
 
 def _group(group_id: str, shard: GroupShard, *, joins: bool) -> tuple[ConsumerGroup, Made]:
-    """Return the group of a heartbeat. A member that joins makes it, also of a classic group if that can be upgraded.
+    """Return the group of a heartbeat. For a joining member, create the group, or convert a classic group to it.
 
-    Raises GROUP_ID_NOT_FOUND.
+    Raises GROUP_ID_NOT_FOUND, also if a classic group cannot be converted.
     """
     known = shard.groups.get(group_id)
     if known is not None and known.consumer is not None:
@@ -165,7 +165,7 @@ def _check_size(group: ConsumerGroup, member_id: str, shard: GroupShard) -> None
 def _member(
     request: ConsumerGroupHeartbeatRequest, sender: Sender, change: GroupChange, *, joins: bool
 ) -> Member | None:
-    """Return the member that sends a heartbeat; None if it is new. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
+    """Return the member that sent a heartbeat, or None if it is new. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
     FENCED_INSTANCE_ID or UNRELEASED_INSTANCE_ID."""
     group = change.group
     if request.instance_id is None:
@@ -195,7 +195,8 @@ def _member(
 
 
 def _check_epoch(request: ConsumerGroupHeartbeatRequest, progress: Progress) -> None:
-    """Raise FENCED_MEMBER_EPOCH unless the member is in this epoch, or has missed only the response that began it."""
+    """Raise FENCED_MEMBER_EPOCH unless the member is in its current epoch, or has only missed the response that began
+    it."""
     epoch = request.member_epoch
     if epoch in (JOIN, progress.epoch):
         return
@@ -212,7 +213,7 @@ def _check_epoch(request: ConsumerGroupHeartbeatRequest, progress: Progress) -> 
 def _updated(
     request: ConsumerGroupHeartbeatRequest, sender: Sender, before: Member, is_new: bool, change: GroupChange
 ) -> tuple[Member, bool]:
-    """Step 1: add or change the member. Returns it, and whether it has another subscription."""
+    """Step 1: add or update the member. Returns it, and True if its subscription has changed."""
     details = _details(request, sender.context, before.details)
     member = before
     if is_new or details != before.details:
@@ -229,7 +230,7 @@ def _updated(
 
 
 def _details(request: ConsumerGroupHeartbeatRequest, context: RequestContext, before: MemberDetails) -> MemberDetails:
-    """Return what is known of a member after a heartbeat; the same object if nothing changes."""
+    """Return a member's details after a heartbeat: the same object if nothing has changed."""
     host = f"/{context.client_host}"
     client_id = context.client_id or ""
     names = request.subscribed_topic_names
@@ -268,8 +269,8 @@ def _details(request: ConsumerGroupHeartbeatRequest, context: RequestContext, be
 def _reconciled(
     request: ConsumerGroupHeartbeatRequest, member: Member, subscription_changed: bool, change: GroupChange
 ) -> Member:
-    """Step 3: bring the member closer to its target assignment. Its rebalance timeout begins only if it gets closer:
-    heartbeats alone do not prolong it."""
+    """Step 3: move the member toward its target assignment. Its rebalance timeout starts over only if its progress has
+    changed: mere heartbeats do not prolong it."""
     before = member.progress
     member = reconcile(member, _reported(request), subscription_changed, change)
     if member.progress is not before:
@@ -287,7 +288,7 @@ def _reported(request: ConsumerGroupHeartbeatRequest) -> Assignment | None:
 
 
 def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """True if the member says all of itself: it may not know its assignment."""
+    """Return True if the heartbeat contains all fields: the member may not know its assignment."""
     subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     return request.rebalance_timeout_ms != -1 and subscribes and request.topic_partitions is not None
 

@@ -1,4 +1,4 @@
-"""Members that leave a consumer group, or are removed from it."""
+"""Removing members from a consumer group, when they leave or are expelled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ T = TypeVar("T")
 def leave(
     request: ConsumerGroupHeartbeatRequest, shard: GroupShard, now_ms: int
 ) -> Decision[ConsumerGroupHeartbeatResponse]:
-    """Remove a member that leaves. A static member may leave for a while, and keeps its partitions for its session.
+    """Remove a member that leaves. A static member may leave temporarily, and keeps its partitions until its session
+    expires.
 
     Raises GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
     """
@@ -39,8 +40,8 @@ def leave(
         member = require_static(known, request.member_id, request.instance_id)
         if request.member_epoch == LEFT_FOR_NOW:
             change = GroupChange(shard, group, now_ms)
-            change.note("static member left for now", member=member.member_id)
-            # Its next epoch may be any, and what it has was its own all the time: it may commit in each of them.
+            change.note("static member left temporarily", member=member.member_id)
+            # The member owns its partitions all the time, whatever its next epoch is: let it commit in any epoch.
             kept = in_epoch(partitions_of(member.progress.assigned), 0)
             change.put_progress(member, replace(member.progress, epoch=LEFT_FOR_NOW, assigned=kept, revoking=NOTHING))
             change.timers["member-rebalance", group.group_id, member.member_id] = None
@@ -61,8 +62,10 @@ def require_group(group_id: str, shard: GroupShard) -> ConsumerGroup:
 def remove_members(
     group: ConsumerGroup, members: Collection[Member], reply: T, reason: str, shard: GroupShard, now_ms: int
 ) -> Decision[T]:
-    """Remove members, and begin another epoch. The group becomes a classic one if only members of that are left,
-    unless it is too large for that."""
+    """Remove members, and begin a new epoch.
+
+    If only members of the classic protocol are left, the group becomes a classic group, unless it is too large.
+    """
     if may_downgrade_without(group, members, shard):
         decision = downgraded(group, members, reply, shard, now_ms)
         if decision is not None:

@@ -1,4 +1,4 @@
-"""Steps that members of both protocols take in a consumer group."""
+"""Steps that the decisions about members of both protocols share in a consumer group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 
 def require_static(static: Member | None, member_id: str, instance_id: str) -> Member:
-    """Return a static member. Raises UNKNOWN_MEMBER_ID if there is none, FENCED_INSTANCE_ID if it has another id."""
+    """Return the static member with this instance id.
+
+    Raises UNKNOWN_MEMBER_ID if there is none, or FENCED_INSTANCE_ID if its member id is not ``member_id``.
+    """
     if static is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
     if static.member_id != member_id:
@@ -23,7 +26,7 @@ def require_static(static: Member | None, member_id: str, instance_id: str) -> M
 
 
 def reconcile(member: Member, reported: Assignment | None, subscription_changed: bool, change: GroupChange) -> Member:
-    """Bring a member closer to its target assignment. ``reported`` is what it says it has."""
+    """Move a member toward its target assignment. ``reported`` are the partitions that it reports to own, or None."""
     if not subscription_changed and member.progress.is_reconciled_to(change.target_epoch):
         return member
     group = change.group

@@ -1,11 +1,11 @@
-"""How a member approaches its target assignment: a pure decision, made in each of its heartbeats.
+"""The steps of a member toward its target assignment: a pure decision, made in each of its heartbeats.
 
-1. Partitions that the target does not have are revoked first. The member keeps its epoch until it says that it no
-   longer has them.
-2. Then it enters the target's epoch, and gets those partitions of the target that no other member has.
-3. It gets the others in later heartbeats, when their members have given them up.
+1. Partitions that are not in the target are revoked first. The member keeps its epoch until it reports that it no
+   longer owns them.
+2. Then it enters the target's epoch, and gets the partitions of the target that no other member owns.
+3. It gets the remaining ones in later heartbeats, when other members have given them up.
 
-A partition of a topic that the member no longer subscribes to is revoked at once, whatever the target says.
+A partition of a topic that the member no longer subscribes to is revoked immediately, even if it is in the target.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a member is to have, and the epoch of that."""
+    """The target assignment of a member, and its epoch."""
 
     epoch: int
     partitions: Assignment
@@ -34,23 +34,23 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a decision about a member depends on, beside its progress."""
+    """What a decision about a member depends on, besides the member's progress."""
 
     target: Target
     subscribed: Set[UUID]
     """The topics that the member subscribes to."""
     subscription_changed: bool
-    """True if the subscription has changed in this heartbeat."""
+    """True if this heartbeat has changed the subscription."""
     reported: Assignment | None
-    """The partitions that the member says it has; None if it does not say."""
+    """The partitions that the member reports to own, or None if it does not report them."""
     is_free: Callable[[UUID, int], bool]
-    """True if no member, this one included, has the partition or must still give it up."""
+    """Returns True if no member, including this one, owns a partition or still has to give it up."""
 
 
 def reconciled(progress: Progress, situation: Situation) -> Progress:
-    """Return the progress of a member after a heartbeat; the same object if nothing changes.
+    """Return the progress of a member after a heartbeat: the same object if nothing has changed.
 
-    Raises FENCED_MEMBER_EPOCH for a member in a state of a later version, unless it says that it has no partitions.
+    Raises FENCED_MEMBER_EPOCH for a member in an unknown state, unless it reports that it owns no partitions.
     """
     following = _following(progress, situation)
     return progress if following == progress else following
@@ -70,15 +70,15 @@ def _following(progress: Progress, situation: Situation) -> Progress:
             if situation.reported is None or situation.reported:
                 raise KafkaError(
                     ErrorCode.FENCED_MEMBER_EPOCH,
-                    "The member is in a state that this broker does not know. It must give up its partitions and join "
-                    "again.",
+                    "The member is in a state that this broker does not know. It must give up its partitions and "
+                    "rejoin.",
                 )
             return _next(progress, situation.target.epoch, situation)
     return _without_unsubscribed(progress, situation) if situation.subscription_changed else progress
 
 
 def _still_has(partitions: Owned, reported: Assignment | None) -> bool:
-    """True if the member has one of these partitions, or does not say."""
+    """Return True if the member reports to own one of these partitions, or reports nothing."""
     if reported is None:
         return True
     return any(
@@ -134,7 +134,7 @@ def _put(into: dict[UUID, dict[int, int]], topic: UUID, partitions: dict[int, in
 
 
 def has_no_others(reported: Assignment | None, assigned: Mapping[UUID, Iterable[int]]) -> bool:
-    """True if the member says what it has, and that is nothing but what it was assigned."""
+    """Return True if the member reports its partitions, and all of them were assigned to it."""
     if reported is None:
         return False
     return all(topic in assigned and set(indexes) <= set(assigned[topic]) for topic, indexes in reported.items())

@@ -1,8 +1,8 @@
-"""Regular expressions that members subscribe to, in the syntax of RE2. A thread matches them against all topics,
-in turns that other groups have in between.
+"""Regular expressions that members subscribe to, in the syntax of RE2.
 
-All expressions of a group are matched together, so that one rebalance follows. They are matched again when members
-bring new ones, when topics were created or deleted, and from time to time; at most once in ``AGAIN_AFTER_MS``.
+A thread matches them against all topics, in short turns, so that other groups get their turns in between. All
+expressions of a group are matched together, so that only one rebalance follows. They are matched again when members
+subscribe to new ones, when topics were created or deleted, and periodically, but at most once in ``AGAIN_AFTER_MS``.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from parley.broker.network.dispatch import RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 
 AGAIN_AFTER_MS: Final = 10_000
-"""The shortest time between two matches of a group's expressions, as in Kafka."""
+"""The minimum time between two matches of a group's expressions, as in Kafka."""
 
 FIELD: Final = "SubscribedTopicRegex"
-"""The field of a heartbeat that has the expression."""
+"""The field of a heartbeat that contains the expression."""
 
 REGEXES_MAX: Final = 100
-"""The most expressions of a group. The topics of each are kept."""
+"""The maximum number of expressions of a group, because the matching topics of each are kept."""
 
 TURN_MAX: Final = 1 << 20
-"""The most work in one turn of the groups' thread: characters of an expression times characters of topic names.
+"""The maximum work in one turn of the groups' thread: characters of an expression times characters of topic names.
 
 The slowest expression of ``REGEX_MAX`` characters that was found took 27 ms of CPU time for one name of 245 characters,
-which is half a turn, and 270 s for 10,000 such names. Other groups get their turns in between.
+which is half a turn, and 270 s for 10,000 such names.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RegexUpdate:
-    """What a heartbeat changes in the regular expressions of a group."""
+    """The effect of a heartbeat on the regular expressions of a group."""
 
     has_changed: bool = False
-    """True if the member subscribes to another expression."""
+    """True if the member now subscribes to another expression."""
     is_resolved: bool = False
-    """True if the topics of that are known already: the group can rebalance at once."""
+    """True if the topics of the new expression are already known, so that the group can rebalance immediately."""
 
 
 _NO_UPDATE: Final = RegexUpdate()
@@ -53,17 +53,17 @@ _NO_UPDATE: Final = RegexUpdate()
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The topics that match each expression, none if it is invalid, and what is wrong with those that are."""
+    """The topics that match each expression (none if it is invalid), and the reason for each invalid expression."""
 
     topics: dict[str, frozenset[str]]
     invalid: dict[str, str]
 
 
 def matching(regexes: Iterable[str], names: Iterable[str]) -> Generator[None, None, Matches]:
-    """Return the topics that match each expression as a whole. Yields after each turn.
+    """Match each expression against whole topic names, and return the topics that match. Yields after each turn.
 
-    A stored expression can be invalid: another version of the broker had other limits. Raises UNKNOWN_SERVER_ERROR if
-    RE2 is not installed.
+    A stored expression can be invalid if another version of the broker, with other limits, stored it. Raises
+    UNKNOWN_SERVER_ERROR if RE2 is not installed.
     """
     every = list(names)
     found = Matches({}, {})
@@ -89,7 +89,7 @@ def matching(regexes: Iterable[str], names: Iterable[str]) -> Generator[None, No
 
 
 def next_turn(turns: Generator[None, None, Matches]) -> Matches | None:
-    """Take the next turn of ``matching``. Returns the result after the last one."""
+    """Run the next turn of ``matching``. Returns its result after the last turn, and None before."""
     try:
         next(turns)
     except StopIteration as end:
@@ -99,9 +99,10 @@ def next_turn(turns: Generator[None, None, Matches]) -> Matches | None:
 
 
 def update_regex(context: RequestContext, before: str | None, now: str | None, change: GroupChange) -> RegexUpdate:
-    """Note the expression that a member subscribes to, and match all of the group's again if that is due.
+    """Record the expression that a member subscribes to, and match all expressions of the group again if that is due.
 
-    Raises INVALID_REGULAR_EXPRESSION.
+    ``before`` and ``now`` are the member's expressions before and after the heartbeat. Raises
+    INVALID_REGULAR_EXPRESSION.
     """
     if before == now and not change.group.regex_subscribers:
         return _NO_UPDATE
@@ -131,8 +132,8 @@ def _check_count(change: GroupChange) -> None:
     if len(_subscribed(change)) > REGEXES_MAX:
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"The members of the group subscribe to {REGEXES_MAX} regular expressions, and no more are allowed. Use "
-            "one of them.",
+            f"The members of the group already subscribe to {REGEXES_MAX} regular expressions, which is the maximum. "
+            "Use one of them.",
         )
 
 
@@ -143,7 +144,7 @@ def _match_again_if_due(context: RequestContext, is_new: bool, change: GroupChan
         return
     known = group.regexes.values()
     last_ms = max(group.match_tried_ms, min((resolved.timestamp_ms for resolved in known), default=0))
-    if last_ms > change.now_ms:  # the previous coordinator has a clock that is ahead of this one's
+    if last_ms > change.now_ms:  # the clock of the previous coordinator is ahead of this broker's
         last_ms = 0
     if change.now_ms <= last_ms + AGAIN_AFTER_MS:
         return
@@ -176,8 +177,8 @@ def install_matches(
 ) -> Decision[None]:
     """Store the topics that match the expressions of a group, and begin another epoch if they have changed.
 
-    An expression that is matched for the first time is a change even if no topic matches it: its member may have
-    subscribed to other topics before, and other members must get them.
+    An expression that was matched for the first time is a change even if it matches no topic: the member may have
+    subscribed to other topics before, which other members must get now.
     """
     group = shard.consumer_group(group_id)
     if group is None:

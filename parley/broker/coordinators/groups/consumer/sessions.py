@@ -1,8 +1,8 @@
-"""The timers of a consumer group's members, and their events: a member that is silent, or too slow, is removed.
+"""The timers of a consumer group's members, and their events: a silent or slow member is removed.
 
-* Its *session* begins again with each heartbeat.
-* It has its *rebalance timeout* to give up partitions that it must revoke.
-* A member that uses the classic protocol has that time to join again, and then again to ask for its assignment.
+* Each heartbeat starts a member's *session* over.
+* A member must give up revoked partitions within its *rebalance timeout*.
+* A member of the classic protocol must rejoin within that timeout, and then request its assignment within it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from parley.broker.coordinators.groups.consumer.member import LEFT_FOR_NOW, Memb
 from parley.broker.coordinators.groups.group_shard import GroupShard
 
 SESSIONS_MAX: Final = 10_000
-"""The most timers of sessions that are remembered, so that a heartbeat need not make one (about 5 MB)."""
+"""The number of session timers to cache, so that a heartbeat need not create one (about 5 MB)."""
 
 REMEMBERED_IDS_MAX: Final = 128
-"""The longest ids, of the group and the member together, whose timers are remembered: clients choose them."""
+"""The maximum length of the group id and member id together for which a timer is cached. Clients choose the ids."""
 
 SESSION_MIN_MS: Final = 10
-"""The shortest session, whatever a stored member says: a shorter one would keep the loop busy."""
+"""The minimum session timeout, whatever a stored member says. A shorter one would keep the event loop busy."""
 
 
 def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
-    """Return the timer of a member's session, as it begins again."""
+    """Return the timer that starts a member's session over."""
     is_short = len(group_id) + len(member_id) <= REMEMBERED_IDS_MAX
     return (_remembered_session if is_short else _session)(group_id, member_id, timeout_ms)
 
@@ -42,14 +42,14 @@ _remembered_session = lru_cache(SESSIONS_MAX)(_session)
 
 
 def session_of(shard: GroupShard, group_id: str, member: Member) -> Mapping[Hashable, Timer]:
-    """Return the timer of a member's session, whichever protocol it uses."""
+    """Return the timer that starts the session of a member of either protocol over."""
     classic = member.details.classic
     timeout_ms = shard.settings(group_id).session_timeout_ms if classic is None else classic.session_timeout_ms
     return session(group_id, member.member_id, timeout_ms)
 
 
 def rebalance_timer(group_id: str, member: Member) -> Mapping[Hashable, Timer | None]:
-    """Return the timer of a member that has to revoke partitions; its cancellation if it has none, or has left."""
+    """Return the timer for a member that must revoke partitions, or its cancellation if it need not, or has left."""
     key = "member-rebalance", group_id, member.member_id
     progress = member.progress
     if progress.state is not MemberState.UNREVOKED_PARTITIONS or progress.epoch == LEFT_FOR_NOW:
@@ -59,14 +59,15 @@ def rebalance_timer(group_id: str, member: Member) -> Mapping[Hashable, Timer | 
 
 
 def classic_timer(kind: str, group_id: str, member: Member) -> Mapping[Hashable, Timer]:
-    """Return the timer of a member of the classic protocol that has to join again, or to ask for its assignment."""
+    """Return the timer for a member of the classic protocol that must rejoin (``kind`` "join"), or request its
+    assignment ("sync")."""
     event = partial(member_expired, group_id, member.member_id, f"classic member did not {kind} in time")
     timeout_ms = max(member.details.rebalance_timeout_ms, SESSION_MIN_MS)
     return {(f"member-{kind}", group_id, member.member_id): Timer(timeout_ms, event, True)}
 
 
 def timers_of_consumer_protocol(group_id: str, member: Member) -> Mapping[Hashable, Timer | None]:
-    """Return what changes when a member of the classic protocol goes on with the consumer protocol."""
+    """Return the timers to set and cancel when a member of the classic protocol switches to the consumer protocol."""
     timers: dict[Hashable, Timer | None] = dict(rebalance_timer(group_id, member))
     for kind in ("member-join", "member-sync"):
         timers[kind, group_id, member.member_id] = None
@@ -74,7 +75,7 @@ def timers_of_consumer_protocol(group_id: str, member: Member) -> Mapping[Hashab
 
 
 def loaded_timers(shard: GroupShard, group: ConsumerGroup) -> dict[Hashable, Timer]:
-    """Return the timers of a group that was loaded: each member has a whole session."""
+    """Return the timers of a loaded group, in which the session of each member starts over."""
     timers: dict[Hashable, Timer | None] = {}
     for member in group.members.values():
         timers.update(session_of(shard, group.group_id, member))
@@ -87,7 +88,7 @@ def loaded_timers(shard: GroupShard, group: ConsumerGroup) -> dict[Hashable, Tim
 
 
 def member_expired(group_id: str, member_id: str, reason: str, shard: GroupShard, now_ms: int) -> Decision[None]:
-    """Remove a member that was silent for too long."""
+    """Remove a member that has missed a deadline. ``reason`` is logged."""
     group = shard.consumer_group(group_id)
     member = None if group is None else group.members.get(member_id)
     if group is None or member is None:
@@ -96,7 +97,7 @@ def member_expired(group_id: str, member_id: str, reason: str, shard: GroupShard
 
 
 def revocation_timed_out(group_id: str, member_id: str, epoch: int, shard: GroupShard, now_ms: int) -> Decision[None]:
-    """Remove a member that has not given up its partitions in time. It may have left the epoch meanwhile."""
+    """Remove a member that has not given up its partitions in time, unless it has left ``epoch`` in the meantime."""
     group = shard.consumer_group(group_id)
     member = None if group is None else group.members.get(member_id)
     if group is None or member is None or member.progress.epoch != epoch:

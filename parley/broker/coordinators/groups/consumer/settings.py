@@ -1,4 +1,4 @@
-"""The settings of a consumer group: its own, else those of the broker."""
+"""The settings of a consumer group: its own, or else the broker's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The target assignment of a group: what each member is to have in the end. Decided by an assignor, stored as records.
+"""The target assignment of a consumer group: the partitions that each member is to own after all steps.
 
-A small group's is decided within the heartbeat that needs it. A large one's is decided in a thread, from a copy of what
-the assignor needs; until it is stored, the members keep to the previous one.
+An assignor decides it. For a small group, that happens in the heartbeat that needs it. For a large group, a thread
+decides it from a copy of the data, and the previous target assignment stays valid until the new one is stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.protocol.errors import ErrorCode, KafkaError
 
 LARGE: Final = 2_000
-"""Members and partitions together from which on a thread decides: from then on it takes milliseconds."""
+"""The number of members and partitions from which on a thread decides: deciding then takes milliseconds."""
 
 
 def subscribed_names(member: Member, regexes: Mapping[str, ResolvedRegex]) -> Set[str]:
@@ -35,7 +35,7 @@ def group_spec(
     regexes: Mapping[str, ResolvedRegex],
     image: MetadataImage,
 ) -> GroupSpec:
-    """Return what an assignor needs. It shares nothing with the group that changes."""
+    """Return the input for an assignor. It shares no mutable data with the group."""
     known: dict[tuple[tuple[str, ...], str | None], frozenset[UUID]] = {}
     names: set[str] = set()
     specs = {}
@@ -53,12 +53,12 @@ def group_spec(
 
 
 def size_of(members: int, names: Set[str], image: MetadataImage) -> int:
-    """Return the size by which an assignment takes long: that of a number of members and of these topics."""
+    """Return the size of an assignment, which determines how long deciding it takes: its members and partitions."""
     return members + sum(len(image.topics[name].partitions) for name in names if name in image.topics)
 
 
 def preferred_assignor(members: Iterable[Member], assignors: Mapping[str, PartitionAssignor]) -> PartitionAssignor:
-    """Return the assignor that most members want, the first of the configuration if none wants one."""
+    """Return the assignor that most members prefer, or the first configured one if no member prefers one."""
     wanted = Counter(member.details.assignor for member in members)
     first = next(iter(assignors.values()))
     known = [name for name in assignors if wanted[name]]
@@ -66,7 +66,8 @@ def preferred_assignor(members: Iterable[Member], assignors: Mapping[str, Partit
 
 
 def assign(assignor: PartitionAssignor, spec: GroupSpec) -> dict[str, Assignment]:
-    """Return the target of every member. Raises UNKNOWN_SERVER_ERROR if the assignor fails, or breaks its rules."""
+    """Return the target of every member. Raises UNKNOWN_SERVER_ERROR if the assignor fails or returns an invalid
+    assignment."""
     try:
         decided = assignor.assign(spec)
     except Exception as error:
@@ -90,5 +91,5 @@ def assign(assignor: PartitionAssignor, spec: GroupSpec) -> dict[str, Assignment
 def _broken(assignor: PartitionAssignor, member_id: str, topic: UUID) -> KafkaError:
     return KafkaError(
         ErrorCode.UNKNOWN_SERVER_ERROR,
-        f"The assignor {assignor.name} gave {member_id} partitions of {topic} that it cannot have.",
+        f"The assignor {assignor.name} returned an invalid assignment of topic {topic} for member {member_id}.",
     )

@@ -1,4 +1,4 @@
-"""What a consumer group needs to know of topics: their hash, their ids, the racks of their replicas."""
+"""The topics that a group subscribes to: their hash, their ids, and the racks of their replicas."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, TopicImage
 
 NO_TOPICS_HASH = 0
-"""The hash of a group none of whose topics exists."""
+"""The hash for a group whose topics do not exist."""
 
 HASHES_MAX = 10_000
-"""The most topics whose hashes are remembered: of a topic with many partitions, it takes a while."""
+"""The number of topics whose hashes are cached, because hashing a topic with many partitions takes long."""
 
 _CONTROLLER_EPOCH_SHIFT = 32
 
 
 def metadata_hash(image: MetadataImage, names: Iterable[str]) -> int:
-    """Return a hash of topics by their ids, partitions and racks: another one means another target assignment."""
+    """Return a hash of the topics' ids, partitions and racks. If it changes, a new target assignment is needed."""
     known = [image.topics[name] for name in sorted(names) if name in image.topics]
     if not known:
         return NO_TOPICS_HASH
@@ -32,7 +32,7 @@ def metadata_hash(image: MetadataImage, names: Iterable[str]) -> int:
 
 
 _hashes: dict[UUID, tuple[TopicImage, Mapping[int, BrokerRegistration], bytes]] = {}
-"""The hash of each topic as it was last seen, with what it depends on. Images share what does not change."""
+"""The last hash of each topic, with the objects that it depends on. Images share objects that do not change."""
 
 
 def _hash_of(topic: TopicImage, image: MetadataImage) -> bytes:
@@ -50,12 +50,12 @@ def _hash_of(topic: TopicImage, image: MetadataImage) -> bytes:
 
 
 def topic_ids(image: MetadataImage, names: Iterable[str]) -> frozenset[UUID]:
-    """Return the ids of those topics that exist."""
+    """Return the ids of the topics that exist."""
     return frozenset([image.topics[name].topic_id for name in names if name in image.topics])
 
 
 def topic_specs(image: MetadataImage, names: Set[str]) -> dict[UUID, TopicSpec]:
-    """Return what an assignor may know of topics."""
+    """Return the specifications of topics for an assignor."""
     known = [image.topics[name] for name in sorted(names) if name in image.topics]
     return {
         topic.topic_id: TopicSpec(topic.name, len(topic.partitions), partial(_racks, image, topic)) for topic in known
@@ -68,5 +68,5 @@ def _racks(image: MetadataImage, topic: TopicImage, partition: int) -> frozenset
 
 
 def version_of(image: MetadataImage) -> int:
-    """Return a number that is higher for later metadata."""
+    """Return a number that is higher for later metadata, also across controllers."""
     return image.controller_epoch << _CONTROLLER_EPOCH_SHIFT | image.version

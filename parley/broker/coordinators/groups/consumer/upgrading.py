@@ -1,7 +1,7 @@
-"""A classic group that becomes a consumer group: its first member of the consumer protocol joins (KIP-848).
+"""Converting a classic group to a consumer group when its first member of the consumer protocol joins (KIP-848).
 
-Its members stay, with their assignments, as members of the classic protocol. Those that wait for a rebalance
-join again.
+The classic members stay in the group with their assignments, and keep using the classic protocol. Members that wait for
+a rebalance must rejoin.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from parley.broker.coordinators.groups.responses import join_error, sync_error
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 
 UPGRADES: Final = frozenset({"upgrade", "bidirectional"})
-"""The values of ``group.consumer.migration.policy`` that allow this."""
+"""The values of ``group.consumer.migration.policy`` that allow the conversion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What makes a group that was not a consumer group before."""
+    """The parts of a decision that create a consumer group, or convert a classic group to one."""
 
     records: Sequence[KeyValue] = ()
     timers: Mapping[Hashable, Timer | None] = field(default_factory=dict)
@@ -43,7 +43,10 @@ class Made:
 
 
 def upgraded(known: Group, shard: GroupShard) -> tuple[ConsumerGroup, Made]:
-    """Return a classic group as a consumer group, and what makes it one. Raises GROUP_ID_NOT_FOUND if it cannot be."""
+    """Return the consumer group for a classic group, and the parts of the decision that convert it.
+
+    Raises GROUP_ID_NOT_FOUND if the group cannot be converted.
+    """
     membership = known.membership
     group_id = known.group_id
     effect = partial(_forget_membership, group_id, shard)
@@ -84,7 +87,7 @@ def _check_may_upgrade(group_id: str, membership: Membership, shard: GroupShard)
 
 
 def _add(member: GroupMember, membership: Membership, group: ConsumerGroup, shard: GroupShard) -> None:
-    """Add a classic member. Raises MalformedMessage."""
+    """Add a classic member to the consumer group. Raises MalformedMessage."""
     metadata = member.metadata_for(membership.protocol) or member.protocols[0][1]
     subscription = subscription_of(metadata)
     assigned = assignment_of(membership.assignments.get(member.member_id, b""), shard.image())
@@ -104,7 +107,7 @@ def _add(member: GroupMember, membership: Membership, group: ConsumerGroup, shar
 
 
 def _released(group_id: str, membership: Membership) -> dict[Hashable, object]:
-    """Return the replies to members that wait: they must join again."""
+    """Return the replies to waiting members, which must rejoin."""
     again = ErrorCode.REBALANCE_IN_PROGRESS
     released: dict[Hashable, object] = {}
     for member_id in membership.joining:

@@ -124,7 +124,9 @@ class ShareGroupChange:
 
     def _bump(self, found_hash: int) -> None:
         if self.epoch >= EPOCH_MAX:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The group has no further epoch: delete it.")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "The group has reached the highest epoch. Delete the group."
+            )
         self.epoch += 1
         self.records.append(epoch_record(self.group_id, self.epoch, found_hash))
 

@@ -135,7 +135,7 @@ class ShareGroups:
         )
         if failed:
             facts = {"group": group_id, "partitions": len(failed), "error": str(next(iter(failed.values())))}
-            _log.warning("share partitions were not initialized", extra=facts)
+            _log.warning("share partitions could not be initialized", extra=facts)
         done = _without(topics, failed)
         try:
             if done:
@@ -146,7 +146,7 @@ class ShareGroups:
                 await self._delete_orphans(group_id, failed)
         except KafkaError as error:  # another coordinator begins again
             facts = {"group": group_id, "error": str(error)}
-            _log.warning("the initialization of share partitions was not noted", extra=facts)
+            _log.warning("the initialization of share partitions could not be recorded", extra=facts)
             failed |= {each: error for each in offsets if each not in failed}
         return failed
 

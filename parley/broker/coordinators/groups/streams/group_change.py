@@ -87,7 +87,7 @@ class StreamsGroupChange:
         if group is None:
             return
         if self._decided is not None:
-            _log.info("streams group has another target assignment", extra=self._decided)
+            _log.info("streams group has a new target assignment", extra=self._decided)
         group.is_delayed = self.is_delayed
         group.configured = self.configured
         if self._defers_target:
@@ -166,7 +166,9 @@ class StreamsGroupChange:
 
     def _begin_epoch(self, found_hash: int, validated_epoch: int, settings: Mapping[str, str]) -> None:
         if self.epoch >= EPOCH_MAX:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The group has no further epoch: delete it.")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "The group has reached the highest epoch. Delete the group."
+            )
         self.epoch += 1
         self.records.append(epoch_record(self.group_id, self.epoch, found_hash, validated_epoch, settings))
 

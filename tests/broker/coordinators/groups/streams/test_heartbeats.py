@@ -201,7 +201,7 @@ def test_an_epoch_counts_and_is_logged_when_its_records_are_written(caplog: pyte
     group.decide(lambda shard, now_ms: decision)
     assert decision.then is not None
     decision.then()
-    assert (len(begun), caplog.messages) == (1, ["streams group has another target assignment"])
+    assert (len(begun), caplog.messages) == (1, ["streams group has a new target assignment"])
     later = Request(group_id=GROUP, member_id="m", member_epoch=2, endpoint_information_epoch=-1)
     assert heartbeat(later, context(0), group.shard, group.now_ms).then is None
 

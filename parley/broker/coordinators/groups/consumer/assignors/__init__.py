@@ -1,1 +1,1 @@
-"""The assignors of consumer groups: they decide which member of a group is to have which partitions."""
+"""The assignors of consumer groups, which decide which member gets which partitions."""

@@ -1,4 +1,4 @@
-"""The interface of assignors. A package can add its own: an entry point of the group ``parley.group_assignors``.
+"""The interface of assignors. A package can add an assignor as an entry point in ``parley.group_assignors``.
 
     class Oldest(PartitionAssignor):
         name = "oldest"
@@ -6,9 +6,9 @@
         def assign(self, group: GroupSpec) -> Mapping[str, Assignment]:
             ...
 
-``group.consumer.assignors`` has the names of the assignors that a broker offers, the default one first. All brokers
-must have the same ones. An assignor may be called in a thread, and for several groups at the same time: it keeps no
-state.
+``group.consumer.assignors`` names the assignors that a broker offers, the default one first. All brokers must have the
+same assignors. An assignor must keep no state, because it may be called in several threads and for several groups at
+the same time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TopicSpec(NamedTuple):
 
     name: str
     partitions: int
-    """The number of its partitions."""
+    """The number of partitions."""
     racks: Callable[[int], frozenset[str]]
     """Returns the racks of a partition's replicas."""
 
@@ -41,9 +41,9 @@ class MemberSpec(NamedTuple):
     """None for a dynamic member."""
     rack_id: str | None
     topics: frozenset[UUID]
-    """The existing topics that it subscribes to. Members with the same topics share one set."""
+    """The existing topics that the member subscribes to. Members with the same topics share one set."""
     assigned: Assignment
-    """The partitions that it was to have so far. Topics or partitions may no longer exist."""
+    """The member's previous target assignment. Its topics and partitions may no longer exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class GroupSpec:
     members: Mapping[str, MemberSpec]
     """The members by id, in ascending order of their ids."""
     topics: Mapping[UUID, TopicSpec]
-    """The topics that any of them subscribes to, in ascending order of their names."""
+    """The topics that any member subscribes to, in ascending order of their names."""
 
     @property
     def is_homogeneous(self) -> bool:
@@ -62,16 +62,16 @@ class GroupSpec:
 
 
 class PartitionAssignor(ABC):
-    """Decides which member of a group is to have which partitions."""
+    """Decides which member of a group gets which partitions."""
 
     name: ClassVar[str]
     """The name by which members and the configuration choose it."""
 
     @abstractmethod
     def assign(self, group: GroupSpec) -> Mapping[str, Assignment]:
-        """Return the partitions of each member. A member that is left out gets none.
+        """Return the partitions of each member. A member that is missing from the result gets none.
 
-        Each partition may be assigned once, to a member that subscribes to its topic. The partitions of a topic are in
-        ascending order. What a member has already should stay with it: moving a partition interrupts it.
-        Whatever this raises fails the assignment: members get UNKNOWN_SERVER_ERROR, and keep what they have.
+        Each partition may be assigned only once, to a member that subscribes to its topic. The partitions of a topic
+        must be in ascending order. A member should keep its partitions, because moving a partition interrupts it. If
+        this raises an exception, the assignment fails: members get UNKNOWN_SERVER_ERROR, and keep their partitions.
         """

@@ -1,6 +1,6 @@
-"""The assignor ``range``: each topic's partitions in ranges, one for each of its subscribers in the same order.
+"""The assignor ``range``: divides the partitions of each topic into ranges, one for each subscriber, in the same order.
 
-So members that subscribe to the same topics have the same partitions of each, as joins of topics need.
+So members that subscribe to the same topics get the same partitions of each topic, as joins of topics need.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from parley.broker.coordinators.groups.consumer.member import Assignment
 
 
 class RangeAssignor(PartitionAssignor):
-    """Gives each member a range of each topic's partitions."""
+    """Assigns to each member a range of the partitions of each topic."""
 
     name = "range"
 
     def assign(self, group: GroupSpec) -> Mapping[str, Assignment]:
-        """Return the partitions of each member. Static members come first, by their instance ids."""
+        """Return the partitions of each member. Static members come first, in the order of their instance ids."""
         order = sorted(
             group.members.items(),
             key=lambda item: (item[1].instance_id is None, item[1].instance_id or "", item[0]),

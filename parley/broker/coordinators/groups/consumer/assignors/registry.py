@@ -1,4 +1,4 @@
-"""Which assignors a broker offers: the built-in ones, and those of other packages."""
+"""The assignors that a broker offers: the built-in ones, and those from other packages."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _BUILT_IN: Final[Mapping[str, type[PartitionAssignor]]] = {
 
 
 def load_assignors(names: Sequence[str]) -> dict[str, PartitionAssignor]:
-    """Return the assignors of ``group.consumer.assignors`` by name, in the same order.
+    """Return the assignors that ``group.consumer.assignors`` names, by name, in the same order.
 
-    A name is that of a built-in assignor or of an entry point, or names a class with its module. Raises ConfigError.
+    A name is that of a built-in assignor or of an entry point, or a class with its module. Raises ConfigError.
     """
     assignors: dict[str, PartitionAssignor] = {}
     for name in names:

@@ -1,7 +1,7 @@
-"""The assignor ``uniform``: all members get about the same number of partitions, and keep most of those that they have.
+"""The assignor ``uniform``: all members get about the same number of partitions, and keep most of their partitions.
 
-If all members subscribe to the same topics, their numbers differ by one at most. Otherwise a partition moves only if a
-member that could have it has at least two less.
+If all members subscribe to the same topics, their numbers of partitions differ by one at most. Otherwise, a partition
+moves only to a subscriber that has at least two partitions less.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from parley.broker.coordinators.groups.consumer.member import Assignment
 
 
 class UniformAssignor(PartitionAssignor):
-    """Spreads partitions evenly."""
+    """Distributes partitions evenly."""
 
     name = "uniform"
 
@@ -27,7 +27,7 @@ class UniformAssignor(PartitionAssignor):
 
 
 class _Draft:
-    """An assignment in the making."""
+    """An assignment that is being built."""
 
     def __init__(self, group: GroupSpec) -> None:
         self._group = group
@@ -35,7 +35,7 @@ class _Draft:
         self._has: dict[str, list[tuple[UUID, int]]] = {}
 
     def _keep(self, member: MemberSpec) -> list[tuple[UUID, int]]:
-        """Return what the member has already and may keep, marked as taken."""
+        """Return the partitions that the member already has and may keep, and mark them as taken."""
         kept = []
         for topic, partitions in member.assigned.items():
             taken = self._taken.get(topic)
@@ -68,7 +68,7 @@ class _Draft:
 
 
 def _sorted(partitions: list[tuple[UUID, int]], before: Assignment) -> Assignment:
-    """Return partitions by topic; the mapping from before if nothing has changed."""
+    """Return partitions by topic: the mapping ``before`` itself if nothing has changed."""
     by_topic: dict[UUID, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
@@ -103,7 +103,7 @@ class _Homogeneous(_Draft):
 
 
 class _Heterogeneous(_Draft):
-    """Gives each free partition to the subscriber with the fewest; then moves partitions from members with many."""
+    """Assigns each free partition to the subscriber with the fewest partitions, and then evens out the numbers."""
 
     def assign(self) -> dict[str, Assignment]:
         for member_id, member in self._group.members.items():
@@ -115,7 +115,7 @@ class _Heterogeneous(_Draft):
         for member_id, partitions in self._has.items():
             for topic, partition in partitions:
                 self._owners[topic][partition] = member_id
-        # Each move makes the counts more even, so this ends. A few rounds settle all but contrived groups.
+        # Each move makes the counts more even, so this ends. A few rounds suffice for all but contrived groups.
         for _ in range(ROUNDS_MAX):
             moves = [self._balance(topic) for topic in self._group.topics]
             if not any(moves):
@@ -134,7 +134,7 @@ class _Heterogeneous(_Draft):
         return subscribers
 
     def _give_free(self) -> None:
-        """Give the partitions that no member has, those of the topics with the fewest subscribers first."""
+        """Assign the partitions that no member has, starting with the topics that have the fewest subscribers."""
         free: dict[UUID, list[int]] = {}
         for topic, partition in self._free():
             free.setdefault(topic, []).append(partition)
@@ -150,7 +150,7 @@ class _Heterogeneous(_Draft):
                 self._counts[member_id] = count + 1
 
     def _balance(self, topic: UUID) -> bool:
-        """Even out the counts of a topic's subscribers by moving its partitions. Returns True if one has moved."""
+        """Even out the counts of a topic's subscribers by moving its partitions. Returns True if a partition moved."""
         counts, owners = self._counts, self._owners[topic]
         subscribers = self._subscribers[topic]
         if len(subscribers) < 2:
@@ -177,4 +177,4 @@ class _Heterogeneous(_Draft):
 
 
 ROUNDS_MAX = 16
-"""How often all topics are balanced. Each round passes on what the one before has moved."""
+"""The maximum number of times that all topics are balanced. A round can pass on partitions that the previous moved."""
