@@ -1,1 +1,1 @@
-"""Share groups: members acquire single records of the same partitions (KIP-932)."""
+"""Share groups: members acquire individual records of the same partitions (KIP-932)."""

@@ -1,6 +1,7 @@
-"""A change collects the new members and epochs that one event gives a share group, and the records that store them.
+"""The changes that one event makes to a share group: new values of members and epochs, and their records.
 
-It changes nothing itself. It looks at the group through its own changes, as if they were made already.
+The group itself changes when the records are replayed, and its state that is not stored when ``Decision.change`` is
+called. Until then, a ``ShareGroupChange`` reads the group with its own changes applied.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ EPOCH_MAX: Final = (1 << 31) - 1
 
 
 class ShareGroupChange:
-    """A share group as one event changes it, with the timers and records that result."""
+    """The changes that one event makes to a share group, with the resulting timers and records."""
 
     def __init__(self, shard: GroupShard, group: ShareGroup, now_ms: int) -> None:
         self.shard = shard
@@ -63,7 +64,7 @@ class ShareGroupChange:
         return self.group.group_id
 
     def decision(self, reply: T) -> Decision[T]:
-        """Return all of it as a decision."""
+        """Return the change as a decision with this reply."""
         return Decision(
             reply,
             self.records,
@@ -86,24 +87,24 @@ class ShareGroupChange:
     # --- Members ---
 
     def put_member(self, member: ShareMember) -> None:
-        """Add a member, or replace what is known of it."""
+        """Add a member, or replace its details."""
         self._members[member.member_id] = member
         self.records.append(member_record(self.group_id, member))
 
     def put_progress(self, member: ShareMember) -> None:
-        """Replace what a member has."""
+        """Replace a member's epochs and partitions."""
         self._members[member.member_id] = member
         self.records.append(current_record(self.group_id, member))
 
     def remove(self, member: ShareMember) -> None:
-        """Remove a member, and begin another epoch."""
+        """Remove a member, and begin a new epoch."""
         del self._members[member.member_id]
         self.records += member_tombstones(self.group_id, member.member_id)
         self.timers["share-session", self.group_id, member.member_id] = None
         self._bump(metadata_hash(self.shard.image(), self.subscribed_topics()))
 
     def subscribed_topics(self) -> set[str]:
-        """Return the names of all topics that a member subscribes to."""
+        """Return the names of all topics that any member subscribes to."""
         return {name for member in self._members.values() for name in member.topics}
 
     def target_of(self, member_id: str) -> Assignment:
@@ -113,8 +114,10 @@ class ShareGroupChange:
     # --- Epochs ---
 
     def check_metadata(self, *, bump: bool) -> bool:
-        """Begin another epoch if ``bump``, or if the topics that members subscribe to have changed. Return True
-        if so."""
+        """Begin a new epoch if ``bump``, or if the topics that members subscribe to have changed.
+
+        Returns True if a new epoch has begun.
+        """
         found = metadata_hash(self.shard.image(), self.subscribed_topics())
         self._checked_metadata = True
         if bump or found != self.group.metadata_hash:
@@ -133,15 +136,16 @@ class ShareGroupChange:
     # --- The target assignment ---
 
     def update_target(self) -> None:
-        """Decide the target assignment if the group has another epoch than it.
+        """Decide a new target assignment if the group's epoch is higher than that of the last one.
 
-        That waits until ``share.assignment.interval.ms`` after the last one; in the meantime the last one holds.
+        The decision waits until ``share.assignment.interval.ms`` have passed since the last one, which stays valid
+        until then.
         """
         if self.epoch <= self.target_epoch:
             return
         interval_ms = self.shard.share_settings(self.group_id).assignment_interval_ms
         passed_ms = self.now_ms - self.group.target_since_ms
-        if 0 <= passed_ms < interval_ms:  # below 0: the previous coordinator has a clock that is ahead
+        if 0 <= passed_ms < interval_ms:  # below 0: the clock of the previous coordinator is ahead
             event = partial(assignment_due, self.group_id)
             self.timers["share-assign", self.group_id] = Timer(interval_ms - passed_ms, event)
             return
@@ -162,16 +166,16 @@ class ShareGroupChange:
     # --- Stored share partitions ---
 
     def put_stored(self, stored: Stored) -> None:
-        """Replace which share partitions are stored."""
+        """Replace the set of stored share partitions."""
         self.records.append(stored_record(self.group_id, stored))
 
     def note_begun(self, topics: Mapping[UUID, TopicPartitions]) -> None:
-        """Note that the initialization of topics has begun."""
+        """Record that the initialization of topics has started."""
         self._begun = tuple(topics)
 
 
 def assignment_due(group_id: str, shard: GroupShard, now_ms: int) -> Decision[Any]:
-    """Decide the target assignment of a group, now that enough time has passed since the last one."""
+    """Decide the target assignment of a group, because enough time has passed since the last one."""
     group = shard.share_group(group_id)
     if group is None or not group.members:
         return Decision(None)

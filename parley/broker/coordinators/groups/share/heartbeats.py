@@ -1,10 +1,10 @@
 """Decisions about ShareGroupHeartbeat (KIP-932): members join, stay, and leave.
 
-A heartbeat has three steps.
+A heartbeat is decided in three steps.
 
-1. The member is added or changed. Another subscription begins another epoch of the group.
-2. If the group has another epoch than its target assignment, that is decided again.
-3. The member enters the target's epoch, and has its partitions at once: it shares them with others.
+1. Add or update the member. A new subscription begins a new epoch of the group.
+2. If the group's epoch is higher than that of its target assignment, decide a new target assignment.
+3. Let the member enter the target's epoch. It gets its partitions immediately, because members share partitions.
 
 Partitions that members subscribe to for the first time are initialized at the share coordinator before they are
 assigned (``initialization.py``).
@@ -31,13 +31,13 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.share_groups import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 
 JOIN, LEAVE = 0, -1
-"""The epochs by which a member joins and leaves."""
+"""The epochs that a joining and a leaving member sends."""
 
 
 def heartbeat(
     request: ShareGroupHeartbeatRequest, context: RequestContext, shard: GroupShard, now_ms: int
 ) -> Decision[ShareGroupHeartbeatResponse]:
-    """Keep a member alive, and give it its partitions. Raises the KafkaError that the client gets."""
+    """Keep a member alive, and return its partitions. Raises the KafkaError that the client gets."""
     if request.member_epoch == LEAVE:
         return _leave(request, shard, now_ms)
     joins = request.member_epoch == JOIN
@@ -77,7 +77,7 @@ def require_group(group_id: str, shard: GroupShard, absent: str = "Share group {
 
 
 def require_empty(group_id: str, shard: GroupShard) -> ShareGroup:
-    """Return a share group without members. Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+    """Return a share group, which must have no members. Raises GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP."""
     group = require_group(group_id, shard, "Group {} not found.")
     if group.members:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
@@ -93,7 +93,7 @@ def _check_size(group: ShareGroup, member_id: str, shard: GroupShard) -> None:
 
 
 def _member(request: ShareGroupHeartbeatRequest, group: ShareGroup, *, joins: bool) -> ShareMember:
-    """Return the member that sends a heartbeat. Raises UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH."""
+    """Return the member that sent a heartbeat. Raises UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH."""
     member = group.members.get(request.member_id)
     if member is None:
         if not joins:
@@ -122,7 +122,7 @@ def _unknown(request: ShareGroupHeartbeatRequest) -> KafkaError:
 def _updated(
     request: ShareGroupHeartbeatRequest, context: RequestContext, before: ShareMember, change: ShareGroupChange
 ) -> tuple[ShareMember, bool]:
-    """Step 1: add or change the member. Returns it, and whether the group has begun another epoch."""
+    """Step 1: add or update the member. Returns it, and True if the group has begun a new epoch."""
     names = request.subscribed_topic_names
     member = replace(
         before,
@@ -142,7 +142,7 @@ def _updated(
 
 
 def _reconciled(member: ShareMember, bumped: bool, change: ShareGroupChange) -> ShareMember:
-    """Step 3: let the member enter the target's epoch, with what it subscribes to."""
+    """Step 3: let the member enter the target's epoch, with the partitions of the topics that it subscribes to."""
     if not bumped and member.epoch == change.target_epoch:
         return member
     subscribed = topic_ids(change.shard.image(), member.topics)
@@ -184,14 +184,14 @@ def _leave(
 
 
 def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
-    """Return the timer of a member's session, as it begins again."""
+    """Return the timer that starts a member's session over."""
     return {("share-session", group_id, member_id): Timer(timeout_ms, partial(_expired, group_id, member_id), True)}
 
 
 def loaded_timers(shard: GroupShard, group: ShareGroup) -> dict[Hashable, Timer]:
-    """Return the timers of a group that was loaded: each member has a whole session.
+    """Return the timers of a loaded group, in which the session of each member starts over.
 
-    Topics that were deleted while no broker coordinated the group are forgotten.
+    One of them removes the topics that were deleted while no broker coordinated the group.
     """
     timeout_ms = shard.share_settings(group.group_id).session_timeout_ms
     timers: dict[Hashable, Timer] = {"share-topics": Timer(0, forget_deleted_topics)}
@@ -201,7 +201,7 @@ def loaded_timers(shard: GroupShard, group: ShareGroup) -> dict[Hashable, Timer]
 
 
 def _expired(group_id: str, member_id: str, shard: GroupShard, now_ms: int) -> Decision[None]:
-    """Remove a member that was silent for too long."""
+    """Remove a member whose session has expired."""
     group = shard.share_group(group_id)
     member = None if group is None else group.members.get(member_id)
     if group is None or member is None:

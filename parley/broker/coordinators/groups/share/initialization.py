@@ -1,8 +1,8 @@
-"""The share partitions of a group that are stored: when they are initialized, deleted and forgotten.
+"""Decisions about the stored share partitions of a group: initializing and deleting them.
 
-Each step has two decisions. The first writes what is going to happen; then the persister does it; then the second
-decision writes that it is done. If the coordinator dies in between, the next one begins again: the share coordinator
-takes the same request twice.
+Each operation has two decisions. The first one stores what is going to happen. Then the persister does it, and the
+second decision stores that it is done. If the coordinator dies in between, the next one starts again: the share
+coordinator accepts a repeated request.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from parley.broker.metadata.image import MetadataImage
 from parley.protocol.errors import ErrorCode, KafkaError
 
 RETRY_MS: Final = 30_000
-"""After how long an initialization is begun again, as in Kafka. It may have been lost with a coordinator."""
+"""The time after which an initialization is started again, as in Kafka. It may have been lost with a coordinator."""
 
 
 def is_assignment_pending(group: ShareGroup, image: MetadataImage) -> bool:
-    """True if a topic of the group has initialized partitions that no member has. A deleted topic gets no member."""
+    """Return True if a subscribed topic has initialized partitions that are not assigned to any member."""
     if not group.members or not group.stored.initialized:
         return False
     assigned: dict[UUID, set[int]] = {}
@@ -48,7 +48,7 @@ def is_assignment_pending(group: ShareGroup, image: MetadataImage) -> bool:
 
 
 def begin_initialization(change: ShareGroupChange) -> None:
-    """Begin to initialize the partitions that members subscribe to and that are not stored yet."""
+    """Start initializing the partitions that members subscribe to and that are not initialized yet."""
     missing = _missing(change)
     if not missing:
         return
@@ -70,7 +70,8 @@ def _missing(change: ShareGroupChange) -> dict[UUID, TopicPartitions]:
 
 
 def _known(group: ShareGroup, topic_id: UUID, now_ms: int) -> frozenset[int]:
-    """Return the partitions of a topic that are initialized, or being initialized not long ago."""
+    """Return the partitions of a topic that are initialized, or whose initialization began less than ``RETRY_MS``
+    ago."""
     initialized = group.stored.initialized.get(topic_id)
     initializing = group.stored.initializing.get(topic_id)
     known = frozenset[int]() if initialized is None else initialized.partitions
@@ -83,7 +84,7 @@ def _known(group: ShareGroup, topic_id: UUID, now_ms: int) -> frozenset[int]:
 def end_initialization(
     group_id: str, done: Mapping[UUID, TopicPartitions], shard: GroupShard, now_ms: int
 ) -> Decision[None]:
-    """Store that partitions are initialized."""
+    """Record that these partitions have been initialized."""
     group = shard.share_group(group_id)
     if group is None or not done:
         return Decision(None)
@@ -102,7 +103,7 @@ def end_initialization(
 def abandon_initialization(
     group_id: str, failed: Mapping[UUID, TopicPartitions], shard: GroupShard, now_ms: int
 ) -> Decision[None]:
-    """Store that partitions are not initialized after all: the next heartbeat begins again."""
+    """Record that these partitions could not be initialized. The next heartbeat starts again."""
     group = shard.share_group(group_id)
     if group is None or not group.stored.initializing or not failed:
         return Decision(None)
@@ -112,7 +113,7 @@ def abandon_initialization(
 
 
 class Begun(NamedTuple):
-    """The share partitions whose state is to be set or deleted, and the epoch in which the group is."""
+    """The share partitions whose state is about to be set or deleted, and the epoch of their group."""
 
     epoch: int
     topics: Mapping[UUID, TopicPartitions]
@@ -128,10 +129,11 @@ class Begun(NamedTuple):
 def begin_alteration(
     group_id: str, wanted: Mapping[str, Collection[int]], shard: GroupShard, now_ms: int
 ) -> Decision[Begun]:
-    """Store that share partitions start again. The reply has those that exist. Creates the group if it does not exist.
+    """Record that share partitions are about to get new start offsets. The reply contains the partitions that exist.
 
-    Another epoch begins if their state was to be deleted before: a slow deletion spares only state of a later epoch.
-    Raises GROUP_ID_NOT_FOUND for a group of another type, NON_EMPTY_GROUP.
+    Creates the group if it does not exist. Begins a new epoch if the state of a topic is still being deleted, because a
+    slow deletion spares only state of a higher epoch. Raises GROUP_ID_NOT_FOUND for a group of another type, or
+    NON_EMPTY_GROUP.
     """
     known = shard.groups.get(group_id)
     group = ShareGroup(group_id) if known is None else known.share
@@ -152,7 +154,7 @@ def begin_alteration(
             change.check_metadata(bump=True)
         _put_initializing(change, topics)
     elif wanted and known is None:
-        change.put_stored(group.stored)  # Kafka creates the group, too, if none of the partitions exists
+        change.put_stored(group.stored)  # as in Kafka, create the group even if none of the partitions exists
     return change.decision(Begun(change.epoch, topics))
 
 
@@ -167,9 +169,9 @@ def _put_initializing(change: ShareGroupChange, topics: Mapping[UUID, TopicParti
 
 
 def begin_deletion(group: ShareGroup, image: MetadataImage, shard: GroupShard, now_ms: int) -> Decision[Begun]:
-    """Store that the state of all share partitions of a group is deleted. The reply has the partitions.
+    """Record that the state of all share partitions of a group is about to be deleted. The reply contains them.
 
-    A deletion that did not succeed before is tried again.
+    They include those of an earlier deletion that did not succeed.
     """
     stored = group.stored
     if not group.has_stored_record:
@@ -181,7 +183,7 @@ def begin_deletion(group: ShareGroup, image: MetadataImage, shard: GroupShard, n
 
 
 def _all_of(deleting: Mapping[UUID, str], image: MetadataImage) -> dict[UUID, TopicPartitions]:
-    """Return all partitions of those topics that still exist."""
+    """Return all partitions of the topics that still exist."""
     found = {}
     for topic_id in deleting:
         name = image.topic_names.get(topic_id)
@@ -191,7 +193,7 @@ def _all_of(deleting: Mapping[UUID, str], image: MetadataImage) -> dict[UUID, To
 
 
 def begin_topic_deletion(group: ShareGroup, names: Iterable[str], shard: GroupShard, now_ms: int) -> Decision[Begun]:
-    """Store that the state of topics is deleted. The reply has those topics that have any."""
+    """Record that the state of topics is about to be deleted. The reply contains the topics that have state."""
     image, stored = shard.image(), group.stored
     gone: dict[UUID, TopicPartitions] = {}
     initialized, deleting = dict(stored.initialized), dict(stored.deleting)
@@ -212,7 +214,7 @@ def begin_topic_deletion(group: ShareGroup, names: Iterable[str], shard: GroupSh
 
 
 def end_topic_deletion(group_id: str, done: Iterable[UUID], shard: GroupShard, now_ms: int) -> Decision[None]:
-    """Store that the state of topics is deleted."""
+    """Record that the state of topics has been deleted."""
     group = shard.share_group(group_id)
     gone = set(done)
     if group is None or not gone:
@@ -224,7 +226,7 @@ def end_topic_deletion(group_id: str, done: Iterable[UUID], shard: GroupShard, n
 
 
 def forget_deleted_topics(shard: GroupShard, now_ms: int) -> Decision[None]:
-    """Forget topics that no longer exist. The share coordinator forgets their share partitions by itself."""
+    """Remove topics that no longer exist from all groups. The share coordinator deletes their state by itself."""
     names = shard.image().topic_names
     records = []
     for known in shard.groups.values():

@@ -1,4 +1,4 @@
-"""The ends of partitions, as their leaders know them: the coordinator needs them to say how far behind a group is."""
+"""The latest offsets of partitions, from their leaders. The coordinator needs them to compute the lag of a group."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.offsets import ListOffsetsRequest
 
 _CONSUMER: Final = -1
-"""The replica id of a consumer: it sees records up to the high watermark."""
+"""The replica id of a consumer, which sees records up to the high watermark."""
 
 _LATEST: Final = -1
-"""The timestamp that stands for the end of a partition."""
+"""The timestamp that stands for the latest offset."""
 
 
 class LatestOffsets:
-    """Asks leaders for the ends of partitions."""
+    """Requests the latest offsets of partitions from their leaders."""
 
     def __init__(self, broker_id: int, partitions: HostedPartitions, metadata: Metadata, peers: Peers) -> None:
         self._broker_id = broker_id

@@ -1,9 +1,9 @@
-"""A share group as its records say: its epochs, members, target assignment, and which share partitions are stored.
+"""A share group, as its records describe it: its epochs, members, target assignment and stored share partitions.
 
-Only records change it (``GroupShard.replay``). Decisions output records (``group_change.py``).
+Only applying records changes it (``GroupShard.replay``). Decisions return records (``group_change.py``).
 
 A partition is assigned only after its state was *initialized* at the share coordinator. Until then it is
-*initializing*. The state of a topic that is *deleting* was to be deleted, which is tried again if it did not succeed.
+*initializing*. A topic is *deleting* until its state has been deleted. A deletion that fails is retried.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Assignment = Mapping[UUID, frozenset[int]]
 NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 FIRST_EPOCH: Final = 1
-"""The epoch of a group without records. A member in epoch 0 would be one that joins."""
+"""The epoch of a group without records. In a heartbeat, epoch 0 means joining."""
 
 
 class ShareGroupState(Enum):
-    """The states, with the names that ShareGroupDescribe and ListGroups return."""
+    """The states of a share group, as ShareGroupDescribe and ListGroups return them."""
 
     EMPTY = "Empty"
     STABLE = "Stable"
@@ -34,17 +34,17 @@ class ShareGroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ShareMember:
-    """A member of a share group. It has all partitions of its target as soon as it is in the target's epoch."""
+    """A member of a share group. It gets all partitions of its target when it enters the target's epoch."""
 
     member_id: str
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
     topics: tuple[str, ...] = ()
-    """The names that it subscribes to, in ascending order, each once."""
+    """The names of the topics that it subscribes to, in ascending order, without duplicates."""
     epoch: int = 0
     previous_epoch: int = 0
-    """A member that did not get its last response still has this one."""
+    """The epoch that a member still sends if it did not receive its last response."""
     assigned: Assignment = field(default_factory=lambda: NOTHING)
 
 
@@ -57,12 +57,12 @@ class TopicPartitions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Which share partitions of a group have state at the share coordinator, by topic id."""
+    """The share partitions of a group that have state at the share coordinator, by topic id."""
 
     initializing: Mapping[UUID, TopicPartitions] = field(default_factory=lambda: NOTHING)
     initialized: Mapping[UUID, TopicPartitions] = field(default_factory=lambda: NOTHING)
     deleting: Mapping[UUID, str] = field(default_factory=lambda: NOTHING)
-    """The names of topics by id."""
+    """The names of the topics, by id."""
 
 
 NOTHING_STORED: Final = Stored()
@@ -75,24 +75,24 @@ class ShareGroup:
     group_id: str
     epoch: int = FIRST_EPOCH
     metadata_hash: int = 0
-    """Of the topics that the members subscribe to. Another hash means another target assignment."""
+    """The hash of the topics that the members subscribe to. If it changes, a new target assignment is needed."""
     members: dict[str, ShareMember] = field(default_factory=dict)
     target_epoch: int = FIRST_EPOCH
     target_since_ms: int = 0
-    """When the target assignment was decided; 0 if it never was."""
+    """When the target assignment was decided, or 0 if it never was."""
     targets: dict[str, Assignment] = field(default_factory=dict)
     stored: Stored = NOTHING_STORED
     has_stored_record: bool = False
-    """True if the log has a record of ``stored``."""
+    """True if the log contains a record of ``stored``."""
     subscribers: dict[str, int] = field(default_factory=dict)
-    """How many members subscribe to a topic."""
+    """The number of members that subscribe to each topic."""
     metadata_checked: bool = False
-    """True if ``metadata_hash`` is that of the current topics. Not stored: a loaded group checks again."""
+    """True if ``metadata_hash`` is the hash of the current topics. Not stored: a loaded group checks again."""
     initializing_since_ms: dict[UUID, int] = field(default_factory=dict)
-    """When the initialization of a topic was begun last. Not stored: a loaded group begins again."""
+    """When the initialization of each topic last started. Not stored: a loaded group starts again."""
 
     def state(self) -> ShareGroupState:
-        """Return the state."""
+        """Return the state of the group."""
         return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
 
     # --- Records ---
@@ -100,7 +100,7 @@ class ShareGroup:
     def put_member(
         self, member_id: str, rack_id: str | None, client_id: str, client_host: str, topics: tuple[str, ...]
     ) -> None:
-        """Add a member, or replace what is known of it."""
+        """Add a member, or replace its details."""
         known = self.members.get(member_id, ShareMember(member_id))
         self._count(known.topics, -1)
         self._count(topics, 1)
@@ -115,12 +115,13 @@ class ShareGroup:
             self._count(known.topics, -1)
 
     def put_progress(self, member_id: str, epoch: int, previous_epoch: int, assigned: Assignment) -> None:
-        """Replace what a member has. The record of the member may follow: compaction can exchange them."""
+        """Replace a member's epochs and partitions. Adds the member if it is unknown: compaction can move the record of
+        its details behind this one."""
         known = self.members.get(member_id, ShareMember(member_id))
         self.members[member_id] = replace(known, epoch=epoch, previous_epoch=previous_epoch, assigned=assigned)
 
     def remove_progress(self, member_id: str) -> None:
-        """Forget what a member has."""
+        """Reset a member's epochs and partitions."""
         if member_id in self.members:
             self.put_progress(member_id, 0, 0, NOTHING)
 
@@ -136,7 +137,7 @@ class ShareGroup:
 def joined(
     first: Mapping[UUID, TopicPartitions], second: Mapping[UUID, TopicPartitions]
 ) -> dict[UUID, TopicPartitions]:
-    """Return the partitions of both."""
+    """Return the union of both."""
     result = dict(first)
     for topic_id, added in second.items():
         known = result.get(topic_id)

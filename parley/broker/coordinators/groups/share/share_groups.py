@@ -1,7 +1,7 @@
-"""What the group coordinator does for share groups beside its decisions: the state of their share partitions.
+"""The group coordinator's calls to the share coordinator about share partitions of its groups.
 
-The decisions (``initialization.py``) say what is to be stored or deleted; this asks the persister for it, and submits
-the decision that it is done.
+A decision (``initialization.py``) first stores what to initialize or delete. Then ``ShareGroups`` calls the persister,
+and submits the decision that stores the outcome.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ UNKNOWN_LAG: Final = -1
 NO_LEADER_EPOCH: Final = 0
 
 CALLS_AT_ONCE: Final = 1_000
-"""Calls of the persister that are under way for one request."""
+"""The maximum number of concurrent calls to the persister for one request."""
 
 SharePartition = tuple[UUID, int]
 
 LatestOffset = Callable[[str, int], Awaitable[int]]
-"""Returns the end of a partition, as its leader knows it. Raises KafkaError."""
+"""Returns the latest offset of a partition, from its leader. Raises KafkaError."""
 
 
 class SharePartitionOffset(NamedTuple):
-    """What DescribeShareGroupOffsets returns for a partition."""
+    """The result of DescribeShareGroupOffsets for a partition."""
 
     start_offset: int = UNINITIALIZED_OFFSET
     leader_epoch: int = NO_LEADER_EPOCH
@@ -83,17 +83,17 @@ class ShareGroups:
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def _turn(self, group_id: str) -> asyncio.Lock:
-        """Return the lock under which stored share partitions of a group are changed. It lasts while it is in use.
+        """Return the lock that serializes calls to the persister for a group. It exists only while it is in use.
 
-        The persister retries each call by itself: a deletion that was decided first could happen after an
-        initialization that was decided later.
+        The persister retries each call independently. Without the lock, a deletion that was decided first could happen
+        after an initialization that was decided later.
         """
         return self._turns.setdefault(group_id, asyncio.Lock())
 
     def heartbeat(
         self, context: RequestContext, request: ShareGroupHeartbeatRequest
     ) -> ShareGroupHeartbeatResponse | asyncio.Future[ShareGroupHeartbeatResponse]:
-        """Keep a member alive, and give it its partitions. Raises KafkaError, or the future fails with it."""
+        """Keep a member alive, and return its partitions. Raises KafkaError, or the future fails with it."""
         return self._runtime.decide_when_committed(request.group_id, partial(heartbeats.heartbeat, request, context))
 
     # --- Initialization ---
@@ -101,7 +101,7 @@ class ShareGroups:
     def begin_initialization(
         self, shard: GroupShard, group_id: str, state_epoch: int, topics: Mapping[UUID, TopicPartitions]
     ) -> None:
-        """Begin to initialize share partitions that a group subscribes to."""
+        """Start initializing share partitions that a group subscribes to."""
         self._tasks.start(
             self._initialize_missing(shard, group_id, state_epoch, topics),
             name=f"initialize share partitions of {group_id}",
@@ -110,8 +110,8 @@ class ShareGroups:
     async def _initialize_missing(
         self, shard: GroupShard, group_id: str, state_epoch: int, topics: Mapping[UUID, TopicPartitions]
     ) -> None:
-        """Initialize share partitions, but not those that an earlier initialization has reached by now: members may
-        have begun there, and a higher state epoch would replace that."""
+        """Initialize share partitions, except those that an earlier call has initialized in the meantime: members may
+        have acknowledged records of them, and a higher state epoch would replace that state."""
         async with self._turn(group_id):
             group = shard.share_group(group_id)
             missing = {} if group is None else without(topics, group.stored.initialized)
@@ -126,7 +126,7 @@ class ShareGroups:
         topics: Mapping[UUID, TopicPartitions],
         offsets: Mapping[SharePartition, int],
     ) -> dict[SharePartition, KafkaError]:
-        """Initialize share partitions, and note it in the group. Returns the errors of those that failed."""
+        """Initialize share partitions, and store the outcome in the group. Returns the error of each that failed."""
         failed = await self._each_call(
             [*offsets],
             lambda topic_id, index: self._persister.initialize(
@@ -144,22 +144,25 @@ class ShareGroups:
                 undone = _without(topics, {each: None for each in offsets if each not in failed})
                 await self._runtime.submit(group_id, partial(abandon_initialization, group_id, undone))
                 await self._delete_orphans(group_id, failed)
-        except KafkaError as error:  # another coordinator begins again
+        except KafkaError as error:  # the next coordinator starts again
             facts = {"group": group_id, "error": str(error)}
             _log.warning("the initialization of share partitions could not be recorded", extra=facts)
             failed |= {each: error for each in offsets if each not in failed}
         return failed
 
     async def _delete_orphans(self, group_id: str, failed: Mapping[SharePartition, KafkaError]) -> None:
-        """Delete state of a higher epoch, which would refuse every initialization. A deleted group has left it: a
-        superseded coordinator initialized late. This broker is not superseded: the last decision was committed."""
+        """Delete state of a higher epoch, which would make every initialization fail.
+
+        It belongs to a deleted group with the same id, whose superseded coordinator initialized it late. This broker is
+        not superseded itself, because its last decision was committed.
+        """
         orphans = [each for each, error in failed.items() if error.code is ErrorCode.FENCED_STATE_EPOCH]
         await self._delete(group_id, orphans, NO_CHECK)
 
     async def _each_call(
         self, partitions: Sequence[SharePartition], call: Callable[[UUID, int], Awaitable[None]]
     ) -> dict[SharePartition, KafkaError]:
-        """Call the persister for each share partition. Returns the errors of those that failed."""
+        """Call the persister for each share partition. Returns the error of each that failed."""
         failed: dict[SharePartition, KafkaError] = {}
 
         async def attempt(topic_id: UUID, index: int) -> None:
@@ -177,10 +180,10 @@ class ShareGroups:
     async def describe_offsets(
         self, group_id: str, asked: Mapping[str, Iterable[int]] | None
     ) -> dict[str, dict[int, SharePartitionOffset]]:
-        """Return the offsets of share partitions by topic; of all that are initialized if ``asked`` is None.
+        """Return the offsets of share partitions by topic. ``asked`` of None means all initialized partitions.
 
-        A partition whose state cannot be read has no offset, which is no error, as in Kafka. Raises KafkaError if this
-        broker does not coordinate the group.
+        As in Kafka, a partition whose state cannot be read is returned without an offset and without an error. Raises
+        KafkaError if this broker does not coordinate the group.
         """
         if asked is None:
             initialized = await self._runtime.submit(group_id, partial(_initialized, group_id))
@@ -222,9 +225,10 @@ class ShareGroups:
     async def alter_offsets(
         self, group_id: str, wanted: Mapping[str, Mapping[int, int]]
     ) -> dict[str, dict[int, ErrorCode]]:
-        """Set where a group without members continues; the group is made if it does not exist.
+        """Set the start offsets of a group without members, and create the group if it does not exist.
 
-        Returns the outcome of each partition. Raises GROUP_ID_NOT_FOUND for a group of another type, NON_EMPTY_GROUP.
+        Returns the outcome of each partition. Raises GROUP_ID_NOT_FOUND for a group of another type, or
+        NON_EMPTY_GROUP.
         """
         async with self._turn(group_id):
             begun = await self._runtime.submit(group_id, partial(begin_alteration, group_id, wanted))
@@ -241,9 +245,9 @@ class ShareGroups:
         }
 
     async def delete_offsets(self, group_id: str, names: Iterable[str]) -> dict[str, KafkaError | None]:
-        """Forget where a group without members continues in topics. Returns the error of each topic, or None.
+        """Delete the offsets of topics in a group without members. Returns the error of each topic, or None.
 
-        Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        Raises GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
         """
         asked = list(dict.fromkeys(names))
 
@@ -270,7 +274,7 @@ class ShareGroups:
     async def delete_state(self, group_id: str) -> None:
         """Delete the state of all share partitions of a group, before the group is deleted.
 
-        Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, and the error of the persister: then the group stays.
+        Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, or the error of the persister. The group must not be deleted then.
         """
 
         def decide(shard: GroupShard, now_ms: int) -> Decision[Begun]:
@@ -286,11 +290,12 @@ class ShareGroups:
     async def _delete(
         self, group_id: str, partitions: Sequence[SharePartition], state_epoch: int
     ) -> dict[SharePartition, KafkaError]:
-        """Delete state, unless it is of a later epoch. Returns the errors of share partitions that have state left."""
+        """Delete the state of share partitions, unless it is of a higher epoch. Returns the error of each that still
+        has state."""
         failed = await self._each_call(
             partitions, lambda topic_id, index: self._persister.delete(group_id, topic_id, index, state_epoch)
         )
-        gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE)  # with its topic
+        gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE)  # the state is deleted with its topic
         return {each: error for each, error in failed.items() if error.code not in gone}
 
 

@@ -7,8 +7,8 @@ key (first two bytes)  key                                                value
 11                     group                                              group epoch, hash of its topics
 12                     group                                              epoch of the target assignment
 13                     group, member                                      a member's target assignment
-14                     group, member                                      what a member has
-15                     group                                              which share partitions are stored
+14                     group, member                                      a member's epochs and partitions
+15                     group                                              the stored share partitions
 =====================  =================================================  ==========================
 """
 
@@ -45,11 +45,11 @@ from parley.protocol.messages.stored_share_groups import (
 )
 
 MEMBER, GROUP, TARGET_EPOCH, TARGET, CURRENT, STORED = 10, 11, 12, 13, 14, 15
-"""The kinds of record: the first two bytes of their keys."""
+"""The kinds of records, as in the first two bytes of their keys."""
 
 _VALUE_VERSION: Final = 0
 _STABLE: Final = 0
-"""The stored number of the only state that a member of a share group has."""
+"""The stored number of the only state of a share group's member."""
 
 
 # --- Writing ---
@@ -90,7 +90,7 @@ def target_record(group_id: str, member_id: str, target: Assignment) -> KeyValue
 
 
 def current_record(group_id: str, member: ShareMember) -> KeyValue:
-    """Return the record of what a member has."""
+    """Return the record of a member's epochs and partitions."""
     kind = ShareGroupCurrentMemberAssignmentValue
     value = kind(
         member_epoch=member.epoch,
@@ -105,7 +105,7 @@ def current_record(group_id: str, member: ShareMember) -> KeyValue:
 
 
 def stored_record(group_id: str, stored: Stored) -> KeyValue:
-    """Return the record of which share partitions are stored."""
+    """Return the record of the stored share partitions."""
     kind = ShareGroupStatePartitionMetadataValue
     value = kind(
         initializing_topics=_infos(stored.initializing),
@@ -128,7 +128,7 @@ def _infos(
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[KeyValue]:
-    """Return the records that remove a member, in Kafka's order."""
+    """Return the records that delete a member, in Kafka's order."""
     return [
         (_current_key(group_id, member_id), None),
         (_target_key(group_id, member_id), None),
@@ -137,7 +137,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[KeyValue]:
 
 
 def group_tombstones(group: ShareGroup) -> list[KeyValue]:
-    """Return the records that remove a group, in Kafka's order: its members first."""
+    """Return the records that delete a group, in Kafka's order: its members first."""
     group_id = group.group_id
     records: list[KeyValue] = [(_current_key(group_id, member_id), None) for member_id in group.members]
     records += [(_target_key(group_id, member_id), None) for member_id in group.targets]
@@ -187,14 +187,14 @@ Change = Callable[[ShareGroup], None]
 
 
 def is_of_share_group(kind: int) -> bool:
-    """True if a key of this kind is that of a share group's record."""
+    """Return True if keys of this kind belong to records of share groups."""
     return kind in _KEYS
 
 
 def decode_change(kind: int, key: bytes, value: bytes | None) -> tuple[str, Change, bool]:
-    """Return the group that a record is about, how it changes the group, and whether it ends it.
+    """Decode a record. Returns its group id, a function that applies it to the group, and True if it ends the group.
 
-    Raises MalformedMessage if the record cannot be understood.
+    Raises MalformedMessage if the record cannot be decoded.
     """
     found = decode_stored(_KEYS[kind], key)[0]
     return found.group_id, _CHANGES[kind](found, value), kind == GROUP and value is None

@@ -1,8 +1,8 @@
-"""The assignor ``simple`` of share groups: several members may have the same partition.
+"""The assignor ``simple`` of share groups, which may assign a partition to several members.
 
-If all members subscribe to the same topics, their partitions are shared out together, else topic by topic. Each
-partition gets ``ceil(members / partitions)`` members, and the members get equal numbers of partitions, to within one.
-Balance comes first; then each member keeps what it has.
+If all members subscribe to the same topics, it distributes the partitions of all topics together, else topic by topic.
+Each partition gets ``ceil(members / partitions)`` members, and the members' numbers of partitions differ by one at
+most. Balance comes first. As far as it allows, each member keeps its partitions.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def assign(
 ) -> dict[str, dict[UUID, frozenset[int]]]:
     """Return the partitions of each member.
 
-    ``subscriptions`` has the topics of each member, ``assignable`` the partitions of each topic that may be assigned,
-    ``before`` what the members had.
+    ``subscriptions`` contains the topics of each member, ``assignable`` the partitions of each topic that may be
+    assigned, and ``before`` the members' previous partitions.
     """
     topics = sorted(frozenset[UUID]().union(*subscriptions.values()), key=lambda topic: topic.bytes)
     if len(set(subscriptions.values())) <= 1:
@@ -52,7 +52,7 @@ def assign(
 def _shared_out(
     members: Sequence[str], partitions: Sequence[_Partition], before: Mapping[str, Assignment]
 ) -> dict[str, _Assigned]:
-    """Share out partitions to members that subscribe to all of them."""
+    """Distribute partitions among members that subscribe to all of their topics."""
     if not members or not partitions:
         return {}
     sharing = -(-len(members) // len(partitions))
@@ -73,7 +73,7 @@ def _shared_out(
 
 
 def _quotas(members: Sequence[str], assignments: int) -> dict[str, int]:
-    """Return how many partitions each member gets: equal numbers, to within one."""
+    """Return the number of partitions for each member. The numbers differ by one at most."""
     count = len(members)
     return {
         member: -(-assignments * (i + 1) // count) - -(-assignments * i // count) for i, member in enumerate(members)
@@ -81,9 +81,9 @@ def _quotas(members: Sequence[str], assignments: int) -> dict[str, int]:
 
 
 def _fill(kept: dict[str, _Assigned], quotas: Mapping[str, int], holders: dict[_Partition, int], sharing: int) -> None:
-    """Give partitions with too few members to members with too few partitions, round by round.
+    """Assign partitions with too few members to members with too few partitions, round by round.
 
-    A member cannot have a partition twice. If no other member has room, the partition has fewer members: that is
+    A member cannot get a partition twice. If no other member has room, the partition gets fewer members, which is
     harmless.
     """
     unfilled = {member: None for member in kept if len(kept[member]) < quotas[member]}
@@ -96,4 +96,4 @@ def _fill(kept: dict[str, _Assigned], quotas: Mapping[str, int], holders: dict[_
             holders[partition] += 1
             del unfilled[member]
             if len(kept[member]) < quotas[member]:
-                unfilled[member] = None  # the others come first
+                unfilled[member] = None  # move it behind the other members

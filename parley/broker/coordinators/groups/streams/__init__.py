@@ -1,1 +1,1 @@
-"""Streams groups (KIP-1071): their members share the tasks of a Kafka Streams application."""
+"""Streams groups (KIP-1071): the members share the tasks of a Kafka Streams application."""

@@ -1,7 +1,7 @@
-"""Which members of a streams group may commit offsets, and read them.
+"""Checks whether a member of a streams group may commit or read offsets.
 
-A member may commit in its epoch. In an earlier one it may commit only for partitions of tasks that it has had since
-then: another member may have had the others in between (KIP-1251).
+A member may commit in its current epoch. In an earlier epoch, it may commit only for partitions of tasks that it has
+had since then, because other members may have had the other tasks in between (KIP-1251).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 
 def check_may_commit_to(group: StreamsGroup, member_id: str, epoch: int, api_version: int) -> None:
-    """Raise KafkaError if a client may not commit now: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, or UNSUPPORTED_VERSION if
-    its version has no member epochs."""
+    """Raise KafkaError if a client may not commit now: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, or UNSUPPORTED_VERSION
+    for a version without member epochs."""
     if epoch < 0 and not group.members:
         return
     member = require_member(group, member_id)
@@ -30,7 +30,7 @@ def check_may_commit_to(group: StreamsGroup, member_id: str, epoch: int, api_ver
 
 
 def partition_check(group: StreamsGroup, member_id: str, epoch: int) -> Callable[[str, int], None] | None:
-    """Return a check of each partition that a member commits for; None if all are allowed.
+    """Return a check for each partition that a member commits, or None if it may commit all partitions.
 
     The check raises STALE_MEMBER_EPOCH.
     """

@@ -1,11 +1,12 @@
-"""Configures a topology: finds its topics, and decides how many partitions those have that are created for it.
+"""Configures a topology: finds its topics, and decides the numbers of partitions of its internal topics.
 
-* A repartition topic has as many partitions as the application asks for; else as the largest input of its writer.
-* Topics of a copartition group have equally many. Repartition topics without a number of their own follow the others.
-* A changelog has as many as the largest input of its subtopology, which is also the number of its tasks.
+* A repartition topic has the number of partitions that the application requests, or else that of the largest input of
+  its writer.
+* Topics of a copartition group must have the same number. Repartition topics without a requested number adapt to it.
+* A changelog has the number of its subtopology's largest input, which is also the number of the subtopology's tasks.
 
-A topology whose topics do not fit is not ready, and its members learn why (``Status``). A topology that is wrong in
-itself raises STREAMS_INVALID_TOPOLOGY; positions that do not exist raise UNKNOWN_SERVER_ERROR, as in Kafka.
+If the topics do not fit the topology, it is not ready, and its members get the reason (``Status``). An invalid topology
+raises STREAMS_INVALID_TOPOLOGY. Invalid positions in it raise UNKNOWN_SERVER_ERROR, as in Kafka.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from parley.protocol.errors import ErrorCode, KafkaError
 T = TypeVar("T")
 
 SUBTOPOLOGIES_MAX: Final = 1_000
-"""The most subtopologies: those of one application are a few dozen."""
+"""The maximum number of subtopologies. An application has a few dozen."""
 
 INTERNAL_TOPICS_MAX: Final = 5_000
-"""The most repartition and changelog topics: those of one application are a few hundred."""
+"""The maximum number of repartition and changelog topics. An application has a few hundred."""
 
 TASKS_MAX: Final = 20_000
-"""The most tasks of a topology: the assignor decides about them in one turn of the event loop."""
+"""The maximum number of tasks of a topology, which limits the time that a target assignment takes."""
 
 SHOWN_MAX: Final = 3
-"""The most topics that a status names."""
+"""The maximum number of topics that a status names."""
 
 
 class StatusCode(IntEnum):
@@ -46,14 +47,14 @@ class StatusCode(IntEnum):
 
 
 class Status(NamedTuple):
-    """Something that members are told."""
+    """A status in the response to a heartbeat."""
 
     code: StatusCode
     detail: str
 
 
 class ConfiguredSubtopology(NamedTuple):
-    """A subtopology whose topics have their partitions."""
+    """A subtopology with the numbers of partitions of its topics."""
 
     subtopology: Subtopology
     tasks: int
@@ -67,11 +68,11 @@ class ConfiguredSubtopology(NamedTuple):
 
 
 class Configured(NamedTuple):
-    """A topology with its topics."""
+    """A topology with its topics, as far as they exist and fit."""
 
     epoch: int
     subtopologies: Mapping[str, ConfiguredSubtopology] | None = None
-    """By ascending id. None if the topics do not fit."""
+    """The subtopologies by id, in ascending order. None if the topics do not fit."""
     to_create: tuple[InternalTopic, ...] = ()
     """The topics that do not exist yet."""
     problem: Status | None = None
@@ -92,7 +93,7 @@ class _Unfit(Exception):
 
 
 def check_form(topology: Topology) -> None:
-    """Raise UNKNOWN_SERVER_ERROR, as Kafka does, if no group can have the topology, whatever its topics are."""
+    """Raise UNKNOWN_SERVER_ERROR, as Kafka does, if the topology is malformed, whatever topics exist."""
     if topology.epoch < 0:
         raise _broken("Topology epoch must be non-negative.")
     ids = [each.id for each in topology.subtopologies]
@@ -101,7 +102,7 @@ def check_form(topology: Topology) -> None:
 
 
 def configure(topology: Topology, image: MetadataImage) -> Configured:
-    """Find the topics of a topology. Raises STREAMS_INVALID_TOPOLOGY, or UNKNOWN_SERVER_ERROR as Kafka does."""
+    """Configure a topology. Raises STREAMS_INVALID_TOPOLOGY, or UNKNOWN_SERVER_ERROR as in Kafka."""
     if len(topology.subtopologies) > SUBTOPOLOGIES_MAX:
         raise _invalid(f"The topology has more than {SUBTOPOLOGIES_MAX} subtopologies.")
     if sum(len(each.repartitions) + len(each.changelogs) for each in topology.subtopologies) > INTERNAL_TOPICS_MAX:
@@ -113,7 +114,7 @@ def configure(topology: Topology, image: MetadataImage) -> Configured:
 
 
 class _Counts:
-    """The numbers of partitions: those of existing topics, and those that are decided."""
+    """The numbers of partitions of existing topics, and the decided numbers of the others."""
 
     def __init__(self, topology: Topology, image: MetadataImage) -> None:
         self._topology = topology
@@ -164,10 +165,11 @@ class _Counts:
             raise _Unfit(StatusCode.MISSING_SOURCE_TOPICS, text)
 
     def _repartition_counts(self) -> dict[str, int]:
-        """Return the partitions of repartition topics: a topic without a number has that of its writer's largest input.
+        """Return the numbers of partitions of repartition topics. A topic without a requested number gets that of its
+        writer's largest input.
 
-        As in Kafka, turns over all subtopologies decide, and the inputs that are known by a subtopology's turn count.
-        The queue has only the subtopologies with a known input, so that the work is linear in the topology.
+        As in Kafka, this goes over all subtopologies in turns, and only the inputs that are known at a subtopology's
+        turn count. The queue contains only subtopologies with a known input, so the work is linear in the topology.
         """
         counts = dict(self._fixed)
         readers: dict[str, list[int]] = {}
@@ -175,7 +177,7 @@ class _Counts:
             for topic in each.repartitions:
                 readers.setdefault(topic.name, []).append(index)
         queue = [
-            (0, index)  # the turn, and the place in it
+            (0, index)  # the turn, and the position in it
             for index, each in enumerate(self._subtopologies)
             if each.sources or any(topic.name in counts for topic in each.repartitions)
         ]
@@ -208,7 +210,7 @@ class _Counts:
             )
 
     def _copartitioned(self, group: set[str]) -> dict[str, int]:
-        """Return the partitions of the repartition topics in a copartition group."""
+        """Return the numbers of partitions of the repartition topics in a copartition group."""
         repartitions = {name: self._known_count(name) for name in group if self._is_repartition(name)}
         others = {name: self._known_count(name) for name in group if name not in repartitions}
         if others:
@@ -232,8 +234,10 @@ class _Counts:
         return name in self._fixed or name in self._flexible
 
     def _count_of_fixed(self, repartitions: Mapping[str, int]) -> int:
-        """Return the number of partitions that all repartition topics with a number have, as Kafka demands. No
-        copartition group changes it, so it is looked for once."""
+        """Return the number of partitions that all repartition topics with a requested number share, as Kafka demands.
+
+        No copartition group changes it, so it is computed only once.
+        """
         if self._fixed_count is None:
             counts = [self._known_count(name) for name in self._fixed]
             if any(each != counts[0] for each in counts):
@@ -262,7 +266,8 @@ class _Counts:
         return InternalTopic(topic.name, partitions, topic.replication_factor, topic.configs)
 
     def _missing(self, configured: Iterable[ConfiguredSubtopology]) -> tuple[InternalTopic, ...]:
-        """Return the internal topics that do not exist; those that exist must have the right number of partitions."""
+        """Return the internal topics that do not exist. Raises _Unfit if an existing one has another number of
+        partitions."""
         wanted = {topic.name: topic for each in configured for topic in (*each.repartitions, *each.changelogs)}
         missing = []
         for name in sorted(wanted):

@@ -1,4 +1,7 @@
-"""Which partitions the programs of a streams group serve queries about: members learn it of each other."""
+"""The endpoints of a streams group's programs, and the partitions about which each serves queries.
+
+Heartbeats tell the members about each other's endpoints.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ Endpoints = StreamsGroupHeartbeatResponse.EndpointToPartitions
 
 
 def endpoints_of(members: Iterable[StreamsMember], configured: Configured, image: MetadataImage) -> list[Endpoints]:
-    """Return the partitions of those members that have an endpoint."""
+    """Return the endpoints of the members that have one, with the partitions of their tasks."""
     return [
         Endpoints(
             user_endpoint=StreamsGroupHeartbeatResponse.Endpoint(host=endpoint[0], port=endpoint[1]),
@@ -28,7 +31,7 @@ def endpoints_of(members: Iterable[StreamsMember], configured: Configured, image
 def _partitions(
     tasks: Mapping[str, Iterable[int]], configured: Configured, image: MetadataImage
 ) -> list[StreamsGroupHeartbeatResponse.TopicPartition]:
-    """Return the partitions that tasks read. A topic may have fewer than its subtopology has tasks."""
+    """Return the partitions that tasks read. A topic may have fewer partitions than its subtopology has tasks."""
     found = []
     for subtopology_id, indexes in tasks.items():
         known = (configured.subtopologies or {}).get(subtopology_id)

@@ -1,6 +1,7 @@
-"""What one event changes in a streams group: new values of members and epochs, with the records that say so.
+"""The changes that one event makes to a streams group: new values of members and epochs, and their records.
 
-It changes nothing itself. It looks at the group through its own changes, as if they were made already.
+The group itself changes when the records are replayed, and its state that is not stored when ``Decision.change`` is
+called. Until then, a ``StreamsGroupChange`` reads the group with its own changes applied.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ BEING_DECIDED: Final = "The assignment is being decided."
 
 
 class StreamsGroupChange:
-    """A streams group as one event changes it, with the timers and records that result."""
+    """The changes that one event makes to a streams group, with the resulting timers and records."""
 
     def __init__(self, shard: GroupShard, group: StreamsGroup, now_ms: int) -> None:
         self.shard = shard
@@ -72,7 +73,7 @@ class StreamsGroupChange:
         return self.group.group_id
 
     def decision(self, reply: T) -> Decision[T]:
-        """Return all of it as a decision."""
+        """Return the change as a decision with this reply."""
         return Decision(
             reply,
             self.records,
@@ -93,7 +94,7 @@ class StreamsGroupChange:
         if self._defers_target:
             self.shard.assign_in_thread(self.group_id)
         if was_new:
-            return  # the rest is found again, as in Kafka
+            return  # as in Kafka, the next heartbeat determines the rest again
         group.metadata_checked = group.metadata_checked or self._checked_metadata
         if group.members:
             group.shutdown_by = self.shutdown_by
@@ -113,7 +114,7 @@ class StreamsGroupChange:
         return len(known) + sum((new is not None) - (each in known) for each, new in self._members.items())
 
     def put_member(self, member: StreamsMember) -> None:
-        """Add a member, or replace its details: the group will begin another epoch."""
+        """Add a member, or replace its details. The group will begin a new epoch."""
         self._members[member.member_id] = member
         self.records.append(member_record(self.group_id, member))
         self._bumps = True
@@ -126,7 +127,7 @@ class StreamsGroupChange:
         return member
 
     def remove(self, member: StreamsMember) -> None:
-        """Remove a member, and begin another epoch."""
+        """Remove a member, and begin a new epoch."""
         group, member_id = self.group, member.member_id
         self._members[member_id] = None
         self.records += member_tombstones(self.group_id, member_id)
@@ -141,7 +142,8 @@ class StreamsGroupChange:
         self.records.append(topology_record(self.group_id, topology))
 
     def configure(self, topology: Topology) -> Configured:
-        """Find the topics of the topology, if they may have changed. Raises what ``configuration.configure`` does."""
+        """Configure the topology again if its topics may have changed. Raises what ``configuration.configure``
+        raises."""
         group = self.group
         is_unknown = group.topology is None or self.configured is None
         if is_unknown or not group.metadata_checked:
@@ -157,7 +159,7 @@ class StreamsGroupChange:
     # --- Epochs ---
 
     def begin_epoch_if_changed(self, validated_epoch: int) -> None:
-        """Begin another epoch if the members, the topics or the settings of the assignor have changed."""
+        """Begin a new epoch if the members, the topics or the settings of the assignor have changed."""
         settings = self.settings.of_assignor()
         has_changed = validated_epoch != self.group.validated_epoch or settings != self.group.last_settings
         if self._bumps or has_changed:
@@ -175,17 +177,17 @@ class StreamsGroupChange:
     # --- The target assignment ---
 
     def delay_first_assignment(self) -> None:
-        """Let the first assignment wait for more members, if the group has none yet."""
+        """Delay the first assignment until more members can join, if the group has no members yet."""
         delay_ms = self.settings.initial_rebalance_delay_ms
         if not self.group.members and not self.is_delayed and delay_ms > 0:
             self.is_delayed = True
             self.timers["streams-delay", self.group_id] = Timer(delay_ms, partial(delay_ended, self.group_id))
 
     def update_target(self, settings: Mapping[str, str]) -> None:
-        """Decide the target assignment if the group has another epoch than it.
+        """Decide a new target assignment if the group's epoch is higher than that of the last one.
 
-        That waits until ``streams.assignment.interval.ms`` after the last one. A large one is decided in a thread. In
-        the meantime the last one holds.
+        The decision waits until ``streams.assignment.interval.ms`` have passed since the last one. A large target
+        assignment is decided in a thread. Until then, the last one stays valid.
         """
         if self.is_delayed:
             self._note_delay("Assignment delayed due to the configured initial rebalance delay.")
@@ -211,7 +213,10 @@ class StreamsGroupChange:
     def put_targets(
         self, decided: Mapping[str, TargetTasks], epoch: int, encoded: Mapping[str, KeyValue] = NOT_ENCODED
     ) -> None:
-        """Store the target assignment of an epoch: only what changes of it. ``encoded`` has records of its targets."""
+        """Store the target assignment of an epoch: only the targets that change.
+
+        ``encoded`` contains the records of targets that a thread has already encoded, by member id.
+        """
         for member_id, target in decided.items():
             if self.group.targets.get(member_id) != target:
                 record = encoded.get(member_id)
@@ -222,12 +227,12 @@ class StreamsGroupChange:
         self._decided = {"group": self.group_id, "epoch": epoch, "members": len(decided)}
 
     def target_of(self, member_id: str) -> TargetTasks:
-        """Return a member's target assignment; none while the first one is delayed."""
+        """Return a member's target assignment. It is empty while the first assignment is delayed."""
         return NO_TARGET if self.is_delayed else self._targets.get(member_id, NO_TARGET)
 
 
 def delay_ended(group_id: str, shard: GroupShard, now_ms: int) -> Decision[Any]:
-    """Decide the first target assignment, now that members had time to join."""
+    """Decide the first target assignment, because members have had time to join."""
     group = shard.streams_group(group_id)
     if group is None:
         return Decision(None)
@@ -241,7 +246,7 @@ def delay_ended(group_id: str, shard: GroupShard, now_ms: int) -> Decision[Any]:
 def in_steps(
     group: StreamsGroup,
 ) -> tuple[Callable[[], Any], Callable[[Any, GroupShard, int], Decision[None]]]:
-    """Return how a thread decides the target assignment of a group, and how its decision is stored."""
+    """Return two functions for a large target assignment: one that decides it in a thread, and one that stores it."""
     decide = deciding(group.members.values(), group.targets, group.configured, group.last_settings)
     with_records = partial(decided_targets, decide, dict(group.targets), partial(target_record, group.group_id))
     return with_records, partial(install_targets, group, group.epoch)
@@ -250,9 +255,10 @@ def in_steps(
 def install_targets(
     group: StreamsGroup, epoch: int, decided: DecidedTargets[TargetTasks], shard: GroupShard, now_ms: int
 ) -> Decision[None]:
-    """Store a target assignment that a thread has decided for an epoch.
+    """Store a target assignment that a thread has decided for ``epoch``.
 
-    Members that have left since are left out. Nothing is stored for another group that has the same id by now.
+    Skips members that have left in the meantime. Stores nothing if ``group`` was replaced by another group with the
+    same id.
     """
     if shard.streams_group(group.group_id) is not group or not group.target_epoch < epoch <= group.epoch:
         return Decision(None)

@@ -1,12 +1,12 @@
 """Decisions about StreamsGroupHeartbeat (KIP-1071): members join, stay, and leave.
 
-A heartbeat has these steps, as in Kafka.
+A heartbeat is decided in these steps, as in Kafka.
 
-1. The member is added or changed.
-2. The first member gives the group its topology. Its topics are looked at, and may have to be created.
-3. If any of that has changed, the group begins another epoch.
-4. If the group has another epoch than its target assignment, that is decided again, a large one in a thread.
-5. The member goes on toward its target (``reconciliation.py``).
+1. Add or update the member.
+2. Take the group's topology from the first member, and configure it. Its internal topics may have to be created.
+3. If any of that has changed, begin a new epoch of the group.
+4. If the group's epoch is higher than that of its target assignment, decide a new target assignment.
+5. Move the member toward its target (``reconciliation.py``).
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
 
 JOIN, LEAVE, LEAVE_STATIC = 0, -1, -2
-"""The epochs by which a member joins and leaves. Static members are not supported, as in Kafka 4.3."""
+"""The epochs that a joining and a leaving member sends. As in Kafka 4.3, static members are not supported."""
 
 NOT_VALIDATED: Final = -1
 TIMEOUT_MIN_MS: Final = 10
-"""The shortest session and rebalance timeout, whatever is stored: a shorter one would keep the loop busy."""
+"""The minimum session and rebalance timeout, whatever is stored. A shorter one would keep the event loop busy."""
 
 TaskIds = StreamsGroupHeartbeatRequest.TaskIds
 
 
 class Outcome(NamedTuple):
-    """What a heartbeat results in."""
+    """The result of a heartbeat."""
 
     response: StreamsGroupHeartbeatResponse
     to_create: tuple[InternalTopic, ...] = ()
-    """The topics that the client needs, and that do not exist."""
+    """The internal topics that do not exist and must be created for the client."""
 
 
 def heartbeat(
     request: StreamsGroupHeartbeatRequest, context: RequestContext, shard: GroupShard, now_ms: int
 ) -> Decision[Outcome]:
-    """Keep a member alive, and bring it closer to its tasks. Raises the KafkaError that the client gets."""
+    """Keep a member alive, and move it toward its target tasks. Raises the KafkaError that the client gets."""
     if request.member_epoch in (LEAVE, LEAVE_STATIC):
         return _leave(request, shard, now_ms)
     if changes_nothing(request, context, shard):
@@ -78,7 +78,7 @@ def heartbeat(
 def in_all_steps(
     request: StreamsGroupHeartbeatRequest, context: RequestContext, shard: GroupShard, now_ms: int
 ) -> Decision[Outcome]:
-    """Decide about a member that joins or stays, whatever it says. Raises the KafkaError that the client gets."""
+    """Decide about a member that joins or stays, in all steps. Raises the KafkaError that the client gets."""
     joins = request.member_epoch == JOIN
     group = _group(request.group_id, shard, joins=joins)
     before = _member(request, group, joins=joins)
@@ -105,9 +105,9 @@ def in_all_steps(
 
 
 def changes_nothing(request: StreamsGroupHeartbeatRequest, context: RequestContext, shard: GroupShard) -> bool:
-    """True if a member says nothing but that it is alive, and there is nothing for it to learn.
+    """Return True if a heartbeat only keeps the member alive, and there is nothing new to tell the member.
 
-    Most heartbeats are so. Their steps would change nothing, and this costs less than to take them.
+    Most heartbeats are like that. This check is cheaper than the steps, which would change nothing.
     """
     if _says_anything(request):
         return False
@@ -136,7 +136,7 @@ def changes_nothing(request: StreamsGroupHeartbeatRequest, context: RequestConte
 
 
 def _says_anything(request: StreamsGroupHeartbeatRequest) -> bool:
-    """True if a member says more than its id and its epoch."""
+    """Return True if a heartbeat contains more than the member's id and epoch."""
     return (
         request.active_tasks is not None
         or request.standby_tasks is not None
@@ -170,9 +170,9 @@ def _stayed(request: StreamsGroupHeartbeatRequest, shard: GroupShard) -> Decisio
 
 
 def _group(group_id: str, shard: GroupShard, *, joins: bool) -> StreamsGroup:
-    """Return the group of a heartbeat. A member that joins makes it, also of a classic group without members.
+    """Return the group of a heartbeat. For a joining member, create it, also in place of an empty classic group.
 
-    Raises GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED.
+    Raises GROUP_ID_NOT_FOUND or GROUP_MAX_SIZE_REACHED.
     """
     known = shard.groups.get(group_id)
     if not joins:
@@ -180,7 +180,7 @@ def _group(group_id: str, shard: GroupShard, *, joins: bool) -> StreamsGroup:
     is_free = known is None or (known.is_classic and _is_vacant(known))
     group = StreamsGroup(group_id) if is_free else require_group(group_id, shard)
     size = shard.config().group_streams_max_size
-    # As in Kafka, a full streams group refuses its own members, too, if they join again. Other groups let them in.
+    # As in Kafka, a full streams group rejects even its own members when they rejoin. Other group types accept them.
     if len(group.members) >= size:
         raise KafkaError(
             ErrorCode.GROUP_MAX_SIZE_REACHED, f"The streams group has reached its maximum capacity of {size} members."
@@ -203,7 +203,7 @@ def require_group(group_id: str, shard: GroupShard, absent: str = "Group {} not 
 
 
 def _converted(decision: Decision[Outcome], group_id: str, shard: GroupShard) -> Decision[Outcome]:
-    """Let a new group take the place of a classic group without members. Its offsets stay."""
+    """Let a new group replace a classic group without members. The offsets stay."""
     known = shard.groups.get(group_id)
     if known is None:
         return decision
@@ -229,7 +229,7 @@ def _converted(decision: Decision[Outcome], group_id: str, shard: GroupShard) ->
 
 
 def _member(request: StreamsGroupHeartbeatRequest, group: StreamsGroup, *, joins: bool) -> StreamsMember:
-    """Return the member that sends a heartbeat. Raises UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH."""
+    """Return the member that sent a heartbeat. Raises UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH."""
     member = group.members.get(request.member_id)
     if member is None:
         if not joins:
@@ -256,13 +256,13 @@ def _unknown(request: StreamsGroupHeartbeatRequest) -> KafkaError:
 
 
 def _has_only(request: StreamsGroupHeartbeatRequest, assigned: CurrentTasks) -> bool:
-    """True if a member says that it has nothing but tasks assigned to it: it did not get its last response."""
+    """Return True if a member reports its tasks, and all of them are assigned to it."""
     owned = _owned(request)
     return owned is not None and all(is_within(mine, known) for mine, known in zip(owned, assigned, strict=True))
 
 
 def _owned(request: StreamsGroupHeartbeatRequest) -> TargetTasks | None:
-    """Return the tasks that a member says it has; None if it does not say."""
+    """Return the tasks that a member reports to have, or None if it does not report them."""
     active, standby, warmup = request.active_tasks, request.standby_tasks, request.warmup_tasks
     if active is None or standby is None or warmup is None:
         return None
@@ -276,7 +276,7 @@ def _tasks(said: Sequence[TaskIds]) -> Tasks:
 def _updated(
     request: StreamsGroupHeartbeatRequest, context: RequestContext, before: StreamsMember, change: StreamsGroupChange
 ) -> StreamsMember:
-    """Step 1: add or change the member."""
+    """Step 1: add or update the member."""
     old = before.details
     topology, endpoint, tags = request.topology, request.user_endpoint, request.client_tags
     details = MemberDetails(
@@ -301,7 +301,7 @@ def _updated(
 
 
 def _topology(request: StreamsGroupHeartbeatRequest, change: StreamsGroupChange) -> Topology:
-    """Step 2: return the topology of the group. Raises INVALID_REQUEST if the member has another one."""
+    """Step 2: return the topology of the group. Raises INVALID_REQUEST if the member sends a different one."""
     known = change.group.topology
     if request.topology is None:
         if known is None:
@@ -329,9 +329,9 @@ def _note_stale(member: StreamsMember, change: StreamsGroupChange) -> None:
 
 
 def _check_tasks(request: StreamsGroupHeartbeatRequest, configured: Configured, progress: Progress) -> None:
-    """Raise INVALID_REQUEST if a member says that it has tasks that do not exist, and that it was not given either.
+    """Raise INVALID_REQUEST if a member reports a task that does not exist and was not assigned to it.
 
-    A task that it was given may have ceased to exist: its topic was made again, with fewer partitions.
+    An assigned task may no longer exist, because its topic was recreated with fewer partitions.
     """
     subtopologies = configured.subtopologies or {}
     for said in (request.active_tasks, request.standby_tasks, request.warmup_tasks):
@@ -359,7 +359,7 @@ def _was_given(progress: Progress, task: TaskId) -> bool:
 def _reconciled(
     request: StreamsGroupHeartbeatRequest, member: StreamsMember, change: StreamsGroupChange
 ) -> StreamsMember:
-    """Step 5: let the member go on toward its target."""
+    """Step 5: move the member toward its target."""
     if member.is_reconciled_to(change.target_epoch):
         return member
     target = change.target_of(member.member_id)
@@ -413,7 +413,7 @@ def _response(
 
 
 def _has_others(request: StreamsGroupHeartbeatRequest, assigned: CurrentTasks) -> bool:
-    """True if a member says that it has other tasks than those assigned to it: its last response may be lost."""
+    """Return True if a member reports other tasks than those assigned to it: its last response may have been lost."""
     owned = _owned(request)
     return owned is not None and owned != (grouped(ids_of(assigned.active)), assigned.standby, assigned.warmup)
 
@@ -451,13 +451,13 @@ def _leave(request: StreamsGroupHeartbeatRequest, shard: GroupShard, now_ms: int
 
 
 def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
-    """Return the timer of a member's session, as it begins again."""
+    """Return the timer that starts a member's session over."""
     event = partial(_removed, group_id, member_id, None)
     return {("streams-session", group_id, member_id): Timer(max(timeout_ms, TIMEOUT_MIN_MS), event, True)}
 
 
 def rebalance_timer(group_id: str, member: StreamsMember) -> Mapping[Hashable, Timer | None]:
-    """Return the timer of a member that has to give up tasks; its cancellation if it has none."""
+    """Return the timer for a member that must give up tasks, or its cancellation if it need not."""
     key = "streams-rebalance", group_id, member.member_id
     if member.progress.state is not MemberState.UNREVOKED_TASKS:
         return {key: None}
@@ -466,7 +466,7 @@ def rebalance_timer(group_id: str, member: StreamsMember) -> Mapping[Hashable, T
 
 
 def loaded_timers(shard: GroupShard, group: StreamsGroup) -> dict[Hashable, Timer]:
-    """Return the timers of a group that was loaded: each member has a whole session."""
+    """Return the timers of a loaded group, in which the session of each member starts over."""
     timeout_ms = shard.streams_settings(group.group_id).session_timeout_ms
     timers: dict[Hashable, Timer | None] = {}
     for member in group.members.values():
@@ -476,7 +476,8 @@ def loaded_timers(shard: GroupShard, group: StreamsGroup) -> dict[Hashable, Time
 
 
 def _removed(group_id: str, member_id: str, epoch: int | None, shard: GroupShard, now_ms: int) -> Decision[Any]:
-    """Remove a member that was silent for too long, or that has not given up its tasks in an epoch."""
+    """Remove a member whose session has expired (``epoch`` is None), or that has not given up tasks in ``epoch`` in
+    time."""
     group = shard.streams_group(group_id)
     member = None if group is None else group.members.get(member_id)
     if group is None or member is None or epoch not in (None, member.progress.epoch):

@@ -1,7 +1,7 @@
-"""The topics that the coordinator has created for streams applications, in the name of their clients.
+"""Creating the internal topics of streams applications, in the name of their clients.
 
-A heartbeat starts the creation and does not wait for it. A later heartbeat tells the client what went wrong; until that
-is forgotten, the creation is not tried again. Both are bounded, since clients name the topics.
+A heartbeat starts the creation and does not wait for it. If it fails, a later heartbeat reports the error to the
+client, and the creation is not retried until the error is forgotten. Both are limited, because clients name the topics.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from parley.protocol.messages.topics import CreateTopicsRequest, CreateTopicsRes
 _log = logging.getLogger(__name__)
 
 ERRORS_MAX: Final = 1_000
-"""The most topics whose errors are remembered, as in Kafka."""
+"""The maximum number of topics whose errors are remembered, as in Kafka."""
 
 IN_PROGRESS_MAX: Final = 1_000
-"""The most topics that are being created at a time."""
+"""The maximum number of topics that are being created at a time."""
 
 Create = Callable[[RequestContext, CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
-"""Creates topics in the name of a client: at the controller, which checks the client's rights and quota."""
+"""Creates topics in the name of a client, at the controller, which checks the client's rights and quota."""
 
 
 class AsClient:
-    """Creates topics as if the client had sent the request itself. Its handler is set once there are handlers."""
+    """Creates topics as if the client had sent the request itself. ``handler`` is set when the handlers exist."""
 
     def __init__(self) -> None:
         self.handler: Handler | None = None
 
     async def __call__(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        """Have topics created. Raises KafkaError if none of them can be."""
+        """Create topics. Raises KafkaError if the whole request fails."""
         if self.handler is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The broker starts.")
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The broker is starting.")
         inner = RequestContext(
             CreateTopicsRequest.API_KEY,
             CreateTopicsRequest.VERSIONS.max,
@@ -55,21 +55,24 @@ class AsClient:
 
 
 class InternalTopics:
-    """Creates topics, and remembers for a while why some could not be created."""
+    """Creates topics, and remembers for some time why topics could not be created."""
 
     def __init__(
         self, create: Create, tasks: TaskSet, monotonic: Callable[[], float], timeout_ms: Callable[[], int]
     ) -> None:
-        """``timeout_ms()`` returns how long the controller may take."""
+        """``timeout_ms()`` is how long the controller may take."""
         self._create = create
         self._tasks = tasks
         self._monotonic = monotonic
         self._timeout_ms = timeout_ms
         self._in_progress: set[str] = set()
-        self._errors: dict[str, tuple[float, str]] = {}  # the time at which an error is forgotten, by topic
+        self._errors: dict[str, tuple[float, str]] = {}  # when the error is forgotten, and its text, by topic
 
     def begin(self, context: RequestContext, topics: Sequence[InternalTopic], remember_ms: int) -> None:
-        """Begin to create topics that are not being created, and did not fail within the last ``remember_ms``."""
+        """Start creating the topics that are not being created and have no remembered error.
+
+        Errors are remembered for ``remember_ms``.
+        """
         self._forget()
         wanted = [each for each in topics if each.name not in self._in_progress and each.name not in self._errors]
         wanted = wanted[: max(0, IN_PROGRESS_MAX - len(self._in_progress))]
@@ -78,7 +81,7 @@ class InternalTopics:
             self._tasks.start(self._created(context, wanted, remember_ms / 1000), name="create internal topics")
 
     def errors(self, names: Sequence[str]) -> dict[str, str]:
-        """Return why topics could not be created, those that are known."""
+        """Return the remembered errors of topics, by name."""
         self._forget()
         return {name: self._errors[name][1] for name in names if name in self._errors}
 

@@ -1,16 +1,16 @@
-"""Brings a member closer to its target assignment, so that no task is run twice.
+"""The steps of a member toward its target assignment, which ensure that no task runs twice.
 
-=====================  ==========================================================  ==========================
-state                  the member goes on if                                       then
-=====================  ==========================================================  ==========================
+=====================  ==========================================================  =============================
+state                  the member makes a step if                                  the step
+=====================  ==========================================================  =============================
 STABLE                 the target has another epoch                                it gives up tasks first
-UNREVOKED_TASKS        its heartbeat says that it has none of them any more        it enters the target's epoch
-UNRELEASED_TASKS       always: tasks that others have given up are added           it is STABLE once it has all
-UNKNOWN                its heartbeat says that it has no tasks; else it is fenced  it enters the target's epoch
-=====================  ==========================================================  ==========================
+UNREVOKED_TASKS        it reports that it no longer has the revoked tasks          it enters the target's epoch
+UNRELEASED_TASKS       always                                                      it gets tasks that became free
+UNKNOWN                it reports that it has no tasks (else it is fenced)         it enters the target's epoch
+=====================  ==========================================================  =============================
 
-An active task waits until no process has it as an active task, and its own process not as a standby task. A standby
-task waits until its own process has the task in no form.
+A member gets an active task only if no process has it as an active task, and the member's own process has no copy of
+it. It gets a standby task only if its own process does not have the task in any form.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from parley.protocol.errors import ErrorCode, KafkaError
 def reconciled(
     member: StreamsMember, target_epoch: int, target: TargetTasks, owned: TargetTasks | None, owners: TaskOwners
 ) -> Progress:
-    """Return how far a member gets. ``owned`` is what its heartbeat says it has; None if it does not say.
+    """Return a member's progress after a heartbeat. ``owned`` are the tasks that it reports to have, or None.
 
-    Raises FENCED_MEMBER_EPOCH for a member in an unknown state that has tasks.
+    Raises FENCED_MEMBER_EPOCH for a member in an unknown state, unless it reports that it has no tasks.
     """
     now = member.progress
     match now.state:
@@ -63,7 +63,7 @@ def reconciled(
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """The way from a member's tasks to its target."""
+    """The differences between a member's tasks and its target."""
 
     kept: CurrentTasks
     revoked: CurrentTasks
@@ -125,7 +125,7 @@ def _filtered(tasks: TasksSince, keep: Callable[[str, int], bool]) -> TasksSince
 def _free(
     target: Tasks, now: Mapping[str, Iterable[int]], is_taken: Callable[[TaskId], bool]
 ) -> tuple[dict[str, frozenset[int]], bool]:
-    """Return the tasks that a member does not have yet and that are free; and whether others are not."""
+    """Return the free tasks that a member does not have yet, and True if it must wait for others."""
     found, waits = {}, False
     for subtopology, tasks in target.items():
         wanted = tasks.difference(now.get(subtopology, ()))

@@ -1,4 +1,4 @@
-"""The settings of a streams group that its coordinator uses: its own, else those of the broker."""
+"""The settings of a streams group that its coordinator uses: the group's own, or else the broker's."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ class StreamsSettings:
     standby_replicas: int
 
     def of_assignor(self) -> Mapping[str, str]:
-        """Return the settings of the assignor, as they are stored. Others mean another target assignment."""
+        """Return the settings of the assignor, as they are stored. If they change, a new target assignment is
+        needed."""
         return {STANDBY_REPLICAS: str(self.standby_replicas)}
 
 
 def streams_settings(config: BrokerConfig, image: MetadataImage, group_id: str) -> StreamsSettings:
-    """Return the settings of a streams group. A number of standby replicas above the broker's limit counts as it."""
+    """Return the settings of a streams group. The broker's maximum limits the number of standby replicas."""
     entries = image.config(ResourceType.GROUP, group_id)
     if not entries:
         return _without_own_entries(config)

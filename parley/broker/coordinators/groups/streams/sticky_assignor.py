@@ -1,11 +1,11 @@
-"""The assignor ``sticky``: members keep their tasks, as far as the load stays balanced (Kafka's StickyTaskAssignor).
+"""The assignor ``sticky``: members keep their tasks as far as the load stays balanced (Kafka's StickyTaskAssignor).
 
-1. An active task goes to the member that had it, if that has fewer tasks than its share.
-2. Else to a member that had it as a standby task, under the same condition.
-3. Else to the process with the least load (tasks per member), and there to the member with the fewest tasks.
+1. An active task goes to the member that had it, if that member has fewer tasks than its share.
+2. Otherwise to a member that had it as a standby task, under the same condition.
+3. Otherwise to the process with the least load (tasks per member), and there to the member with the fewest tasks.
 
-Then each stateful task gets standby tasks in the same way, at processes that do not have it: two copies in one process
-would be lost together. If there are too few processes, there are fewer standby tasks.
+Then the standby tasks of each stateful task are assigned in the same way, but only to processes that do not have the
+task: two copies in one process would be lost together. If there are too few processes, there are fewer standby tasks.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from parley.broker.coordinators.groups.streams.tasks import TargetTasks, TaskId,
 
 
 class MemberSpec(NamedTuple):
-    """What the assignor knows of a member."""
+    """The assignor's input about a member."""
 
     process_id: str
     previous: TargetTasks
 
 
 class SubtopologySpec(NamedTuple):
-    """What the assignor knows of a subtopology."""
+    """The assignor's input about a subtopology."""
 
     tasks: int
     is_stateful: bool
@@ -44,24 +44,24 @@ class _Member:
 @dataclass(slots=True, eq=False)
 class _Process:
     rank: int
-    """Its position, which decides between equal loads."""
+    """The position of the process, which breaks ties between equal loads."""
     members: list[_Member] = field(default_factory=list)
     tasks: set[TaskId] = field(default_factory=set)
     count: int = 0
     by_count: list[tuple[int, int]] | None = None
-    """A heap of counts and positions of members; None if it must be made again."""
+    """A heap of the counts and positions of members, or None if it must be rebuilt."""
 
     @property
     def load(self) -> float:
         return self.count / len(self.members)
 
     def add(self, member: _Member, task: TaskId, *, is_active: bool) -> int:
-        """Give a task to a member. Returns the number of its tasks."""
+        """Assign a task to a member. Returns the member's number of tasks."""
         self.by_count = None
         return self._add(member, task, is_active)
 
     def add_to_least_loaded(self, task: TaskId, *, is_active: bool) -> int:
-        """Give a task to the member with the fewest tasks. Returns the number of its tasks."""
+        """Assign a task to the member with the fewest tasks. Returns that member's number of tasks."""
         if self.by_count is None:
             self.by_count = [(member.count, position) for position, member in enumerate(self.members)]
             heapify(self.by_count)
@@ -80,7 +80,10 @@ class _Process:
 
 @dataclass(slots=True)
 class _Share:
-    """How many tasks a member may have before others have theirs. It adapts as members reach it."""
+    """The number of tasks that a member may keep before the other members get theirs.
+
+    It is the average of the remaining tasks and members, so it adapts when members reach it.
+    """
 
     tasks: int
     members: int
@@ -90,7 +93,7 @@ class _Share:
         self._divide()
 
     def note(self, count: int) -> None:
-        """Note that a member has this many tasks now."""
+        """Record that a member now has this number of tasks."""
         if count == self.quota:
             self.members -= 1
             self.tasks -= count
@@ -103,7 +106,7 @@ class _Share:
 def assign(
     members: Mapping[str, MemberSpec], subtopologies: Mapping[str, SubtopologySpec], standby_replicas: int
 ) -> dict[str, TargetTasks]:
-    """Return the tasks of each member. Without members, no task is assigned."""
+    """Return the tasks of each member."""
     if not members:
         return {}
     return _Assignment(members, subtopologies, standby_replicas).made()
@@ -151,7 +154,8 @@ class _Assignment:
             heapreplace(queue, (process.load, process.rank))
 
     def _returned(self, task: TaskId, member: _Member | None) -> bool:
-        """Give an active task to a member that had it, if that has fewer tasks than its share."""
+        """Assign an active task to a member that had it, if the member has fewer tasks than its share. Returns True if
+        so."""
         if member is None or member.count >= self._active_share.quota:
             return False
         self._note_active(member.process.add(member, task, is_active=True))
@@ -183,7 +187,8 @@ class _Assignment:
                     break
 
     def _keeps_copy(self, task: TaskId) -> bool:
-        """Give a standby task to a member that had the task, if it has fewer tasks than its share."""
+        """Assign a standby task to a member that had the task, if the member has fewer tasks than its share. Returns
+        True if so."""
         return self._returned_copy(task, self._had_active.get(task)) or self._returned_copy(
             task, _least_loaded(self._had_standby.get(task, ()), task)
         )
@@ -195,7 +200,8 @@ class _Assignment:
         return True
 
     def _copied(self, task: TaskId, queue: list[tuple[float, int]]) -> bool:
-        """Give a standby task to the process with the least load that does not have the task. False if all have it."""
+        """Assign a standby task to the least loaded process that does not have the task. Returns False if all have
+        it."""
         passed = []
         found = None
         while queue and found is None:
@@ -214,9 +220,10 @@ class _Assignment:
 
 
 def _least_loaded(members: Iterable[_Member], task: TaskId | None = None) -> _Member | None:
-    """Return the member whose process and which itself have the least load; of those, the first.
+    """Return the first member, unless a later one has both a less loaded process and fewer tasks: then that one.
 
-    If a task is given, None if the first member's process has it, as in Kafka.
+    With ``task``, a member whose process has the task is not chosen. As in Kafka, the result is then None if the first
+    member's process has it.
     """
     known = list(members)
     if not known:

@@ -1,8 +1,8 @@
-"""A streams group as its records say: its epochs, topology, members, and their tasks.
+"""A streams group, as its records describe it: its epochs, topology, members and their tasks.
 
-Only records change it (``GroupShard.replay``). Decisions output records (``group_change.py``). Beside what is stored,
-the group keeps in memory what a new coordinator can do without: the configured topology, the member that asked for a
-shutdown, and whether the first assignment waits for more members.
+Only applying records changes the stored state (``GroupShard.replay``). Decisions return records (``group_change.py``).
+Some state is kept only in memory, because a new coordinator can do without it: the configured topology, the member that
+requested a shutdown, and whether the first assignment waits for more members.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from parley.broker.coordinators.groups.streams.tasks import (
 from parley.broker.coordinators.groups.streams.topology import Topology
 
 FIRST_EPOCH: Final = 1
-"""The epoch of a group without records. A member in epoch 0 would be one that joins."""
+"""The epoch of a group without records. In a heartbeat, epoch 0 means joining."""
 
 NO_PROCESSES: Final[frozenset[str]] = frozenset()
 
 
 class StreamsGroupState(Enum):
-    """The states, with the names that StreamsGroupDescribe and ListGroups return."""
+    """The states of a streams group, as StreamsGroupDescribe and ListGroups return them."""
 
     EMPTY = "Empty"
     NOT_READY = "NotReady"
@@ -42,20 +42,20 @@ class StreamsGroupState(Enum):
 
 
 class MemberState(IntEnum):
-    """How far a member is on the way to its target assignment, with the stored numbers."""
+    """The progress of a member toward its target assignment. The numbers are stored."""
 
     STABLE = 1
     UNREVOKED_TASKS = 2
-    """It must give up tasks before it enters the next epoch."""
+    """The member must give up tasks before it enters the next epoch."""
     UNRELEASED_TASKS = 3
-    """It is in the epoch of the target, and waits for tasks that other members must give up."""
+    """The member is in the epoch of the target, and waits for tasks that other members must give up."""
     UNKNOWN = 127
-    """A later version of the broker has stored it."""
+    """A state that a later version of the broker has stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberDetails:
-    """The details that a member sends about itself."""
+    """The details that a member has sent about itself."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -64,11 +64,11 @@ class MemberDetails:
     rebalance_timeout_ms: int = -1
     topology_epoch: int = -1
     process_id: str = ""
-    """The program that the member is a thread of. Its members share state stores."""
+    """The id of the program whose thread the member is. The members of a program share its state stores."""
     endpoint: tuple[str, int] | None = None
-    """Where the program serves queries about its state."""
+    """The host and port at which the program serves queries about its state."""
     tags: tuple[tuple[str, str], ...] = ()
-    """In ascending order."""
+    """The client's tags, in ascending order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ class Progress:
 
     epoch: int = 0
     previous_epoch: int = 0
-    """A member that did not get its last response still has this one."""
+    """The epoch that a member still sends if it did not receive its last response."""
     state: MemberState = MemberState.STABLE
     assigned: CurrentTasks = NO_TASKS
     revoking: CurrentTasks = NO_TASKS
-    """The tasks that it must give up."""
+    """The tasks that the member must give up."""
 
 
 NO_DETAILS: Final = MemberDetails()
@@ -97,27 +97,27 @@ class StreamsMember:
     progress: Progress = NO_PROGRESS
 
     def is_reconciled_to(self, epoch: int) -> bool:
-        """True if the member has all tasks of the target assignment of this epoch, and no others."""
+        """Return True if the member has exactly the tasks of this epoch's target assignment."""
         return self.progress.state is MemberState.STABLE and self.progress.epoch == epoch
 
 
 @dataclass(slots=True)
 class TaskOwners:
-    """The processes that have tasks, tasks that they must give up included."""
+    """The processes that have each task, including tasks that they must give up."""
 
     active: dict[TaskId, str] = field(default_factory=dict)
     standby: dict[TaskId, frozenset[str]] = field(default_factory=dict)
     warmup: dict[TaskId, frozenset[str]] = field(default_factory=dict)
 
     def add(self, process_id: str, tasks: CurrentTasks) -> None:
-        """Note that a process has these tasks."""
+        """Record that a process has these tasks."""
         self.active.update(dict.fromkeys(ids_of(tasks.active), process_id))
         for owners, copies in ((self.standby, tasks.standby), (self.warmup, tasks.warmup)):
             for each in ids_of(copies):
                 owners[each] = owners.get(each, NO_PROCESSES) | {process_id}
 
     def remove(self, process_id: str, tasks: CurrentTasks) -> None:
-        """Note that a process no longer has these tasks."""
+        """Record that a process no longer has these tasks."""
         for each in ids_of(tasks.active):
             if self.active.get(each) == process_id:
                 del self.active[each]
@@ -130,7 +130,7 @@ class TaskOwners:
                     owners.pop(each, None)
 
     def has_copy(self, task: TaskId, process_id: str) -> bool:
-        """True if a process has a task as a standby or warm-up task."""
+        """Return True if a process has a task as a standby or warm-up task."""
         return process_id in self.standby.get(task, NO_PROCESSES) or process_id in self.warmup.get(task, NO_PROCESSES)
 
 
@@ -141,35 +141,35 @@ class StreamsGroup:
     group_id: str
     epoch: int = FIRST_EPOCH
     metadata_hash: int = 0
-    """Of the topics of the topology. Another hash means another target assignment."""
+    """The hash of the topology's topics. If it changes, a new target assignment is needed."""
     validated_epoch: int = 0
-    """The epoch of the topology whose topics were found to exist; -1 if some do not."""
+    """The epoch of the topology whose topics were found to exist, or -1 if topics are missing."""
     last_settings: Mapping[str, str] = field(default_factory=lambda: NOTHING)
-    """The settings of the assignor in the current epoch."""
+    """The settings of the assignor in the current group epoch."""
     topology: Topology | None = None
     members: dict[str, StreamsMember] = field(default_factory=dict)
     target_epoch: int = FIRST_EPOCH
     target_since_ms: int = 0
-    """When the target assignment was decided; 0 if it never was."""
+    """When the target assignment was decided, or 0 if it never was."""
     targets: dict[str, TargetTasks] = field(default_factory=dict)
     owners: TaskOwners = field(default_factory=TaskOwners)
 
     # Not stored:
     configured: Configured | None = None
-    """The topology with its topics as they were when they were looked at last."""
+    """The topology with its topics, as they were at the last check."""
     metadata_checked: bool = False
-    """True if ``metadata_hash`` is that of the current topics."""
+    """True if ``metadata_hash`` is the hash of the current topics."""
     is_assigning: bool = False
     """True while a thread decides the target assignment."""
     is_delayed: bool = False
     """True while the first assignment waits for more members to join."""
     shutdown_by: str | None = None
-    """The member that asked for a shutdown of the whole application."""
+    """The id of the member that requested a shutdown of the whole application."""
     endpoint_epoch: int = 0
-    """Rises when a member with an endpoint gets other tasks."""
+    """A number that rises whenever the tasks of a member with an endpoint change."""
 
     def state(self) -> StreamsGroupState:
-        """Return the state."""
+        """Return the state of the group."""
         if not self.members:
             return StreamsGroupState.EMPTY
         if self.topology is None or self.topology.epoch != self.validated_epoch:
@@ -181,7 +181,7 @@ class StreamsGroup:
         return StreamsGroupState.RECONCILING
 
     def reads(self, topic: str) -> bool:
-        """True if the group has members, and its topology reads the topic."""
+        """Return True if the group has members and its topology reads the topic."""
         return bool(self.members) and self.topology is not None and topic in self.topology.readers
 
     def target_of(self, member_id: str) -> TargetTasks:
@@ -191,7 +191,7 @@ class StreamsGroup:
     # --- Records ---
 
     def put_details(self, member_id: str, details: MemberDetails) -> None:
-        """Add a member, or replace its details. Its progress may be known: compaction can exchange them."""
+        """Add a member, or replace its details. Its progress may be known first: compaction can reorder the records."""
         known = self.members.get(member_id, StreamsMember(member_id))
         self._replace(known, replace(known, details=details))
 
@@ -201,7 +201,7 @@ class StreamsGroup:
         self._replace(known, replace(known, progress=progress))
 
     def remove_progress(self, member_id: str) -> None:
-        """Forget a member's epochs and tasks."""
+        """Reset a member's epochs and tasks."""
         if member_id in self.members:
             self.put_progress(member_id, NO_PROGRESS)
 

@@ -45,7 +45,7 @@ from parley.protocol.messages.stored_streams_groups import (
 )
 
 GROUP, MEMBER, TARGET_EPOCH, TARGET, CURRENT, TOPOLOGY = 17, 19, 20, 21, 22, 23
-"""The kinds of record: the first two bytes of their keys."""
+"""The kinds of records, as in the first two bytes of their keys."""
 
 _VALUE_VERSION: Final = 0
 
@@ -180,7 +180,7 @@ def _stored_active(tasks: TasksSince) -> list[StreamsGroupCurrentMemberAssignmen
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[KeyValue]:
-    """Return the records that remove a member, in Kafka's order."""
+    """Return the records that delete a member, in Kafka's order."""
     return [
         (_current_key(group_id, member_id), None),
         (_target_key(group_id, member_id), None),
@@ -189,7 +189,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[KeyValue]:
 
 
 def group_tombstones(group: StreamsGroup) -> list[KeyValue]:
-    """Return the records that remove a group, in Kafka's order: its members first."""
+    """Return the records that delete a group, in Kafka's order: its members first."""
     group_id = group.group_id
     records: list[KeyValue] = [(_current_key(group_id, member_id), None) for member_id in group.members]
     records += [(_target_key(group_id, member_id), None) for member_id in group.targets]
@@ -237,14 +237,14 @@ Change = Callable[[StreamsGroup], None]
 
 
 def is_of_streams_group(kind: int) -> bool:
-    """True if a key of this kind is that of a streams group's record."""
+    """Return True if keys of this kind belong to records of streams groups."""
     return kind in _KEYS
 
 
 def decode_change(kind: int, key: bytes, value: bytes | None) -> tuple[str, Change, bool]:
-    """Return the group that a record is about, how it changes the group, and whether it ends it.
+    """Decode a record. Returns its group id, a function that applies it to the group, and True if it ends the group.
 
-    Raises MalformedMessage if the record cannot be understood.
+    Raises MalformedMessage if the record cannot be decoded.
     """
     found = decode_stored(_KEYS[kind], key)[0]
     return found.group_id, _CHANGES[kind](found, value), kind == GROUP and value is None

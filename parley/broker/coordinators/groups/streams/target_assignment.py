@@ -1,7 +1,7 @@
-"""The target assignment of a streams group: which tasks each member is to have in the end.
+"""The target assignment of a streams group: the tasks that each member is to have after all steps.
 
-A small group's is decided within the heartbeat that needs it. A large one's is decided in a thread, from a copy of what
-the assignor needs; until it is stored, the members keep to the previous one.
+For a small group, it is decided in the heartbeat that needs it. For a large group, a thread decides it from a copy of
+the data, and the previous target assignment stays valid until the new one is stored.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from parley.broker.coordinators.groups.streams.streams_group import StreamsMembe
 from parley.broker.coordinators.groups.streams.tasks import NO_TARGET, TargetTasks
 
 LARGE: Final = 2_000
-"""Members and tasks together from which on a thread decides: from then on it takes about ten milliseconds."""
+"""The number of members and tasks from which on a thread decides: deciding then takes about ten milliseconds."""
 
 
 def size_of(members: int, configured: Configured | None, settings: Mapping[str, str]) -> int:
-    """Return the size by which an assignment takes long: members, and tasks with their copies."""
+    """Return the size of an assignment, which determines how long deciding it takes: members, tasks and standby
+    tasks."""
     subtopologies = (configured.subtopologies if configured is not None else None) or {}
     copies = _replicas(settings)
     return members + sum(each.tasks * (1 + copies * each.is_stateful) for each in subtopologies.values())
@@ -33,7 +34,7 @@ def deciding(
     configured: Configured | None,
     settings: Mapping[str, str],
 ) -> Callable[[], dict[str, TargetTasks]]:
-    """Return a function that returns the target of every member. It shares nothing with the group that changes."""
+    """Return a function that decides the target of every member. It shares no mutable data with the group."""
     ordered = sorted(members, key=lambda member: member.member_id)
     if configured is None or not configured.is_ready or configured.subtopologies is None:
         return partial(dict, [(member.member_id, NO_TARGET) for member in ordered])

@@ -1,8 +1,8 @@
-"""Tasks of a streams application, by subtopology and partition.
+"""The tasks of a streams application, by subtopology and partition.
 
-A member runs *active* tasks. It keeps copies of the state of its *standby* tasks. *Warm-up* tasks catch up before a
-member takes them over; no assignor of Kafka 4.3 uses them. An active task that a member has is stored with the epoch in
-which the member got it, which fences commits of earlier epochs.
+A member runs *active* tasks, and keeps copies of the state of its *standby* tasks. *Warm-up* tasks catch up before a
+member takes them over; no assignor of Kafka 4.3 uses them. An active task is stored with the epoch in which the member
+got it, which fences commits of earlier epochs.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 TaskId = tuple[str, int]
-"""The subtopology and the partition."""
+"""A task: its subtopology and partition."""
 
 Tasks = Mapping[str, frozenset[int]]
-"""The partitions of tasks by subtopology. No subtopology has none."""
+"""The partitions of tasks by subtopology, without subtopologies that have none."""
 
 TasksSince = Mapping[str, Mapping[int, int]]
 """The epochs in which active tasks were assigned, by subtopology and partition."""
@@ -24,7 +24,7 @@ NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
 class TargetTasks(NamedTuple):
-    """The tasks that a member shall have, or that it says it has."""
+    """The target tasks of a member, or the tasks that it reports to have."""
 
     active: Tasks = NOTHING
     standby: Tasks = NOTHING
@@ -49,7 +49,7 @@ NO_TASKS: Final = CurrentTasks()
 
 
 def ids_of(tasks: Mapping[str, Iterable[int]]) -> Iterable[TaskId]:
-    """Return each task."""
+    """Iterate over the ids of tasks."""
     return ((subtopology, partition) for subtopology, partitions in tasks.items() for partition in partitions)
 
 
@@ -62,12 +62,12 @@ def grouped(ids: Iterable[TaskId]) -> dict[str, frozenset[int]]:
 
 
 def overlap(first: Mapping[str, Iterable[int]], second: Mapping[str, Iterable[int]]) -> bool:
-    """True if both have a task."""
+    """Return True if both contain the same task."""
     return any(not set(first[each]).isdisjoint(second[each]) for each in first.keys() & second.keys())
 
 
 def still_has_any(owned: TargetTasks, tasks: CurrentTasks) -> bool:
-    """True if a member that says what it has, has one of these tasks."""
+    """Return True if a member reports to have any of ``tasks``."""
     return (
         overlap(owned.active, tasks.active)
         or overlap(owned.standby, tasks.standby)
@@ -76,5 +76,5 @@ def still_has_any(owned: TargetTasks, tasks: CurrentTasks) -> bool:
 
 
 def is_within(owned: Mapping[str, Iterable[int]], tasks: Mapping[str, Iterable[int]]) -> bool:
-    """True if all of a member's tasks are among others."""
+    """Return True if ``tasks`` contains all tasks in ``owned``."""
     return all(set(partitions) <= set(tasks.get(subtopology, ())) for subtopology, partitions in owned.items())

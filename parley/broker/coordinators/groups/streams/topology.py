@@ -1,7 +1,8 @@
-"""The topology of a Kafka Streams application: what its subtopologies read and write.
+"""The topology of a Kafka Streams application: the topics that its subtopologies read and write.
 
-A subtopology reads *source topics*, which the user creates, and *repartition topics*, which other subtopologies write.
-Its stores have *changelog topics*. The coordinator has repartition and changelog topics created (``configuration.py``).
+A subtopology reads *source topics*, which the user creates, and *repartition topics*, which subtopologies write. Its
+state stores have *changelog topics*. The coordinator decides the partitions of repartition and changelog topics
+(``configuration.py``), and creates them (``internal_topics.py``).
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ class InternalTopic:
 
     name: str
     partitions: int
-    """0 if the topics that the application reads determine it."""
+    """The requested number of partitions, or 0 if the topics that the application reads determine it."""
     replication_factor: int
-    """0 for the cluster's default."""
+    """The requested replication factor, or 0 for the cluster's default."""
     configs: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CopartitionGroup:
-    """Topics that must have equally many partitions, as positions in the lists of their subtopology."""
+    """Topics that must have the same number of partitions, as positions in the lists of their subtopology."""
 
     sources: tuple[int, ...]
     regexes: tuple[int, ...]
@@ -41,40 +42,40 @@ class Subtopology:
     regexes: tuple[str, ...]
     changelogs: tuple[InternalTopic, ...]
     sinks: tuple[str, ...]
-    """The repartition topics that it writes."""
+    """The names of the repartition topics that it writes."""
     repartitions: tuple[InternalTopic, ...]
     """The repartition topics that it reads."""
     copartition_groups: tuple[CopartitionGroup, ...]
 
     def inputs(self) -> list[str]:
-        """Return the topics that it reads."""
+        """Return the names of the topics that it reads."""
         return [*self.sources, *(topic.name for topic in self.repartitions)]
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The topology of an application, in an epoch that the application gives it."""
+    """The topology of an application. The application chooses its epoch."""
 
     epoch: int
     subtopologies: tuple[Subtopology, ...]
-    """By ascending id."""
+    """The subtopologies, in ascending order of their ids."""
     readers: Mapping[str, str] = field(compare=False)
-    """The id of a subtopology that reads a topic."""
+    """The id of the subtopology that reads each topic."""
 
     def required_topics(self) -> set[str]:
-        """Return the topics that must exist."""
+        """Return the names of the topics that must exist."""
         changelogs = {topic.name for each in self.subtopologies for topic in each.changelogs}
         return {name for each in self.subtopologies for name in each.inputs()} | changelogs
 
 
 def made(epoch: int, subtopologies: Iterable[Subtopology]) -> Topology:
-    """Return a topology of these subtopologies, in any order."""
+    """Create a topology from subtopologies in any order."""
     ordered = tuple(sorted(subtopologies, key=lambda each: each.id))
     return Topology(epoch, ordered, {name: each.id for each in ordered for name in each.inputs()})
 
 
 def topology_of(message: Any) -> Topology:
-    """Return the topology in a heartbeat, or in a stored record: the two differ in their class alone."""
+    """Create a topology from a heartbeat or a stored record, which have the same fields."""
     return made(message.epoch, map(_subtopology, message.subtopologies))
 
 
