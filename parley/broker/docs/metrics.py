@@ -13,7 +13,7 @@ _INTRODUCTION = """\
 `make docs` generates this page from `parley/broker/metrics/catalogue/`; do not edit it.
 
 With `metrics.listener=host:port` a broker serves `GET /metrics` in Prometheus' text format (or OpenMetrics, if the
-scraper asks for it) and the pages for probes, `/healthz`, `/readyz` and `/livez`
+scraper asks for it) and the pages for probes, `/healthz`, `/readyz`, `/livez`, `/insyncz` and `/stopz`
 ([health](operations.md#health-and-metrics)).
 [Security](security.md#metrics-and-health) describes TLS and logins.
 

@@ -19,7 +19,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from socketserver import ThreadingMixIn
@@ -56,7 +56,12 @@ LOOP_WAITS = 20
 """That time is waited in so many parts: while the whole process stands still, only one of them passes."""
 
 LIVENESS = "/livez"
-PROBES = ("/healthz", "/readyz", LIVENESS)
+IN_SYNC = "/insyncz"
+MAY_STOP = "/stopz"
+PROBES = ("/healthz", "/readyz", LIVENESS, IN_SYNC, MAY_STOP)
+
+NAMES_MAX = 20
+"""How many partitions a page names."""
 
 T = TypeVar("T")
 
@@ -78,12 +83,16 @@ class Exporter:
         host: str,
         port: int,
         access: MetricsAccess | None = None,
+        out_of_sync: Callable[[], Sequence[str]] = tuple,
+        needed: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         """Open the address. Raises OSError that names it. With port 0 it takes any free port, see ``port``.
 
-        ``access`` says what clients must do; None means nothing.
+        ``access`` says what clients must do; None means nothing. ``out_of_sync`` and ``needed`` name the partitions
+        that a rolling restart waits for (``parley.broker.replication.rolling_restart``); they run in the event loop.
         """
         self._access = access
+        self._waited_for = {IN_SYNC: out_of_sync, MAY_STOP: needed}
         self._metrics = metrics
         self._health = health
         self._loop = loop
@@ -115,6 +124,8 @@ class Exporter:
         is_user = self._is_user(environ, must_be=path not in PROBES)
         if path == LIVENESS:
             return self._answer_liveness(start_response)
+        if path in self._waited_for:
+            return self._answer_waited_for(start_response, path, is_user)
         if path in PROBES:
             return self._answer_health(start_response, is_user)
         if not is_user:
@@ -123,7 +134,7 @@ class Exporter:
         if path == "/metrics":
             return self._answer_metrics(environ, start_response)
         start_response("404 Not Found", _plain())
-        return [b"There are /metrics, /healthz, /readyz and /livez.\n"]
+        return [f"There are /metrics, {', '.join(PROBES)}.\n".encode()]
 
     def _is_user(self, environ: WSGIEnvironment, *, must_be: bool) -> bool:
         """True if no login is required, or the client has sent a valid name and password.
@@ -174,6 +185,23 @@ class Exporter:
             body.setdefault("problems", {})["event loop"] = str(stuck)
         start_response("200 OK" if fine else "503 Service Unavailable", [("Content-Type", "application/json")])
         return [json.dumps(body if has_facts else {"status": body["status"]}).encode() + b"\n"]
+
+    def _answer_waited_for(self, start_response: StartResponse, path: str, has_facts: bool) -> Iterable[bytes]:
+        """Whether a rolling restart may go on after this broker, or begin with it."""
+        serves, health = self._health.report()
+        body: dict[str, Any] = {"status": health["status"]}
+        fine = serves or path == MAY_STOP
+        try:
+            names = self._in_loop(self._waited_for[path])
+        except LoopStuck as stuck:
+            fine, body["problem"] = False, str(stuck)
+        else:
+            fine = fine and not names
+            body["partitions"] = len(names)
+            if has_facts and names:
+                body["first"] = list(names[:NAMES_MAX])
+        start_response("200 OK" if fine else "503 Service Unavailable", [("Content-Type", "application/json")])
+        return [json.dumps(body).encode() + b"\n"]
 
     def _snapshot(self) -> Snapshot:
         asked = self._clock.monotonic()

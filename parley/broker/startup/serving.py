@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from parley.broker.api.divisions import divisions
@@ -15,6 +16,7 @@ from parley.broker.metrics.log_directory_space import LogDirectorySpace
 from parley.broker.network.dispatch import Dispatcher
 from parley.broker.network.handshakes import Handshakes
 from parley.broker.network.listener import Listener
+from parley.broker.replication.rolling_restart import needed, out_of_sync
 from parley.broker.security.listener_security import ListenerSecurity
 from parley.broker.security.reload import SecurityReload
 from parley.broker.startup.binding import Bound
@@ -188,6 +190,8 @@ async def _export_metrics(environment: Environment, parts: Parts) -> Exporter | 
         host=host,
         port=port,
         access=access,
+        out_of_sync=partial(out_of_sync, parts.partitions, parts.identity.broker_id),
+        needed=partial(needed, parts.partitions, parts.identity.broker_id),
     )
     environment.undo.push_async_callback(loop.run_in_executor, None, exporter.close)
     return exporter

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from parley.broker.metrics import exporter as exporter_module
 from parley.broker.metrics.catalogue import CATALOGUE
 from parley.broker.metrics.catalogue.clients import RequestMetrics
-from parley.broker.metrics.exporter import CONNECTIONS_MAX, Exporter
+from parley.broker.metrics.exporter import CONNECTIONS_MAX, NAMES_MAX, Exporter
 from parley.broker.metrics.health import Health
 from parley.broker.metrics.registry import Metrics
 from parley.broker.runtime.clock import SYSTEM_CLOCK
@@ -25,12 +25,14 @@ from tests.broker.metrics.conftest import PATIENCE_S
 
 
 class Served(NamedTuple):
-    """An exporter with its metrics and health."""
+    """An exporter with its metrics and health, and the partitions that a rolling restart waits for."""
 
     metrics: Metrics
     health: Health
     exporter: Exporter
     loop: asyncio.AbstractEventLoop
+    out_of_sync: list[str]
+    needed: list[str]
 
     async def get(self, path: str, method: str = "GET") -> tuple[int, str]:
         return await asyncio.to_thread(_get, self.exporter.port, path, method)
@@ -49,8 +51,12 @@ def _get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
     metrics, health, loop = Metrics(), Health(), asyncio.get_running_loop()
-    exporter = Exporter(metrics, health, loop=loop, clock=SYSTEM_CLOCK, host="127.0.0.1", port=0)
-    yield Served(metrics, health, exporter, loop)
+    out_of_sync, needed = list[str](), list[str]()
+    exporter = Exporter(
+        metrics, health, loop=loop, clock=SYSTEM_CLOCK, host="127.0.0.1", port=0,
+        out_of_sync=lambda: out_of_sync, needed=lambda: needed,
+    )  # fmt: skip
+    yield Served(metrics, health, exporter, loop, out_of_sync, needed)
     exporter.close()
 
 
@@ -101,6 +107,21 @@ async def test_health_is_a_status_and_json(served: Served) -> None:
     served.health.trouble("directory /a", "I/O error")
     status, body = await served.get("/healthz")
     assert (status, json.loads(body)) == (200, {"status": "degraded", "problems": {"directory /a": "I/O error"}})
+
+
+async def test_what_a_rolling_restart_waits_for(served: Served) -> None:
+    assert [(await served.get(page))[0] for page in ("/insyncz", "/stopz")] == [503, 200], "a start may be ended"
+    served.health.ready()
+    assert await served.get("/insyncz") == (200, '{"status": "ready", "partitions": 0}\n')
+    served.out_of_sync.append("orders-1")
+    status, body = await served.get("/insyncz")
+    assert (status, json.loads(body)) == (503, {"status": "ready", "partitions": 1, "first": ["orders-1"]})
+    assert [(await served.get(page))[0] for page in ("/stopz", "/readyz")] == [200, 200]
+    served.out_of_sync.clear()
+    served.needed.extend(f"orders-{number}" for number in range(100))
+    status, body = await served.get("/stopz")
+    assert (status, json.loads(body)["partitions"], len(json.loads(body)["first"])) == (503, 100, NAMES_MAX)
+    assert (await served.get("/insyncz"))[0] == 200
 
 
 async def test_a_broker_that_is_not_ready_is_alive(served: Served) -> None:
