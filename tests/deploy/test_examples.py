@@ -17,12 +17,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import jsonschema
 import pytest
 import yaml
 
 from parley.broker.config import BrokerConfig, read_configuration
+from parley.tools.cli.environment import MOUNTED, merged
 from parley.tools.cli.invocation import DISK_FAILED
 from parley.tools.store_servers import KINDS, consul_program, store_server
+from tests.support.container import instructions
+from tests.system.peers import SCHEMAS
 from tests.system.running import BrokerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,12 +43,10 @@ def compose(store: str) -> dict[str, Any]:
 
 def settings(store: str, broker: str) -> dict[str, str]:
     """What a broker of the compose file is configured with."""
-    start, file, *overrides = compose(store)["services"][broker]["command"]
-    assert (start, file) == ("start", "/etc/parley/broker.properties")
-    pairs = (re.fullmatch(r"--override=([^=]+)=(.*)", word) for word in overrides)
-    given = {pair[1]: pair[2] for pair in pairs if pair is not None}
-    assert len(given) == len(overrides)
-    return {**read_configuration(DEPLOY / store / "broker.properties"), **given}
+    service = compose(store)["services"][broker]
+    assert f"./broker.properties:{MOUNTED}:ro" in service["volumes"]
+    in_file = read_configuration(DEPLOY / store / "broker.properties")
+    return merged(service["environment"], in_file, {}, service["hostname"])
 
 
 def listeners(text: str) -> dict[str, tuple[str, int]]:
@@ -55,12 +57,11 @@ def listeners(text: str) -> dict[str, tuple[str, int]]:
 
 def dockerfile() -> list[str]:
     """The instructions, each on one line, without comments."""
-    text = re.sub(r"^#.*\n", "", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE)
-    return [line for line in re.sub(r"\s*\\\n\s*", " ", text).splitlines() if line]
+    return [f"{name} {text}" for name, text in instructions(DEPLOY / "Dockerfile")]
 
 
 def test_there_is_a_folder_for_each_store_and_no_python() -> None:
-    assert {path.name for path in DEPLOY.iterdir() if path.is_dir()} == {*STORES, "monitoring"}
+    assert {path.name for path in DEPLOY.iterdir() if path.is_dir()} == {*STORES, "helm", "monitoring"}
     assert not list(DEPLOY.rglob("*.py"))
 
 
@@ -118,6 +119,17 @@ def test_a_compose_file_has_all_it_names(store: str) -> None:
             assert text["services"][broker]["depends_on"] == {store: {"condition": "service_healthy"}}
 
 
+@pytest.mark.parametrize("store", STORES)
+def test_the_specification_accepts_a_compose_file(store: str) -> None:
+    schema = json.loads((SCHEMAS / "compose-spec.json").read_text())
+    validator = jsonschema.validators.validator_for(schema)(schema)
+    assert list(validator.iter_errors(compose(store))) == []
+    wrong = compose(store)
+    wrong["services"]["broker-1"]["stop_grace"] = "60s"
+    (error,) = validator.iter_errors(wrong)
+    assert "'stop_grace' was unexpected" in error.message
+
+
 def test_brokers_are_the_same_on_every_store() -> None:
     def brokers(store: str) -> list[dict[str, Any]]:
         found = [dict(compose(store)["services"][name]) for name in BROKERS]
@@ -129,29 +141,21 @@ def test_brokers_are_the_same_on_every_store() -> None:
     assert all(brokers(store) == brokers("local") for store in KINDS)
 
 
-def test_the_image_is_made_of_what_there_is() -> None:
+def test_the_image_is_made_of_the_wheel() -> None:
     lines = dockerfile()
     assert [line for line in lines if line.startswith("FROM ")] == [
         "FROM python:3.11-slim AS build",
         "FROM python:3.11-slim",
     ]
-    copied = {
-        word for line in lines if line.startswith("COPY ") and "--from" not in line for word in line.split()[1:-1]
-    }
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    packages = {each.rstrip("*") for each in project["tool"]["setuptools"]["packages"]["find"]["include"]}
-    assert copied == packages | {
-        "pyproject.toml",
-        "setup.py",
-        project["project"]["readme"],
-        *project["project"]["license-files"],
-    }
-    assert all((ROOT / name).exists() for name in copied)
+    (copied,) = [line for line in lines if line.startswith("COPY ") and "--from" not in line]
+    assert copied == "COPY dist/parley_broker-*.whl /wheels/"
     # In the root, where every builder looks for it; beside the Dockerfile only BuildKit does.
-    allowed = (ROOT / ".dockerignore").read_text().splitlines()
-    assert allowed[0] == "*"
-    assert {line[1:] for line in allowed if line.startswith("!")} == copied
-    (extras,) = re.findall(r"'\.\[(.*?)\]'", "\n".join(lines))
+    assert (ROOT / ".dockerignore").read_text().split() == ["*", "!dist", "dist/*", "!dist/*.whl"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["name"] == "parley-broker", "the wheel's name"
+    (install,) = [line for line in lines if "pip" in line]
+    assert "--only-binary :all:" in install
+    (extras,) = re.findall(r"\.whl\)\[(.*?)\]", install)
     assert set(extras.split(",")) == {*KINDS, "security"} <= project["project"]["optional-dependencies"].keys()
 
 
@@ -164,7 +168,8 @@ def test_the_image_runs_a_broker_as_nobody_special() -> None:
     given = settings("local", "broker-1")
     assert set(made.split()) == {given["log.dirs"], urlsplit(given["coordination.url"]).path}
     assert '\nENTRYPOINT ["parley"]\n' in last
-    assert last.endswith('\nCMD ["start", "/etc/parley/broker.properties"]')
+    assert last.endswith('\nCMD ["start", "--from-environment"]')
+    assert "\nSTOPSIGNAL SIGTERM\n" in last
 
 
 def image_health() -> list[str]:
@@ -235,7 +240,7 @@ def test_the_unit_of_systemd() -> None:
     unit.read(DEPLOY / "parley.service")
     assert unit.sections() == ["Unit", "Service", "Install"]
     program, *words = shlex.split(unit["Service"]["ExecStart"])
-    assert "ENV PATH=/opt/parley/bin:$PATH PYTHONUNBUFFERED=1" in dockerfile()
+    assert any(line.startswith("ENV PATH=/opt/parley/bin:$PATH ") for line in dockerfile())
     assert (program, words) == ("/opt/parley/bin/parley", ["start", "/etc/parley/broker.properties"])
     user = unit["Service"]["User"]
     assert (

