@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow
 ETCD = "etcd://etcd:2379/parley"
 
 
-def objects(example: str, **settings: object) -> dict[tuple[str, str], Manifest]:
-    return manifests(rendered(CHART / "examples" / example, **settings))
+def objects(example: str) -> dict[tuple[str, str], Manifest]:
+    return manifests(rendered(CHART / "examples" / example))
 
 
 def pod(found: dict[tuple[str, str], Manifest]) -> Manifest:
@@ -89,9 +89,10 @@ def test_settings_that_cannot_be_meant() -> None:
 
 
 def test_brokers_understand_what_they_are_given(tmp_path: Path) -> None:
-    found = objects("node-ports.yaml", extraEnv=[{"name": "NODE_IP", "value": "192.0.2.7"}])
-    found_env = broker(found)["env"]
-    assert found_env[0]["valueFrom"] == {"fieldRef": {"fieldPath": "status.hostIP"}}
+    found = objects("node-ports.yaml")
+    (variable,) = broker(found)["env"]
+    assert variable["name"] == "NODE_IP"
+    assert variable["valueFrom"] == {"fieldRef": {"fieldPath": "status.hostIP"}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NODE_IP", "192.0.2.7")
         configs = [configuration(found, ordinal, tmp_path) for ordinal in range(5)]

@@ -76,8 +76,7 @@ class Image:
             yield self
         finally:
             self._keeper.kill()
-            self._keeper.wait()
-            self._keeper.stdout.close()
+            self._keeper.communicate()
 
     def entering(self, *words: str, inside: bool = True) -> list[str]:
         """The command line that runs ``words`` beside the containers, as root."""
