@@ -92,6 +92,18 @@ def unwritten(
     return LoadedLog(segments, 0, 0, 0, producers, epochs, appended_epochs, (), None, False, is_written=False)
 
 
+def with_log_start(known: LastKnown, epochs: LeaderEpochCache, appended_epochs: AppendedEpochs) -> LastKnown:
+    """Take the log start from the leader epochs if no checkpoint has it yet, as when a young broker is killed.
+
+    Retention writes the checkpoint before it removes files. So without one, the log begins where its first epoch began.
+    """
+    starts = [entries[0].start_offset for entries in (epochs.entries, appended_epochs.runs) if entries]
+    is_parleys = known.highest_leader_epoch != NO_EPOCH  # Apache Kafka has no checkpoint of most log starts
+    if known.knows_log_start or not is_parleys or not starts:
+        return known
+    return replace(known, log_start_offset=min(starts), knows_log_start=True)
+
+
 def load(
     directory: Path,
     config: LogConfig,
@@ -107,14 +119,15 @@ def load(
     ``OSError``.
     """
     deleted = settle(directory)
+    known = with_log_start(known, epochs, appended_epochs)
     loader = _Loader(directory, config, known, producers, epochs, appended_epochs, now_ms)
     if not deleted:
         loader.remove_what_follows_nothing()
     segments = loader.open_segments()
-    if segments and known.clean and not loader.scanned and known.log_start_offset > loader.log_end:
+    if segments and (known.clean or known.same_boot) and known.log_start_offset > loader.log_end:
         _log.error(
-            "%s ends at %d, and %d cannot be its log start after a clean shutdown: the checkpoint of log start offsets "
-            "is damaged. The log begins at its first segment",
+            "%s ends at %d, so %d cannot be its log start: the checkpoint of log start offsets is damaged. The log "
+            "begins at its first segment",
             directory,
             loader.log_end,
             known.log_start_offset,

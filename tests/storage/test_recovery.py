@@ -413,6 +413,27 @@ class TestDamage:
         assert not log.damage
         assert values_of(log) == {n: value for n, value in enumerate(values) if n != removed}
 
+    def test_they_are_named_before_any_checkpoint_of_the_log_start(self, tmp_path: Path) -> None:
+        """A young broker was killed: only the leader epochs tell where the log began."""
+        log = open_log(tmp_path)
+        fill(log, 100)
+        log.release()
+        first = log.segments[1].base_offset
+        for path in log.segments[0].paths:
+            path.unlink(missing_ok=True)
+        log = open_log(tmp_path, same_boot=True, highest_leader_epoch=0)
+        assert (log.log_start_offset, ranges(log)) == (0, [(0, first - 1)])
+
+    def test_apache_kafka_has_no_checkpoint_of_most_log_starts(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        fill(log, 100)
+        log.release()
+        first = log.segments[1].base_offset
+        for path in log.segments[0].paths:
+            path.unlink(missing_ok=True)
+        log = open_log(tmp_path, same_boot=True)
+        assert (log.log_start_offset, ranges(log)) == (first, [])
+
     def test_a_torn_last_batch_is_cut(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)
         values = fill(log, 100)

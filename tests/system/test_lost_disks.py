@@ -56,6 +56,13 @@ def cut(broker: BrokerProcess) -> None:
     path.write_bytes(b"")
 
 
+def beheaded(broker: BrokerProcess) -> None:
+    """Only the active segment is left."""
+    for segment in segments(broker)[:-1]:
+        for path in segment.parent.glob(f"{segment.stem}.*"):
+            path.unlink()
+
+
 def removed(broker: BrokerProcess) -> None:
     shutil.rmtree(broker.data / f"{TOPIC}-0")
 
@@ -75,13 +82,14 @@ def everything_is_there(cluster: ClusterOfProcesses, first: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [emptied, *(pytest.param(each, marks=pytest.mark.soak) for each in (None, cut, flipped, removed))]
+    "damage",
+    [emptied, *(pytest.param(each, marks=pytest.mark.soak) for each in (None, cut, flipped, beheaded, removed))],
 )
 def test_all_are_killed_and_a_damaged_one_starts_first(
     cluster: ClusterOfProcesses, damage: Callable[[BrokerProcess], None] | None
 ) -> None:
     leader = cluster.leader(TOPIC)
-    first = leader if damage is emptied else leader % 3 + 1
+    first = leader if damage in (emptied, beheaded) else leader % 3 + 1
     for broker in cluster.brokers.values():
         broker.kill()
     if damage is not None:

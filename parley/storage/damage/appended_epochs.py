@@ -54,6 +54,11 @@ class AppendedEpochs:
             path.unlink(missing_ok=True)
         return opened
 
+    @property
+    def runs(self) -> tuple[EpochStart, ...]:
+        """The epochs of the batches, each with the offset of its first batch; the oldest first."""
+        return self._runs
+
     def note(self, epoch: int, offset: int) -> None:
         """Note that a batch of ``epoch`` is about to be appended at ``offset``.
 

@@ -289,14 +289,14 @@ _RECOVERY: Final = Section(
             _DISK,
         ),
         Line(
-            "... ends at ..., and ... cannot be its log start after a clean shutdown: the checkpoint of log "
-            "start offsets is damaged. The log begins at its first segment",
+            "... ends at ..., so ... cannot be its log start: the checkpoint of log start offsets is damaged. The log "
+            "begins at its first segment",
             "Records that DeleteRecords or retention had removed may be readable again.",
             _DISK,
         ),
         Line(
             "... ends at ..., before its log start ...: deleting all of it",
-            "What is left after a crash had been deleted before.",
+            "After a power cut: the records that are left had been deleted before it.",
             NOTHING,
         ),
         Line(
