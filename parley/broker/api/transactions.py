@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Container, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from parley.broker.coordinators.transactions.transaction import (
     TransactionState,
 )
 from parley.broker.metadata.current import Metadata
-from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from parley.broker.metadata.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.runtime.first_step import at_once
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
@@ -58,6 +58,9 @@ BROKERS_VERSION: Final = 5
 BUMPS_EPOCH: Final = 5
 """The first version of EndTxn whose senders take a new epoch after each transaction (KIP-890, part 2)."""
 
+
+_WRITTEN_BY_COORDINATORS = frozenset({TRANSACTIONS_TOPIC})
+"""The topics that no transaction can have. Clients name no internal topic: AddOffsetsToTxn adds the offsets topic."""
 
 _Outcome = dict[TopicPartition, ErrorCode]
 _Pending = tuple[frozenset[TopicPartition], _Outcome | Awaitable[_Outcome] | Awaitable[None] | None]
@@ -114,7 +117,7 @@ class TransactionsApi:
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode] | None:
         """Verify partitions that this broker leads, as ``add_for_brokers`` does. None if that has to wait."""
-        if self._impossible(partitions):
+        if self._impossible(partitions, _WRITTEN_BY_COORDINATORS):
             return None
         try:
             return self._coordinator.verify_at_once(transactional_id, producer, partitions)
@@ -145,7 +148,7 @@ class TransactionsApi:
     ) -> _Pending:
         """Submit one transaction of a request. If it ``waits``, markers of the previous one are written first."""
         partitions = frozenset((topic.name, index) for topic in asked.topics for index in topic.partitions)
-        impossible = self._impossible(partitions)
+        impossible = self._impossible(partitions, INTERNAL_TOPICS if version < BATCHED else _WRITTEN_BY_COORDINATORS)
         if impossible:
             return partitions, {**dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED), **impossible}
         producer = ProducerIdentity(asked.producer_id, asked.producer_epoch)
@@ -160,13 +163,15 @@ class TransactionsApi:
         except KafkaError as error:
             return partitions, dict.fromkeys(partitions, code_for(error, version))
 
-    def _impossible(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
-        """Return the errors of partitions that no transaction can have."""
+    def _impossible(
+        self, partitions: Iterable[TopicPartition], refused: Container[str]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Return the errors of partitions that cannot be added: those of ``refused`` topics, and missing ones."""
         image = self._metadata.image
         errors = {}
         for partition in partitions:
-            if partition[0] == TRANSACTIONS_TOPIC:
-                errors[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED  # only coordinators write to it
+            if partition[0] in refused:
+                errors[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif image.partition(*partition) is None:
                 errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return errors

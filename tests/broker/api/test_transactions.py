@@ -9,7 +9,7 @@ import pytest
 
 from parley import Broker
 from parley.broker.coordinators.decision import ProducerIdentity
-from parley.broker.metadata.topic_names import TRANSACTIONS_TOPIC
+from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.startup.observation import marker_metrics, transaction_metrics
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
@@ -159,8 +159,9 @@ async def test_every_version_of_adding_partitions(transactions: Transactions, ve
         0: ErrorCode.OPERATION_NOT_ATTEMPTED,
         9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
-    internal = await transactions.add(producer, 0, topic=TRANSACTIONS_TOPIC, version=version)
-    assert internal == {0: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    for topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+        internal = await transactions.add(producer, 0, topic=topic, version=version)
+        assert internal == {0: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
     assert await transactions.add(producer, 0, name="", version=version) == {0: ErrorCode.INVALID_REQUEST}
     assert (await transactions.described()).transaction_state == "Empty"
     assert await transactions.add(producer, 0, version=version) == {0: ErrorCode.NONE}

@@ -66,19 +66,23 @@ class TransactionalOffsetsApi:
         return {TxnOffsetCommitRequest.API_KEY: self.commit}
 
     async def commit(self, context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
-        """Commit offsets. A partition with an error of its own is left out; the others succeed or fail together."""
+        """Commit offsets. A partition with an error of its own is left out; the others succeed or fail together.
+
+        As in Kafka, an error of the producer or the group takes precedence over metadata that are too large.
+        """
         named = once(((topic.name, topic.partitions) for topic in request.topics), lambda each: each.partition_index)
         asked = {(name, index): each for name, partitions in named.items() for index, each in partitions.items()}
         codes = {place: self._refusal(place, each) for place, each in asked.items()}
         accepted = {place: self._committed(each) for place, each in asked.items() if codes[place] is ErrorCode.NONE}
-        if accepted:
+        known = [place for place, code in codes.items() if code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        if known:
             try:
                 await self._commit(context.api_version, request, accepted)
             except KafkaError as error:
                 code = _COORDINATOR_ERRORS.get(error.code, error.code)
                 if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.api_version < LOADING_SINCE:
                     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-                codes.update(dict.fromkeys(accepted, code))
+                codes.update(dict.fromkeys(known, code))
         return _response(named, codes)
 
     def _refusal(self, place: TopicPartition, asked: _Committed) -> ErrorCode:

@@ -150,6 +150,8 @@ async def test_a_partition_with_an_error_is_left_out(bench: CommitsBench) -> Non
     assert offsets == {("t", 0): 10}
     bench.settings = {"offset.metadata.max.bytes": "3"}
     assert await bench.commit(("t", 0), metadata="long") == {("t", 0): ErrorCode.OFFSET_METADATA_TOO_LARGE}
+    refused = await bench.commit(("t", 0), group_id="", metadata="long")
+    assert refused == {("t", 0): ErrorCode.INVALID_GROUP_ID}, "errors of the group come first"
     assert await bench.commit(("t", 0), metadata=None) == {("t", 0): ErrorCode.NONE}
     assert await bench.commit(("t", 0), group_id="") == {("t", 0): ErrorCode.INVALID_GROUP_ID}
 
