@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.system.peers import KUBERNETES
 
 pytestmark = pytest.mark.slow
 
+ROOT = CHART.parents[2]
 ETCD = "etcd://etcd:2379/parley"
 
 
@@ -79,11 +81,11 @@ def test_every_value_has_its_schema() -> None:
 
 
 def test_settings_that_cannot_be_meant() -> None:
-    assert "Several brokers need a store" in refusal()
-    assert "a host for each broker" in refusal(**{"store.url": ETCD, "external.hosts": ["a"]})
-    assert "must be longer than stopWaitSeconds" in refusal(**{"store.url": ETCD, "stopWaitSeconds": 180})
-    assert "additional properties 'broker' not allowed" in refusal(broker=3)
-    assert "minimum" in refusal(brokers=0)
+    assert "Several brokers need a store" in refusal({})
+    assert "a host for each broker" in refusal({"store.url": ETCD, "external.hosts": ["a"]})
+    assert "must be longer than stopWaitSeconds" in refusal({"store.url": ETCD, "stopWaitSeconds": 180})
+    assert "additional properties 'broker' not allowed" in refusal({"broker": 3})
+    assert "minimum" in refusal({"brokers": 0})
     done = helm("template", "x", str(CHART), "--kube-version", "1.34.0", "--set", f"rack.enabled=true,store.url={ETCD}")
     assert "rack.enabled needs Kubernetes 1.35" in done.stderr
 
@@ -191,6 +193,18 @@ def test_alerts_find_what_the_service_monitor_scrapes() -> None:
     assert monitor["metadata"]["labels"][monitor["spec"]["jobLabel"]] == job["job_name"]
     (endpoint,) = monitor["spec"]["endpoints"]
     assert endpoint["relabelings"] == [{"targetLabel": "cluster", "replacement": "kafka-parley"}]
+
+
+def test_commands_of_the_page() -> None:
+    """Those that install are rendered: there is no cluster here."""
+    lines = [line for line in (ROOT / "docs" / "deployment.md").read_text().splitlines() if line.startswith("helm ")]
+    assert {line.split()[1] for line in lines} == {"install", "upgrade", "template", "lint"}
+    for line in lines:
+        _, command, *words = shlex.split(line.replace("deploy/helm", str(CHART.parent)))
+        if command in ("install", "upgrade"):
+            command, words = "template", [*words, "--kube-version", NEWEST]
+        done = helm(command, *words)
+        assert done.returncode == 0, done.stderr
 
 
 def test_notes(tmp_path: Path) -> None:

@@ -8,16 +8,21 @@ from __future__ import annotations
 import http.client
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from cryptography import x509
 
 from parley.tools.checker import Trial
+from parley.tools.checker.trial import create
+from tests.support.certificates import Authority
 from tests.support.helm import manifests, rendered
 from tests.support.ports import free_port
 from tests.system.clusters import POLL_S
@@ -25,7 +30,6 @@ from tests.system.running import BrokerProcess
 
 pytestmark = [
     pytest.mark.system,
-    pytest.mark.soak,
     pytest.mark.skipif(shutil.which("unshare") is None, reason="needs a host name for each pod"),
 ]
 
@@ -38,6 +42,28 @@ QUICK = {
 }
 RECORDS = 100
 """How many records are acknowledged before the next pod is stopped."""
+
+
+class Secret:
+    """A Secret as the kubelet mounts it: links to a folder that a change replaces at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._changes = 0
+        folder.mkdir()
+
+    def hold(self, **files: str) -> None:
+        """Replace what the Secret holds; ``__`` in a name stands for a dot."""
+        self._changes += 1
+        data = self.folder / f"..{self._changes}"
+        data.mkdir()
+        for name, text in files.items():
+            (data / name.replace("__", ".")).write_text(text)
+            link = self.folder / name.replace("__", ".")
+            if not link.is_symlink():
+                link.symlink_to(f"..data/{link.name}")
+        (self.folder / "..new").symlink_to(data.name)
+        (self.folder / "..new").rename(self.folder / "..data")
 
 
 class Pod(BrokerProcess):
@@ -91,36 +117,42 @@ def until(condition: Any, what: str) -> None:
         time.sleep(POLL_S)
 
 
-@pytest.fixture
-def pods(tmp_path: Path) -> Iterator[list[Pod]]:
+def made(folder: Path, settings: Mapping[str, object]) -> list[Pod]:
+    """The pods of a release, with this machine's addresses and with ``folder`` for what they mount. None is started."""
     internal, metrics = free_port(), free_port()
-    text = rendered(
-        store__url=f"local://{tmp_path}/coordination", ports__internal=internal, ports__metrics=metrics, config=QUICK
-    )
-    found = manifests(text)
-    file = tmp_path / "broker.properties"
+    quick = {"ports.internal": internal, "ports.metrics": metrics, "config": QUICK}
+    found = manifests(rendered(settings={**quick, **settings}))
     address = "127.0.64.${pod:ordinal+1}"
     shared = found["ConfigMap", NAME]["data"]["broker.properties"]
     shared = shared.replace("${pod:name}.kafka-parley-brokers.default.svc.cluster.local", address)
-    file.write_text(shared.replace("0.0.0.0", address).replace("/var/lib/parley", f"{tmp_path}/${{pod:name}}"))
+    shared = shared.replace("0.0.0.0", address).replace("/etc/parley-", f"{folder}/")
+    file = folder / "broker.properties"
+    file.write_text(shared.replace("/var/lib/parley", f"{folder}/${{pod:name}}"))
     spec = found["StatefulSet", NAME]["spec"]
     assert spec["podManagementPolicy"] == "Parallel"
     (container,) = spec["template"]["spec"]["containers"]
     grace_s = spec["template"]["spec"]["terminationGracePeriodSeconds"]
-    made = [Pod(tmp_path, ordinal, container, file, grace_s) for ordinal in range(spec["replicas"])]
-    for pod in made:
+    pods = [Pod(folder, ordinal, container, file, grace_s) for ordinal in range(spec["replicas"])]
+    for pod in pods:
         pod.bootstrap_servers = f"{pod.address}:{internal}"
+    return pods
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[list[Pod]]:
+    found = made(tmp_path, {"store.url": f"local://{tmp_path}/coordination"})
     try:
-        for pod in made:
+        for pod in found:
             pod.launch()
-        for pod in made:
+        for pod in found:
             pod.wait_until_ready()
-        yield made
+        yield found
     finally:
-        for pod in made:
+        for pod in found:
             pod.kill()
 
 
+@pytest.mark.soak
 def test_a_rolling_update_loses_nothing(pods: list[Pod]) -> None:
     """As the StatefulSet's controller does it: from the highest number down, each when the one before is ready."""
     trial = Trial(",".join(pod.bootstrap_servers for pod in pods), "t", partitions=6, producers=2, rate=200)
@@ -143,6 +175,7 @@ def test_a_rolling_update_loses_nothing(pods: list[Pod]) -> None:
     assert verdict.ok, verdict
 
 
+@pytest.mark.soak
 def test_a_pod_is_not_stopped_while_another_has_not_caught_up(pods: list[Pod]) -> None:
     trial = Trial(",".join(pod.bootstrap_servers for pod in pods), "t", partitions=6, producers=1, rate=100)
     trial.create_topic(3)
@@ -159,3 +192,37 @@ def test_a_pod_is_not_stopped_while_another_has_not_caught_up(pods: list[Pod]) -
     assert not trial.errors
     verdict = trial.verdict()
     assert verdict.ok, verdict
+
+
+def test_secrets_and_a_renewed_certificate(tmp_path: Path) -> None:
+    """A pod with TLS and logins. The kubelet replaces the Secret; connections then get the new certificate."""
+    authority = Authority()
+    tls, sasl = Secret(tmp_path / "tls"), Secret(tmp_path / "sasl")
+    first, second = (authority.issue("broker", "127.0.64.1") for _ in range(2))
+    tls.hold(**{"tls-combined__pem": first.key() + first.chain, "ca__crt": authority.pem})
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    sasl.hold(jaas=f'{login} username="broker" password="b-secret" user_broker="b-secret" user_alice="a-secret";')
+    secured = {"tls.secretName": "tls", "sasl.secretName": "sasl", "sasl.mechanism": "PLAIN"}
+    (pod,) = made(tmp_path, {"brokers": 1, **secured})
+    (tmp_path / "ca.pem").write_text(authority.pem)
+    client: dict[str, str | int | float | bool] = {
+        "bootstrap.servers": pod.bootstrap_servers, "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN",
+        "sasl.username": "alice", "sasl.password": "a-secret", "ssl.ca.location": str(tmp_path / "ca.pem"),
+    }  # fmt: skip
+    host, port = pod.bootstrap_servers.split(":")
+    try:
+        pod.start()
+        create(AdminClient(client), NewTopic("t", 1, 1))
+        assert pod.probe("readiness")
+        assert served(host, int(port)) == first.certificate.serial_number
+        tls.hold(**{"tls-combined__pem": second.key() + second.chain, "ca__crt": authority.pem})
+        until(lambda: served(host, int(port)) == second.certificate.serial_number, "the certificate is not renewed")
+        assert AdminClient(client).list_topics("t", timeout=WAIT_SECONDS).topics["t"].partitions
+        assert "secret" not in pod.log()
+    finally:
+        pod.kill()
+
+
+def served(host: str, port: int) -> int:
+    """The serial number of the certificate that a listener shows."""
+    return x509.load_pem_x509_certificate(ssl.get_server_certificate((host, port)).encode()).serial_number

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +33,26 @@ def helm(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([program("helm"), *words], env=environment, capture_output=True, text=True, check=False)
 
 
-def rendered(values: Path | None = None, *, kubernetes: str = NEWEST, **settings: object) -> str:
-    """What ``helm template`` prints for the release ``kafka``; ``__`` in the name of a setting stands for a dot."""
+def rendered(
+    values: Path | None = None, settings: Mapping[str, object] | None = None, *, kubernetes: str = NEWEST
+) -> str:
+    """What ``helm template`` prints for the release ``kafka``."""
     files = ["--values", str(values)] if values is not None else []
-    given = [f"{name.replace('__', '.')}={json.dumps(value)}" for name, value in settings.items()]
-    options = [word for each in given for word in ("--set-json", each)]
-    done = helm("template", "kafka", str(CHART), "--kube-version", kubernetes, *files, *options)
+    options = [*files, *_set(settings or {})]
+    done = helm("template", "kafka", str(CHART), "--kube-version", kubernetes, *options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def refusal(**settings: object) -> str:
+def refusal(settings: Mapping[str, object]) -> str:
     """Why Helm refuses these settings."""
-    options = [word for name, value in settings.items() for word in ("--set-json", f"{name}={json.dumps(value)}")]
-    done = helm("template", "kafka", str(CHART), "--kube-version", NEWEST, *options)
+    done = helm("template", "kafka", str(CHART), "--kube-version", NEWEST, *_set(settings))
     assert done.returncode != 0, done.stdout
     return done.stderr
+
+
+def _set(settings: Mapping[str, object]) -> list[str]:
+    return [word for name, value in settings.items() for word in ("--set-json", f"{name}={json.dumps(value)}")]
 
 
 def manifests(text: str) -> dict[tuple[str, str], Manifest]:
