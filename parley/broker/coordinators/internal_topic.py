@@ -182,7 +182,7 @@ class InternalPartition:
         replica = self._replica
         replica.check_leader()
         if not replica.is_open:
-            _ = replica.log  # raises the reason
+            _ = replica.log  # raises KafkaError with the reason
         if not replica.has_enough_replicas:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
 

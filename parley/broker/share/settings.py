@@ -20,7 +20,7 @@ class ShareSettings:
     lock_duration_ms: int
     limits: Limits
     offset_reset: str
-    """``share.auto.offset.reset``."""
+    """The value of ``share.auto.offset.reset``."""
     isolation: Isolation
     may_renew: bool
 

@@ -345,7 +345,7 @@ class SharePartition:
 
     @property
     def has_changed(self) -> bool:
-        """True if something must be stored."""
+        """True if there are changes to store."""
         return self._has_changed
 
     def begin_write(self) -> Write:

@@ -43,15 +43,16 @@ class Group:
     pending_offsets: dict[int, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
     """The offsets committed in open transactions, by producer id. See ``add_pending_offset``."""
     pending_producers: dict[TopicPartition, set[int]] = field(default_factory=dict)
-    """The producers that have a pending offset for a partition: there may be thousands of open transactions."""
+    """The producers with a pending offset for each partition. An index, because thousands of transactions may be
+    open."""
     stored: GroupMetadataValue | None = None
-    """The latest generation in the log; None if it has none. During a rebalance, the membership is ahead of it."""
+    """The latest generation in the log, or None. During a rebalance, ``membership`` is ahead of it."""
     consumer: ConsumerGroup | None = None
-    """The group of the consumer protocol; ``membership`` has no members then. None for another group."""
+    """Set for a consumer group, whose ``membership`` has no members."""
     share: ShareGroup | None = None
-    """The share group; it has neither ``membership`` nor offsets. None for another group."""
+    """Set for a share group, whose ``membership`` has no members, and which has no offsets."""
     streams: StreamsGroup | None = None
-    """The streams group; ``membership`` has no members then. None for another group."""
+    """Set for a streams group, whose ``membership`` has no members."""
 
     @property
     def type(self) -> str:

@@ -32,7 +32,7 @@ UNINITIALIZED_OFFSET: Final = -1
 """The start offset of state without a known position. The group then begins at ``share.auto.offset.reset``."""
 
 NO_CHECK: Final = -1
-"""The epoch of requests that are not fenced."""
+"""The leader epoch or state epoch of a request that must not be checked for fencing."""
 
 UNKNOWN_COUNT: Final = -1
 """The ``delivery_complete_count`` of state that was just initialized, or written by a broker before Kafka 4.2."""

@@ -81,7 +81,7 @@ _Part = tuple[_PendingMarkers, list[TopicPartition]]
 
 
 class MarkerSender:
-    """Writes the markers of all shards of this broker."""
+    """Writes the markers of all transactions that this broker coordinates."""
 
     def __init__(self, broker_id: int, metadata: Metadata, ask: Ask, tasks: TaskSet) -> None:
         self._broker_id = broker_id

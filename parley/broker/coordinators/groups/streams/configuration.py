@@ -76,7 +76,7 @@ class Configured(NamedTuple):
     to_create: tuple[InternalTopic, ...] = ()
     """The topics that do not exist yet."""
     problem: Status | None = None
-    """Why the topology is not ready."""
+    """Why the topology is not ready, or None if it is."""
 
     @property
     def is_ready(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """A topic that is created for the application."""
+    """A repartition or changelog topic, which is created for the application."""
 
     name: str
     partitions: int

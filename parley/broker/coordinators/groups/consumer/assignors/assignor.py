@@ -48,7 +48,7 @@ class MemberSpec(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """A group whose partitions are to be assigned."""
+    """A group for which to assign partitions."""
 
     members: Mapping[str, MemberSpec]
     """The members by id, in ascending order of their ids."""
