@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from parley.broker.api.requested_names import in_slices
 from parley.broker.config import BrokerConfig
+from parley.broker.coordinators.groups.classic.membership import GroupState
+from parley.broker.coordinators.groups.classic.responses import code_for_members, join_error, sync_error
 from parley.broker.coordinators.groups.consumer.consumer_protocol import CONSUMER_PROTOCOL
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import SHARE, STREAMS, Group
-from parley.broker.coordinators.groups.membership import GroupState
-from parley.broker.coordinators.groups.responses import code_for_members, join_error, sync_error
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.runtime.turns import next_turn
 from parley.broker.security.operations import NOT_ASKED, bit_field

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from parley.broker.coordinators.groups.classic.membership import GroupState
 from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.group_records import decode_generation, group_record
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.groups.membership import GroupState
 from parley.broker.coordinators.internal_topic import read_back
 from parley.broker.coordinators.runtime import CoordinatorRuntime
 from parley.broker.coordinators.share_state.shard import ShareStateShard

@@ -14,12 +14,13 @@ from parley.broker.controller import brokers
 from parley.broker.controller.elections import leader_choice as election
 from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.groups import coordinator as group_coordinator
-from parley.broker.coordinators.groups import member_decisions, membership_change, offset_decisions
+from parley.broker.coordinators.groups import offset_decisions
+from parley.broker.coordinators.groups.classic import member_decisions, rebalance
+from parley.broker.coordinators.groups.classic.member_decisions import sync
+from parley.broker.coordinators.groups.classic.membership import GroupState
+from parley.broker.coordinators.groups.classic.rebalance import MembershipChange
+from parley.broker.coordinators.groups.classic.responses import sync_response
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.groups.member_decisions import sync
-from parley.broker.coordinators.groups.membership import GroupState
-from parley.broker.coordinators.groups.membership_change import MembershipChange
-from parley.broker.coordinators.groups.responses import sync_response
 from parley.broker.coordinators.shard import Shard, _complete
 from parley.broker.coordinators.transactions import coordinator as transaction_coordinator
 from parley.broker.coordinators.transactions import initialization, marker_sender
@@ -269,7 +270,7 @@ def let_members_wait(patch: pytest.MonkeyPatch) -> None:
 
 def keep_dead_members(patch: pytest.MonkeyPatch) -> None:
     """A member's session never expires, so that it keeps its partitions after its death."""
-    patch.setattr(membership_change, "_session", lambda group_id, member_id, timeout_ms: {})
+    patch.setattr(rebalance, "_session", lambda group_id, member_id, timeout_ms: {})
 
 
 def ignore_heartbeats(patch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """The group coordinator: groups of all types, their members and assignments, and their committed offsets.
 
-``consumer/`` (KIP-848), ``share/`` (KIP-932) and ``streams/`` (KIP-1071) contain the decisions about groups of these
-types. Static members (KIP-345) of a classic group are handled in ``membership.py`` (``static_ids``, ``put_in_place``)
-and ``membership_change.py`` (``replace_static``); those of a consumer group in ``consumer/member_steps.py``
-(``require_static``) and ``consumer/group_change.py`` (``replace_static``). Other groups have none, as in Kafka 4.3.
+``classic/``, ``consumer/`` (KIP-848), ``share/`` (KIP-932) and ``streams/`` (KIP-1071) contain the decisions about
+groups of these types. Static members (KIP-345) of a classic group are handled in ``classic/membership.py``
+(``static_ids``, ``put_in_place``) and ``classic/rebalance.py`` (``replace_static``); those of a consumer group in
+``consumer/member_steps.py`` (``require_static``) and ``consumer/group_change.py`` (``replace_static``). Share and
+streams groups have no static members, as in Kafka 4.3.
 """

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parley.broker.coordinators.decision import Decision, KeyValue
-from parley.broker.coordinators.groups import member_decisions
+from parley.broker.coordinators.groups.classic import member_decisions
+from parley.broker.coordinators.groups.classic.member_decisions import Joiner
 from parley.broker.coordinators.groups.consumer import classic_members
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
 from parley.broker.coordinators.groups.consumer.consumer_records import group_tombstones
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.groups.member_decisions import Joiner
 from parley.broker.coordinators.groups.streams import streams_records
 from parley.broker.network.dispatch import RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError

@@ -24,7 +24,7 @@ _new = tuple.__new__  # takes a quarter of the time of the constructor
 
 
 class CommittedOffset(NamedTuple):
-    """The offset that a group has committed for a partition. ``expire_at_ms`` is -1 unless the client sent a retention."""
+    """The offset that a group has committed for a partition. ``expire_at_ms`` is -1 unless a client set a retention."""
 
     offset: int
     leader_epoch: int

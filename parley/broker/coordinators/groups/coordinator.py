@@ -22,6 +22,8 @@ from parley.broker.coordinators.decision import Decision, ProducerIdentity
 from parley.broker.coordinators.groups import offset_decisions
 from parley.broker.coordinators.groups.any_group import heartbeat, join, leave, sync
 from parley.broker.coordinators.groups.background import BackgroundWork, Visible
+from parley.broker.coordinators.groups.classic.member_decisions import Joiner
+from parley.broker.coordinators.groups.classic.membership import GroupState
 from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, TopicPartition
 from parley.broker.coordinators.groups.consumer import heartbeats
 from parley.broker.coordinators.groups.consumer.assignors.assignor import PartitionAssignor
@@ -32,8 +34,6 @@ from parley.broker.coordinators.groups.consumer.topics import version_of
 from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.group_shard import GroupShard, Surroundings
 from parley.broker.coordinators.groups.loaded_sessions import begin_sessions
-from parley.broker.coordinators.groups.member_decisions import Joiner
-from parley.broker.coordinators.groups.membership import GroupState
 from parley.broker.coordinators.groups.offset_decisions import Committer
 from parley.broker.coordinators.groups.offset_expiry import expired_offsets
 from parley.broker.coordinators.groups.share.initialization import forget_deleted_topics

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from parley.broker.coordinators.groups.classic.membership import GroupState, Membership
 from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, CommittedOffsets, TopicPartition
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup, ConsumerGroupState
-from parley.broker.coordinators.groups.membership import GroupState, Membership
 from parley.broker.coordinators.groups.share.share_group import ShareGroup, ShareGroupState
 from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup, StreamsGroupState
 from parley.protocol.messages.stored import GroupMetadataValue

@@ -14,8 +14,8 @@ key (first two bytes)  key                                                value
 from __future__ import annotations
 
 from parley.broker.coordinators.decision import KeyValue
+from parley.broker.coordinators.groups.classic.membership import GroupMember, GroupState, Membership
 from parley.broker.coordinators.groups.committed_offsets import OFFSET_VALUE_VERSION, CommittedOffset, TopicPartition
-from parley.broker.coordinators.groups.membership import GroupMember, GroupState, Membership
 from parley.protocol.codec import decode_stored, encode_stored
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.messages.stored import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue

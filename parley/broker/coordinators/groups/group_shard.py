@@ -3,10 +3,10 @@
 Records contain the latest generation of each classic group (``Group.stored``), all other groups, committed offsets, and
 offsets committed in open transactions. This state changes only in ``replay`` and ``replay_marker``.
 
-The membership of a classic group is not stored during a rebalance. Decisions change it (``member_decisions.py``,
-``membership_change.py``). When they make it STABLE or EMPTY they also store it, so it then equals ``stored``. A shard
-that is read back starts with that membership and with new sessions. A rebalance that was in progress is lost: waiting
-requests fail with NOT_COORDINATOR, and the members rejoin.
+The membership of a classic group is not stored during a rebalance. Decisions change it (``classic/``). When they make
+it STABLE or EMPTY they also store it, so it then equals ``stored``. A shard that is read back starts with that
+membership and with new sessions. A rebalance that was in progress is lost: waiting requests fail with NOT_COORDINATOR,
+and the members rejoin.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from uuid import UUID
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import KeyValue, ProducerIdentity, Timer
+from parley.broker.coordinators.groups.classic.membership import GroupState, Membership
 from parley.broker.coordinators.groups.committed_offsets import is_plain
 from parley.broker.coordinators.groups.consumer.assignors.assignor import PartitionAssignor
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
@@ -34,7 +35,6 @@ from parley.broker.coordinators.groups.group_records import (
     decode_offset_key,
     restored,
 )
-from parley.broker.coordinators.groups.membership import GroupState, Membership
 from parley.broker.coordinators.groups.share import share_records
 from parley.broker.coordinators.groups.share.settings import MembersSettings
 from parley.broker.coordinators.groups.share.share_group import ShareGroup, TopicPartitions

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from parley.broker.coordinators.decision import Timer
+from parley.broker.coordinators.groups.classic.rebalance import session
 from parley.broker.coordinators.groups.consumer.sessions import loaded_timers
 from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.groups.membership_change import session
 from parley.broker.coordinators.groups.share import heartbeats
 from parley.broker.coordinators.groups.streams import heartbeats as streams_heartbeats
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from parley.broker.coordinators.decision import Decision, KeyValue, ProducerIdentity
+from parley.broker.coordinators.groups.classic.membership import GroupState
+from parley.broker.coordinators.groups.classic.rebalance import session
 from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, TopicPartition
 from parley.broker.coordinators.groups.consumer.commits import MEMBER_EPOCHS_SINCE, check_may_commit_to, partition_check
 from parley.broker.coordinators.groups.consumer.consumer_records import group_tombstones
@@ -18,8 +20,6 @@ from parley.broker.coordinators.groups.consumer.sessions import session_of
 from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.group_records import group_tombstone, offset_record, offset_tombstone
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.groups.membership import GroupState
-from parley.broker.coordinators.groups.membership_change import session
 from parley.broker.coordinators.groups.offset_expiry import CONSUMER_PROTOCOL, expired_offsets, subscribes_to
 from parley.broker.coordinators.groups.share import share_records
 from parley.broker.coordinators.groups.streams import commits as streams_commits

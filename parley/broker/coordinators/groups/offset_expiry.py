@@ -13,9 +13,9 @@ If an old client sent a retention with the commit, that applies instead, except 
 
 from __future__ import annotations
 
+from parley.broker.coordinators.groups.classic.membership import GroupState
 from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, TopicPartition
 from parley.broker.coordinators.groups.group import Group
-from parley.broker.coordinators.groups.membership import GroupState
 from parley.protocol.codec import decode_stored
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.messages.stored import ConsumerProtocolSubscription

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from parley.broker.coordinators.groups.classic.membership import GroupMember, GroupState, Membership
 from parley.broker.coordinators.groups.committed_offsets import CommittedOffset
 from parley.broker.coordinators.groups.group import Group
-from parley.broker.coordinators.groups.membership import GroupMember, GroupState, Membership
 from parley.protocol.messages.stored import GroupMetadataValue
 
 

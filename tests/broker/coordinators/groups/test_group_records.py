@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parley.broker.coordinators.groups.classic.membership import GroupMember, GroupState, Membership
 from parley.broker.coordinators.groups.committed_offsets import (
     OFFSET_VALUE_VERSION,
     CommittedOffset,
@@ -20,7 +21,6 @@ from parley.broker.coordinators.groups.group_records import (
     offset_record,
     offset_tombstone,
 )
-from parley.broker.coordinators.groups.membership import GroupMember, GroupState, Membership
 from parley.protocol.sentinels import NO_EPOCH
 from tests.broker.coordinators.groups.grouped import Replay, at
 

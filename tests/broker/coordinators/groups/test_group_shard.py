@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from parley.broker.coordinators.decision import Decision, ProducerIdentity
 from parley.broker.coordinators.groups import group_shard, offset_decisions
+from parley.broker.coordinators.groups.classic.membership import GroupMember, GroupState, Membership
+from parley.broker.coordinators.groups.classic.responses import code_for_members
 from parley.broker.coordinators.groups.committed_offsets import CommittedOffset
 from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.group_records import group_record, offset_record
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.groups.membership import GroupMember, GroupState, Membership
 from parley.broker.coordinators.groups.offset_decisions import Committer
-from parley.broker.coordinators.groups.responses import code_for_members
 from parley.broker.coordinators.runtime import NotCommittedInTime
 from parley.broker.metadata.changes import Delta, TopicDeleted
 from parley.broker.metadata.image import MetadataImage

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from parley.broker.coordinators.groups.classic.membership import GroupMember, GroupState, Membership
 from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, CommittedOffsets
 from parley.broker.coordinators.groups.group import Group
-from parley.broker.coordinators.groups.membership import GroupMember, GroupState, Membership
 from parley.broker.coordinators.groups.offset_expiry import expired_offsets, subscribes_to
 from parley.protocol.codec import encode_stored
 from parley.protocol.messages.stored import ConsumerProtocolSubscription

@@ -8,15 +8,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from parley.broker.coordinators.decision import KeyValue
+from parley.broker.coordinators.groups.classic.membership import GroupState, Membership
 from parley.broker.coordinators.groups.committed_offsets import CommittedOffset
 from parley.broker.coordinators.groups.group_records import group_record, offset_record
-from parley.broker.coordinators.groups.membership import GroupState, Membership
 from parley.broker.coordinators.groups.offset_expiry import expired_offsets, subscribes_to
 from parley.protocol.codec import encode_stored
 from parley.protocol.messages.stored import GroupMetadataKey, GroupMetadataValue
 from parley.protocol.records.batch import build
+from tests.broker.coordinators.groups.classic.test_member_decisions import Bench
 from tests.broker.coordinators.groups.grouped import Coordinated, Replay
-from tests.broker.coordinators.groups.test_member_decisions import Bench
 from tests.support.proportion import examples
 from tests.support.virtual_time import run
 

@@ -14,6 +14,8 @@ from dataclasses import replace
 from functools import partial
 
 from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.groups.classic.membership import Protocols
+from parley.broker.coordinators.groups.classic.responses import join_error
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup, is_waiting_for_release
 from parley.broker.coordinators.groups.consumer.consumer_protocol import (
     CONSUMER_PROTOCOL,
@@ -36,8 +38,6 @@ from parley.broker.coordinators.groups.consumer.regexes import update_regex
 from parley.broker.coordinators.groups.consumer.sessions import classic_timer, session_of
 from parley.broker.coordinators.groups.group_members import require_member
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.groups.membership import Protocols
-from parley.broker.coordinators.groups.responses import join_error
 from parley.broker.network.dispatch import RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.messages.groups import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
+from parley.broker.coordinators.groups.classic.membership import Protocols
 from parley.broker.coordinators.groups.consumer.member import Assignment
-from parley.broker.coordinators.groups.membership import Protocols
 from parley.broker.metadata.image import MetadataImage
 from parley.protocol.codec import decode_stored, encode_stored
 from parley.protocol.messages.stored import ConsumerProtocolAssignment, ConsumerProtocolSubscription

@@ -7,14 +7,14 @@ from collections.abc import Collection
 from typing import Final, TypeVar
 
 from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.groups.classic.membership import GroupMember, GroupState, Membership
+from parley.broker.coordinators.groups.classic.rebalance import MembershipChange
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
 from parley.broker.coordinators.groups.consumer.consumer_protocol import CONSUMER_PROTOCOL, encoded_assignment
 from parley.broker.coordinators.groups.consumer.consumer_records import group_tombstones
 from parley.broker.coordinators.groups.consumer.member import NOTHING, Member
 from parley.broker.coordinators.groups.group_records import group_record
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.groups.membership import GroupMember, GroupState, Membership
-from parley.broker.coordinators.groups.membership_change import MembershipChange
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
-from parley.broker.coordinators.groups.membership import Protocols
+from parley.broker.coordinators.groups.classic.membership import Protocols
 
 Assignment = Mapping[UUID, tuple[int, ...]]
 """Partitions by topic id, in ascending order for each topic."""

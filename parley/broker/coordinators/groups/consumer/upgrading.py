@@ -12,6 +12,8 @@ from functools import partial
 from typing import Final
 
 from parley.broker.coordinators.decision import KeyValue, Timer
+from parley.broker.coordinators.groups.classic.membership import GroupMember, GroupState, Membership
+from parley.broker.coordinators.groups.classic.responses import join_error, sync_error
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
 from parley.broker.coordinators.groups.consumer.consumer_protocol import (
     CONSUMER_PROTOCOL,
@@ -24,8 +26,6 @@ from parley.broker.coordinators.groups.consumer.sessions import session_of
 from parley.broker.coordinators.groups.group import NO_MEMBERS, Group
 from parley.broker.coordinators.groups.group_records import group_tombstone
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.groups.membership import GroupMember, GroupState, Membership
-from parley.broker.coordinators.groups.responses import join_error, sync_error
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 
 UPGRADES: Final = frozenset({"upgrade", "bidirectional"})

@@ -17,10 +17,10 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from parley.broker.coordinators.decision import Decision, KeyValue, Timer
+from parley.broker.coordinators.groups.classic.membership import GroupState
 from parley.broker.coordinators.groups.group import NO_MEMBERS, Group
 from parley.broker.coordinators.groups.group_records import group_tombstone
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.groups.membership import GroupState
 from parley.broker.coordinators.groups.streams.configuration import Configured, Status, StatusCode, check_form
 from parley.broker.coordinators.groups.streams.endpoints import endpoints_of
 from parley.broker.coordinators.groups.streams.group_change import StreamsGroupChange

@@ -10,6 +10,7 @@ from uuid import UUID
 from parley.broker.coordinators.decision import Decision, Held, KeyValue, Timer
 from parley.broker.coordinators.groups.any_group import heartbeat as classic_heartbeat
 from parley.broker.coordinators.groups.any_group import join, leave, sync
+from parley.broker.coordinators.groups.classic.member_decisions import Joiner
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
 from parley.broker.coordinators.groups.consumer.heartbeats import JOIN, Sender, changes_nothing, heartbeat, in_all_steps
 from parley.broker.coordinators.groups.consumer.member import Progress
@@ -22,7 +23,6 @@ from parley.broker.coordinators.groups.consumer.regexes import (
 )
 from parley.broker.coordinators.groups.consumer.topics import version_of
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.groups.member_decisions import Joiner
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
 from parley.broker.network.dispatch import ConnectedClient, RequestContext

@@ -12,6 +12,7 @@ import pytest
 
 from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.groups.background import BackgroundWork
+from parley.broker.coordinators.groups.classic.membership import GroupState
 from parley.broker.coordinators.groups.consumer import regexes
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroupState
 from parley.broker.coordinators.groups.consumer.consumer_protocol import owned_partitions
@@ -22,7 +23,6 @@ from parley.broker.coordinators.groups.consumer.regexes import AGAIN_AFTER_MS, R
 from parley.broker.coordinators.groups.consumer.sessions import session
 from parley.broker.coordinators.groups.decided_targets import DecidedTargets
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.groups.membership import GroupState
 from parley.broker.coordinators.groups.offset_decisions import delete_group
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.codec import encode_stored
@@ -425,7 +425,7 @@ def test_the_work_of_a_turn_is_bounded_over_all_expressions_and_topics(monkeypat
 
 def test_a_broker_without_re2_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "re2", None)
-    with pytest.raises(KafkaError, match="install the package google-re2"):
+    with pytest.raises(KafkaError, match="Install the package google-re2"):
         matched(["never compiled before"], ["a"])
 
 

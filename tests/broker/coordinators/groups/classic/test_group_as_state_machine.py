@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.groups.classic.membership import GroupState, Membership
 from parley.broker.coordinators.groups.group_records import decode_generation, group_record
-from parley.broker.coordinators.groups.membership import GroupState, Membership
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
+from tests.broker.coordinators.groups.classic.test_member_decisions import REBALANCE_MS, SESSION_MS, Bench
 from tests.broker.coordinators.groups.grouped import empty_shard
 from tests.broker.coordinators.groups.test_group_shard import lasting
-from tests.broker.coordinators.groups.test_member_decisions import REBALANCE_MS, SESSION_MS, Bench
 from tests.broker.coordinators.test_shard import turn
 from tests.support.proportion import examples
 from tests.support.virtual_time import VirtualTimeLoop

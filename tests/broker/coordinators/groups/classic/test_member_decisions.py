@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from parley.broker.coordinators.groups.classic.membership import GroupState, Membership
+from parley.broker.coordinators.groups.classic.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
+from parley.broker.coordinators.groups.classic.responses import code_for_members
 from parley.broker.coordinators.groups.group_records import decode_generation
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.groups.membership import GroupState, Membership
-from parley.broker.coordinators.groups.membership_change import NEW_MEMBER_JOIN_TIMEOUT_MS
 from parley.broker.coordinators.groups.offset_decisions import Committer
-from parley.broker.coordinators.groups.responses import code_for_members
 from parley.broker.network.dispatch import ConnectedClient, RequestContext
 from parley.broker.security.session import anonymous
 from parley.protocol.errors import ErrorCode, KafkaError

@@ -8,10 +8,10 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.broker.coordinators.groups.membership import GroupState
+from parley.broker.coordinators.groups.classic.membership import GroupState
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import JoinGroupResponse
-from tests.broker.coordinators.groups.test_member_decisions import SESSION_MS, Bench
+from tests.broker.coordinators.groups.classic.test_member_decisions import SESSION_MS, Bench
 from tests.support.proportion import examples
 from tests.support.virtual_time import run
 

@@ -68,8 +68,8 @@ class GroupMember:
 class Membership:
     """The members of a group, and the rebalance in progress.
 
-    The membership of a group is never changed in place: a decision changes a copy (``membership_change.py``), which
-    then replaces it. Copies share their collections, so the collections are replaced, too, instead of changed.
+    The membership of a group is never changed in place: a decision changes a copy (``rebalance.py``), which then
+    replaces it. Copies share their collections, so the collections are replaced, too, instead of changed.
     """
 
     state: GroupState = GroupState.EMPTY

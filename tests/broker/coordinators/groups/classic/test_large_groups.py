@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from parley.broker.coordinators.groups.classic.membership import GroupMember, GroupState, Membership
+from parley.broker.coordinators.groups.classic.rebalance import rebalance_timed_out, session, sync_timed_out
 from parley.broker.coordinators.groups.group_records import decode_generation, group_record, restored
-from parley.broker.coordinators.groups.membership import GroupMember, GroupState, Membership
-from parley.broker.coordinators.groups.membership_change import rebalance_timed_out, session, sync_timed_out
 from tests.broker.coordinators.groups.grouped import empty_shard
 
 MEMBERS = 200

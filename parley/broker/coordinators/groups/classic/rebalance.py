@@ -15,16 +15,16 @@ from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
 
 from parley.broker.coordinators.decision import Decision, Held, KeyValue, Timer
-from parley.broker.coordinators.groups.group_records import group_record
-from parley.broker.coordinators.groups.group_shard import GroupShard, Note
-from parley.broker.coordinators.groups.membership import GroupMember, GroupState
-from parley.broker.coordinators.groups.responses import (
+from parley.broker.coordinators.groups.classic.membership import GroupMember, GroupState
+from parley.broker.coordinators.groups.classic.responses import (
     code_for_members,
     join_error,
     join_response,
     sync_error,
     sync_response,
 )
+from parley.broker.coordinators.groups.group_records import group_record
+from parley.broker.coordinators.groups.group_shard import GroupShard, Note
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 

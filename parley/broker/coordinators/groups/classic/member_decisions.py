@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from parley.broker.coordinators.decision import Decision
+from parley.broker.coordinators.groups.classic.membership import GroupMember, GroupState, Membership, Protocols
+from parley.broker.coordinators.groups.classic.rebalance import MembershipChange, session
+from parley.broker.coordinators.groups.classic.responses import join_error, join_response, sync_response
 from parley.broker.coordinators.groups.group_shard import GroupShard
-from parley.broker.coordinators.groups.membership import GroupMember, GroupState, Membership, Protocols
-from parley.broker.coordinators.groups.membership_change import MembershipChange, session
-from parley.broker.coordinators.groups.responses import join_error, join_response, sync_response
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import (
     HeartbeatRequest,

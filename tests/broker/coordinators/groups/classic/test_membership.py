@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from parley.broker.coordinators.groups.membership import ENTERED_FROM, GroupMember, GroupState, Membership
+from parley.broker.coordinators.groups.classic.membership import ENTERED_FROM, GroupMember, GroupState, Membership
 from parley.broker.runtime.states import IllegalStep
 
 

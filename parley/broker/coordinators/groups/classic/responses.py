@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.broker.coordinators.groups.membership import GroupMember, Membership
+from parley.broker.coordinators.groups.classic.membership import GroupMember, Membership
 from parley.broker.coordinators.runtime import NotCommittedInTime
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
