@@ -96,7 +96,7 @@ def test_an_id_that_no_broker_can_have_allocated_does_not_use_up_the_ids(tmp_pat
 async def test_a_counter_above_all_ids_is_refused_and_not_noted(backend: Backend, tmp_path: Path) -> None:
     store = KeyValue(backend, Random(1))
     await store.put(PRODUCER_IDS, b"%d" % (ID_MAX + 1 - BLOCK))
-    with pytest.raises(KafkaError, match="set it to one more than") as refused:
+    with pytest.raises(KafkaError, match="Set it to one more than") as refused:
         await ProducerIds(lambda: store, epochs(tmp_path)).take()
     assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert read_known_epochs([tmp_path]) == KnownEpochs()

@@ -159,29 +159,30 @@ _COORDINATORS: Final = Section(
     (
         Line(
             "coordinator cannot read a partition: its clients wait until it can",
-            "The disk, or a damaged partition of an internal topic; `error` says which. It is read again after "
+            "A disk failed, or a partition of an internal topic is damaged; see `error`. The coordinator retries after "
             "growing pauses.",
             "Repair the disk, or heal the [damage](damage.md). With a traceback: please report it.",
         ),
         Line(
             "coordinator reloads a partition: its state may differ from the log",
-            "A write failed; `error` says why. Clients get NOT_COORDINATOR and try again.",
-            "Nothing, if it happens once: often too few replicas are in sync. Else look at the disk.",
+            "A write failed; see `error`. Clients get NOT_COORDINATOR and retry.",
+            "Nothing, if it happens once: often too few replicas are in sync. Otherwise check the disk.",
         ),
         Line(
             "coordinator skipped records that it cannot decode",
-            "A client wrote other records into an internal topic, or they are damaged; `first` names the first one.",
-            "Forbid clients to write to internal topics. ([authorization](authorization.md))",
+            "A client wrote other records into an internal topic, or records are damaged; see `first` for the first "
+            "one.",
+            "Do not allow clients to write to internal topics. ([authorization](authorization.md))",
         ),
         Line(
             "a client wrote to a coordinator's partition: these records take effect at the next load",
             "A client with the client id `__admin_client` produced to an internal topic. As in Apache Kafka, the "
-            "coordinator does not see the records before it reads the partition again.",
-            "Nothing, if you meant it.",
+            "coordinator does not see the records until it loads the partition again.",
+            "Nothing, if it was intended.",
         ),
         Line(
             "a coordinator's turn failed",
-            "One group or transaction does not go on; its clients try again.",
+            "The coordinator loads its partition again. Clients get NOT_COORDINATOR and retry.",
             DEFECT,
         ),
         Line(
@@ -191,17 +192,17 @@ _COORDINATORS: Final = Section(
         ),
         Line(
             "a coordinator could not apply its own record",
-            "The coordinator reads its partition again.",
+            "The coordinator loads its partition again.",
             DEFECT,
         ),
         Line(
             "a coordinator could not apply its own marker",
-            "The coordinator reads its partition again.",
+            "The coordinator loads its partition again.",
             DEFECT,
         ),
         Line(
             "a coordinator's effect failed",
-            "What was to follow a decision did not happen.",
+            "A decision was stored, but work that follows it, such as writing markers, was not started.",
             DEFECT,
         ),
     ),
@@ -212,42 +213,43 @@ _GROUPS: Final = Section(
     (
         Line(
             "a regular expression cannot be matched",
-            "For the `error`, of the consumer group `group`: it is invalid under the limits of this version and "
-            "matches nothing, or its topics do not fit in a record of `__consumer_offsets`, and it keeps those "
-            "that it had.",
+            "An expression of the consumer group `group` is invalid under the limits of this version and matches "
+            "nothing, or its topics do not fit in a record of `__consumer_offsets` and it keeps its previous topics; "
+            "see `error`.",
             "Use another expression, or raise `max.message.bytes` of that topic.",
         ),
         Line(
             "regular expressions could not be matched",
-            "For the `error`, of the consumer group `group`: its members keep what they have. The group tries "
-            "again when a member sends a heartbeat.",
+            "The members of the consumer group `group` keep their partitions; see `error`. The group retries when a "
+            "member sends a heartbeat.",
             "Nothing, if it is rare.",
         ),
         Line(
             "a target assignment could not be decided",
-            "For the `error`: the members of the group keep what they have. An assignor of another package may "
-            "have failed.",
-            "Mend the assignor. The group tries again when a member sends a heartbeat.",
+            "The members of the group keep their partitions; see `error`. An assignor from another package may have "
+            "failed.",
+            "Fix the assignor. The group retries when a member sends a heartbeat.",
         ),
         Line(
             "group is too large to become a classic group",
-            "Its description does not fit in a record of `__consumer_offsets`; it stays a consumer group.",
+            "The members of the group do not fit in one record of `__consumer_offsets`. It stays a consumer group.",
             "Raise `max.message.bytes` of that topic, or let the members of the new protocol leave.",
         ),
         Line(
             "expired offsets could not be removed",
-            "For the `error`, of the group `group`; it is tried again.",
+            "The offsets of the group `group` stay; see `error`. The coordinator retries later.",
             "Nothing, if it is rare: too few replicas of `__consumer_offsets` were in sync.",
         ),
         Line(
             "offsets of a deleted topic remain",
-            "For the `error`, of the group `group`. They expire like others.",
+            "The offsets of the group `group` could not be removed; see `error`. They expire like other offsets.",
             "Nothing, or `parley groups --delete-offsets`.",
         ),
         Line(
             "internal topics of a streams application cannot be created",
-            "For the `error` in the line. The application waits.",
-            "Allow its user to create topics, or create them by hand. More replicas than brokers: lower the factor.",
+            "The application waits; see `reason`.",
+            "Allow its user to create topics, or create them manually. If there are fewer brokers than replicas, lower "
+            "the replication factor.",
         ),
     ),
 )
@@ -257,34 +259,34 @@ _SHARE: Final = Section(
     (
         Line(
             "share partitions could not be initialized",
-            "For the `error`; the group tries again.",
+            "See `error`. The group retries.",
             "Nothing, if it is rare: too few replicas of `__share_group_state` were in sync.",
         ),
         Line(
             "the initialization of share partitions could not be recorded",
-            "Another coordinator of the group begins again.",
+            "The next coordinator of the group starts again.",
             NOTHING,
         ),
         Line(
             "share groups still contain a deleted topic",
-            "For the `error`; the coordinator that loads the group next forgets it.",
+            "See `error`. The next coordinator that loads the group removes the topic.",
             NOTHING,
         ),
         Line(
             "share partitions of a deleted topic remain",
-            "For the `error`; they cost a little memory.",
+            "See `error`. They take a little memory.",
             NOTHING,
         ),
         Line(
             "share state is ahead of the log",
-            "The log has lost records that the share group had acknowledged, in an unclean election or a crash. "
-            "The records in their place are delivered.",
+            "In an unclean election or a crash, the log has lost records that the share group had acknowledged. "
+            "Records that get their offsets will be delivered.",
             "See the line about the election.",
         ),
         Line(
             "share state could not be stored",
-            "For the `error`; acknowledgements fail, and their records are delivered again.",
-            "Nothing, if it is rare: the leader, or the coordinator, has changed.",
+            "See `error`. Acknowledgements fail, and their records are delivered again.",
+            "Nothing, if it is rare: the leader or the coordinator has changed.",
         ),
     ),
 )
@@ -294,30 +296,28 @@ _TRANSACTIONS: Final = Section(
     (
         Line(
             "cannot abort timed-out transactions: raise max.message.bytes of __transaction_state",
-            "The `transactional_id` and as many as `transactions` says do not fit in a record. They stay open, "
-            "and block readers of committed records.",
+            "The aborts of `transactions` transactions, the first one of `transactional_id`, do not fit in a record. "
+            "The transactions stay open, and block readers of committed records.",
             "Raise `max.message.bytes` of `__transaction_state`.",
         ),
         Line(
             "a partition rejects markers of this coordinator: a newer coordinator has written to it",
-            "This broker is the coordinator of the `transactional_id` no more. The other one completes the "
-            "transaction.",
+            "This broker no longer coordinates the `transactional_id`. The new coordinator completes the transaction.",
             NOTHING,
         ),
         Line(
             "a transaction coordinator cannot be asked about partitions",
-            "The leader of a partition cannot verify that a transaction has begun, for the `error`; the producer "
-            "tries again.",
-            "Look at the `broker`, if it lasts.",
+            "The leader of a partition cannot verify that a transaction has begun; see `error`. The producer retries.",
+            "If it continues, check the `broker`.",
         ),
         Line(
             "writing markers failed",
-            "A transaction is completed later; it is tried again.",
+            "The markers are sent again, so transactions complete later.",
             DEFECT,
         ),
         Line(
             "completing a transaction failed",
-            "A transaction stays open; it is tried again.",
+            "The coordinator retries, so the transaction completes later.",
             DEFECT,
         ),
     ),

@@ -143,4 +143,4 @@ def test_a_generation_without_a_successor_is_skipped() -> None:
     for generation in (-1, GENERATION_MAX):
         replay = Replay()
         replay.apply(*group_record("g", Membership(generation=generation)))
-        assert (replay.groups(), replay.skipped) == ([], [f"generation {generation}"])
+        assert (replay.groups(), replay.skipped) == ([], [f"invalid generation {generation}"])
