@@ -121,6 +121,7 @@ def test_the_source_distribution_works_without_a_compiler(source: Installed, pro
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_spark_finds_its_source_beside_modules_of_any_name(wheel: Installed, project: Path) -> None:
     (project / "program.py").write_text(SPARK)
     wheel.run(project, "program.py", small_spark())

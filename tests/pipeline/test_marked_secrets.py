@@ -7,12 +7,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from parley import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -51,7 +55,9 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-def test_spark_shows_no_secret(broker: Broker, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def options(broker: Broker) -> dict[str, dict[str, str]]:
+    """The options with the right password, and with a wrong one. The topics exist, and one has records."""
     addresses = {each.listener: f"127.0.0.1:{each.port}" for each in broker.server.endpoints}
     admin = AdminClient({"bootstrap.servers": addresses["PLAINTEXT"]})
     for topic, created in admin.create_topics([NewTopic("secrets-in", 2), NewTopic("secrets-out", 2)]).items():
@@ -67,20 +73,36 @@ def test_spark_shows_no_secret(broker: Broker, tmp_path: Path) -> None:
         "kafka.sasl.mechanism": "PLAIN",
         **UNUSED,
     }
-    options = {
-        "right": {**base, "kafka.sasl.jaas.config": jaas(f"{MARK}right")},
-        "wrong": {**base, "kafka.sasl.jaas.config": jaas(f"{MARK}wrong")},
-    }
-    job = tmp_path / "job"
-    job.mkdir()
-    with (job / "log").open("w") as log:
-        command = [sys.executable, "-m", "tests.pipeline.marked_secrets", str(job)]
-        done = subprocess.run(command, input=json.dumps(options), text=True, stdout=log, stderr=log, check=False)
-    assert done.returncode == 0, (job / "log").read_text()[-4000:]
+    return {password: {**base, "kafka.sasl.jaas.config": jaas(f"{MARK}{password}")} for password in ("right", "wrong")}
+
+
+def check_no_secret(job: Path, *names: str) -> None:
+    """Check that no file of the job has a marked secret, and that it has written the files and folders ``names``."""
     leaks: dict[str, list[str]] = {}
     for file in filter(Path.is_file, job.rglob("*")):
         lines = file.read_bytes().decode(errors="replace").splitlines()
         if found := [line[max(0, line.index(MARK) - 200) :][:400] for line in lines if MARK in line]:
             leaks[str(file.relative_to(job))] = found[:3]
     assert leaks == {}
-    assert {"events", "shown", "log", "checkpoint"} <= {each.name for each in job.iterdir()}
+    assert set(names) <= {each.name for each in job.iterdir()}
+
+
+def test_plans_errors_and_checkpoints_show_no_secret(
+    options: dict[str, dict[str, str]], spark: SparkSession, tmp_path: Path
+) -> None:
+    from tests.pipeline.marked_secrets import Shown, fail, use
+
+    shown = Shown(tmp_path / "shown")
+    use(spark, shown, options["right"], tmp_path)
+    fail(spark, shown, options["wrong"], tmp_path)
+    check_no_secret(tmp_path, "shown", "checkpoint")
+
+
+@pytest.mark.soak
+def test_spark_shows_no_secret(options: dict[str, dict[str, str]], tmp_path: Path) -> None:
+    """In logs, the event log, the UI and the REST API, too, of a Spark that logs everything."""
+    with (tmp_path / "log").open("w") as log:
+        command = [sys.executable, "-m", "tests.pipeline.marked_secrets", str(tmp_path)]
+        done = subprocess.run(command, input=json.dumps(options), text=True, stdout=log, stderr=log, check=False)
+    assert done.returncode == 0, (tmp_path / "log").read_text()[-4000:]
+    check_no_secret(tmp_path, "events", "shown", "log", "checkpoint")

@@ -110,6 +110,7 @@ def test_progress_tells_how_far_a_query_is_behind(
     assert lags == [Lag(query.id, number, {place: left}) for number, left in ((0, 10), (1, 0))]
 
 
+@pytest.mark.soak
 def test_a_session_of_spark_connect(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     """A client in a process of its own; PySpark starts the server beside it, from its own jar."""
     bootstrap = kafka_broker.bootstrap_servers
@@ -120,7 +121,7 @@ def test_a_session_of_spark_connect(kafka_broker: KafkaBroker, tmp_path: Path) -
 
 
 def test_a_declarative_pipeline(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
-    """The pipeline of docs/pipeline.md."""
+    """The pipeline of docs/pipeline.md, which is a session of Spark Connect, too."""
     page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
     program = re.findall(r"^```python\n(# transformations/orders.py\n.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]
     (tmp_path / "transformations").mkdir()

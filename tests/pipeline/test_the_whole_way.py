@@ -9,7 +9,7 @@ import pytest
 from parley.tools.pipeline_demo import _from_log, main
 from tests.support.java_archives import small_spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 
 def test_the_whole_way_with_a_kill(

@@ -79,15 +79,23 @@ def _run_kafka_4(option: str) -> None:
         Kafka4(Path(folder), java_option=option).stop()
 
 
+def _run_kafka_3(option: str) -> None:
+    from tests.support.kafka import kafka_39_zk
+
+    with tempfile.TemporaryDirectory() as folder, kafka_39_zk(Path(folder), java_option=option) as kafka:
+        kafka.stop()
+
+
 def _run_spark(option: str) -> None:
     program = _SPARK.format(options=" ".join([*SMALL, option]))
     subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL, check=True)
 
 
 def main() -> None:
-    from tests.support.kafka import KAFKA_4
+    from tests.support.kafka import KAFKA_3, KAFKA_4
 
     _make(ROOT / ".cache" / f"kafka-{KAFKA_4}" / "libs", _run_kafka_4)
+    _make(ROOT / ".cache" / f"kafka-{KAFKA_3}" / "libs", _run_kafka_3)
     jars = _spark_jars()
     if jars is not None:
         _make(jars, _run_spark)

@@ -209,8 +209,10 @@ class KafkaWithZooKeeper:
     The broker can be stopped and started again on the same data, while ZooKeeper keeps what the cluster is.
     """
 
-    def __init__(self, directory: Path, port: int, overrides: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, port: int, overrides: Mapping[str, str], *, java_option: str = "") -> None:
+        """``java_option`` is one more option of the broker's JVM."""
         self.directory = directory
+        self._java_options = [java_option] if java_option else []
         self.log_dir = directory / "logs"
         self.bootstrap_servers = f"127.0.0.1:{port}"
         directory.mkdir(parents=True, exist_ok=True)
@@ -261,8 +263,8 @@ class KafkaWithZooKeeper:
 
     def start(self) -> None:
         """Start the broker and wait until it serves. Raises ``JavaFailed``."""
-        command = java_command("kafka.Kafka", str(self._properties), version=KAFKA_3)
-        self._broker = JavaServer(command, cwd=self.directory)
+        java, *words = java_command("kafka.Kafka", str(self._properties), version=KAFKA_3)
+        self._broker = JavaServer([java, *self._java_options, *words], cwd=self.directory)
         self._broker.wait_for("[KafkaServer id=1] started")
         # It says so before it knows its controller, without which admin clients wait for their next refresh.
         while _controller_of(self.bootstrap_servers) < 0:
@@ -294,20 +296,15 @@ class KafkaWithZooKeeper:
         self._zookeeper.kill()
 
 
-def start_kafka_39_zk(
-    directory: Path, port: int | None = None, overrides: Mapping[str, str] | None = None
-) -> KafkaWithZooKeeper:
-    """Start Apache Kafka 3.9 in ZooKeeper mode on the loopback address and wait until it serves.
-
-    The caller closes it. Raises ``MissingPeer``, ``JavaFailed``.
-    """
-    return KafkaWithZooKeeper(directory, free_port() if port is None else port, overrides or {})
-
-
 @contextmanager
-def kafka_39_zk(directory: Path, overrides: Mapping[str, str] | None = None) -> Iterator[KafkaWithZooKeeper]:
-    """As ``start_kafka_39_zk``; closed at the end."""
-    kafka = start_kafka_39_zk(directory, overrides=overrides)
+def kafka_39_zk(
+    directory: Path, overrides: Mapping[str, str] | None = None, *, java_option: str = ""
+) -> Iterator[KafkaWithZooKeeper]:
+    """Apache Kafka 3.9 in ZooKeeper mode on the loopback address; it serves, and is closed at the end.
+
+    ``java_option`` is one more option of the broker's JVM. Raises ``MissingPeer``, ``JavaFailed``.
+    """
+    kafka = KafkaWithZooKeeper(directory, free_port(), overrides or {}, java_option=java_option)
     try:
         yield kafka
     finally:
@@ -315,7 +312,7 @@ def kafka_39_zk(directory: Path, overrides: Mapping[str, str] | None = None) -> 
 
 
 class Kafka4:
-    """One node of Apache Kafka 4 below ``directory``, with its data in ``log_dir``. Raises as `start_kafka_39_zk`."""
+    """One node of Apache Kafka 4 below ``directory``, with its data in ``log_dir``. Raises as ``kafka_39_zk``."""
 
     def __init__(
         self,

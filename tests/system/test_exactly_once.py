@@ -154,7 +154,8 @@ def copier(cluster: ClusterOfProcesses, folder: Path, source: str, target: str, 
     return Program(folder, COPIER, *itertools.chain(*words.items()), *flags)
 
 
-@pytest.mark.parametrize(("hops", "count"), [(1, 1000), pytest.param(2, 2000, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize(("hops", "count"), [(1, 1000), (2, 2000)])
 def test_copiers_in_a_chain(
     cluster: ClusterOfProcesses, new_name: Callable[..., str], tmp_path: Path, hops: int, count: int
 ) -> None:

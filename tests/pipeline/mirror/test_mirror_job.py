@@ -1,4 +1,4 @@
-"""``parley mirror`` on Spark, as a user runs it, killed in the middle."""
+"""``parley mirror`` on Spark, as a user runs it, killed in the middle. The Spark of all tests continues."""
 
 from __future__ import annotations
 
@@ -6,26 +6,34 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.mirror.clusters import as_rows, create, produce, read, rows
+from parley.pipeline.mirror.job import run
+from parley.pipeline.mirror.settings import from_mm2
+from tests.pipeline.mirror.clusters import as_rows, create, produce, properties, read, rows
 from tests.support.java_archives import small_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 RECORDS = 20_000
 
 
-def command(a: str, b: str, *more: str) -> list[str]:
+def command(a: str, b: str) -> list[str]:
     settings = ("spark.driver.memory=1g", "spark.ui.enabled=false", f"spark.driver.extraJavaOptions={small_spark()}")
     spark = ("--master", "local[2,4]", *(word for one in settings for word in ("--conf", one)))
-    clusters = ("--source", a, "--target", b, "--source-alias", "A", "--topics", "orders")
-    return [sys.executable, "-m", "parley", "mirror", *clusters, *spark, *more]
+    clusters = ("--source", a, "--target", b, "--source-alias", "A", "--target-alias", "B", "--topics", "orders")
+    return [sys.executable, "-m", "parley", "mirror", *clusters, *spark]
 
 
-def test_killed_in_the_middle_it_copies_every_row_once(a: str, b: str, tmp_path: Path) -> None:
+def test_killed_in_the_middle_it_copies_every_row_once(a: str, b: str, spark: SparkSession, tmp_path: Path) -> None:
     create(a, "orders", 2)
     for partition in range(2):
         produce(a, "orders", rows(RECORDS), partition)
@@ -42,7 +50,14 @@ def test_killed_in_the_middle_it_copies_every_row_once(a: str, b: str, tmp_path:
         running.wait()
     for partition in range(2):
         produce(a, "orders", rows(1000, 2 * RECORDS), partition)
-    done = subprocess.run(command(a, b, "--once"), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    settings = from_mm2(properties(a, b, topics="orders"))
+    run(
+        spark,
+        settings,
+        now_ms=lambda: int(time.time() * 1000),
+        over=threading.Event(),
+        tell=lambda _: None,
+        once=True,
+    )
     for partition in range(2):
         assert as_rows(read(b, "A.orders", partition)) == rows(2 * RECORDS + 1000)

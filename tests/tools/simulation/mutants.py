@@ -386,27 +386,18 @@ class Mutant:
     """True if there is a streams group, too."""
     invariant: str = ""
     """The invariant that must be violated; empty: any."""
-    is_long: bool = False
-    """True if it takes seconds to find the bug, and another mutant violates the same invariant."""
 
     @property
-    def finding(self) -> tuple[object, ...]:
-        """Equal if two bugs violate the same invariant of the same clients. If any invariant will do: if the same kinds
-        of faults reveal them."""
-        clients = (self.compacts, self.transactions, self.groups, self.consumer_groups, self.share_groups)
-        return self.invariant, clients, self.streams_groups, None if self.invariant else (self.faults, self.kinds)
+    def clients(self) -> tuple[bool, ...]:
+        """The kinds of clients that reveal it, beside producers and readers."""
+        groups = (self.groups, self.consumer_groups, self.share_groups, self.streams_groups)
+        return self.compacts, self.transactions, *groups
 
 
 def no_faults(broker: int) -> list[Fault]:
     """The bug shows without any fault."""
     return []
 
-
-SHARE_SOAKS = (share.forget_deliveries, share.confirm_unstored, share.send_other_records)
-"""The mutants of share groups that need not be found each time: others violate the same invariants."""
-
-STREAMS_SOAKS = (reply_early, streams.revoke_at_once, streams.never_hand_over, streams.assign_no_copies)
-"""The mutants of streams groups that need not be found each time: others violate the same invariants."""
 
 MUTANTS = (
     Mutant(acknowledge_early, range(1, 40)),
@@ -416,10 +407,10 @@ MUTANTS = (
     Mutant(join_early, range(7, 50)),
     Mutant(forget_refusals, range(40, 92), late_leaders),
     Mutant(trust_restarted_brokers, range(1, 40), kinds=(Kind.LOSE_DISK,)),
-    Mutant(trust_restarted_brokers, range(1, 40), kinds=(Kind.EXCHANGE_DISKS,), is_long=True),
+    Mutant(trust_restarted_brokers, range(1, 40), kinds=(Kind.EXCHANGE_DISKS,)),
     Mutant(accept_any_directory, range(1, 10), kinds=(Kind.MISPLACE_DISKS,), invariant="OwnDisk"),
     Mutant(serve_unverified, range(16, 46), altered_after_a_clean_stop),
-    Mutant(believe_any_epoch, range(2, 30), altered_after_kills, invariant="ReplicasAgree", is_long=True),
+    Mutant(believe_any_epoch, range(2, 30), altered_after_kills, invariant="ReplicasAgree"),
     Mutant(forget_epochs, range(1, 30), lost_checkpoints),
     Mutant(trust_restored_store, range(1, 10), restored_store),
     Mutant(leave_names_unsynced, range(1, 60), power_cuts),
@@ -427,7 +418,7 @@ MUTANTS = (
     Mutant(forget_removed_tombstones, range(7, 40), long_absence, compacts=True, invariant="LastValuePerKey"),
     Mutant(close_gaps, range(1, 20), compacts=True, invariant="OffsetsNeverChange"),
     Mutant(tear_transactions, range(1, 10), no_faults, transactions=True, invariant="AtomicVisibility"),
-    Mutant(reply_early, range(2, 40), without_followers, transactions=True, is_long=True),
+    Mutant(reply_early, range(2, 40), without_followers, transactions=True),
     Mutant(name_no_aborted, range(1, 10), no_faults, transactions=True, invariant="NoAbortedRead"),
     Mutant(ignore_open_transactions, range(1, 10), no_faults, transactions=True, invariant="NoAbortedRead"),
     Mutant(fence_nobody, range(1, 10), no_faults, transactions=True, invariant="FencedZombie"),
@@ -436,7 +427,7 @@ MUTANTS = (
     Mutant(accept_outdated_commits, range(7, 46), no_faults, groups=True, invariant="OneOwner"),
     Mutant(assign_too_early, range(2, 22), no_faults, groups=True, invariant="AssignmentOfLeader"),
     Mutant(let_members_wait, range(1, 20), no_faults, groups=True, invariant="GroupProgress"),
-    Mutant(keep_dead_members, range(11, 51), no_faults, groups=True, invariant="GroupProgress", is_long=True),
+    Mutant(keep_dead_members, range(11, 51), no_faults, groups=True, invariant="GroupProgress"),
     Mutant(ignore_heartbeats, range(1, 20), no_faults, groups=True, invariant="GroupProgress"),
     Mutant(reply_early, range(2, 40), without_followers, groups=True, invariant="OneOwner"),
     Mutant(replace_unstored, range(1, 20), no_faults, groups=True, invariant="ReplayEqualsLive"),
@@ -447,7 +438,6 @@ MUTANTS = (
             no_faults,
             consumer_groups=True,
             invariant=invariant,
-            is_long=mutate is consumer.never_hand_over,
         )
         for mutate, first, invariant in (
             (consumer.assign_what_others_have, 1, "OneOwner"),
@@ -466,7 +456,6 @@ MUTANTS = (
             faults,
             share_groups=True,
             invariant=invariant,
-            is_long=mutate in SHARE_SOAKS,
         )
         for mutate, faults, first, invariant in (
             (share.end_locks_early, no_faults, 2, "AcquiredByOne"),
@@ -480,7 +469,7 @@ MUTANTS = (
         )
     ),
     *(
-        Mutant(mutate, range(1, 41), faults, streams_groups=True, invariant=invariant, is_long=mutate in STREAMS_SOAKS)
+        Mutant(mutate, range(1, 41), faults, streams_groups=True, invariant=invariant)
         for mutate, faults, invariant in (
             (streams.ignore_owners, no_faults, "OneOwner"),
             (streams.revoke_at_once, no_faults, "OneOwner"),
@@ -522,6 +511,5 @@ def hunt(mutant: Mutant) -> Outcome | None:
 
 
 def runs_in_soak(mutant: Mutant) -> bool:
-    """True if only ``make soak`` hunts it: it takes long, or ``make test`` hunts another that the same check finds."""
-    quick = (each for each in MUTANTS if each.finding == mutant.finding and not each.is_long)
-    return mutant is not next(quick, None)
+    """True if only ``make soak`` hunts it: ``make test`` hunts one bug of each kind of client."""
+    return mutant is not next(each for each in MUTANTS if each.clients == mutant.clients)

@@ -69,7 +69,7 @@ def test_a_broker_is_killed_stopped_crashed_and_shut_down() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("last", [1, 2, 3])
+@pytest.mark.parametrize("last", [1, *(pytest.param(each, marks=pytest.mark.soak) for each in (2, 3))])
 def test_leader_epochs_in_which_nothing_was_written_are_not_used_again_after_the_store_was_restored(last: int) -> None:
     """A consumer that has seen them refuses metadata with lower ones (KIP-320). All processes were killed since, and
     ``last`` starts after the others have recovered what they can."""
