@@ -92,14 +92,18 @@ def unwritten(
     return LoadedLog(segments, 0, 0, 0, producers, epochs, appended_epochs, (), None, False, is_written=False)
 
 
-def with_log_start(known: LastKnown, epochs: LeaderEpochCache, appended_epochs: AppendedEpochs) -> LastKnown:
-    """Take the log start from the leader epochs if no checkpoint has it yet, as when a young broker is killed.
+def with_log_start(
+    known: LastKnown, directory: Path, epochs: LeaderEpochCache, appended_epochs: AppendedEpochs
+) -> LastKnown:
+    """Take the log start from the leader epochs if no checkpoint has it, and if they begin before the first segment.
 
-    Retention writes the checkpoint before it removes files. So without one, the log begins where its first epoch began.
+    A broker that is killed soon after it began has no checkpoint. Retention writes the checkpoint before it removes
+    files. So without one, first segments that the epochs know were not removed by retention.
     """
+    bases = _bases(directory)
     starts = [entries[0].start_offset for entries in (epochs.entries, appended_epochs.runs) if entries]
     is_parleys = known.highest_leader_epoch != NO_EPOCH  # Apache Kafka has no checkpoint of most log starts
-    if known.knows_log_start or not is_parleys or not starts:
+    if known.knows_log_start or not is_parleys or not bases or not starts or min(starts) >= bases[0]:
         return known
     return replace(known, log_start_offset=min(starts), knows_log_start=True)
 
@@ -119,7 +123,7 @@ def load(
     ``OSError``.
     """
     deleted = settle(directory)
-    known = with_log_start(known, epochs, appended_epochs)
+    known = with_log_start(known, directory, epochs, appended_epochs)
     loader = _Loader(directory, config, known, producers, epochs, appended_epochs, now_ms)
     if not deleted:
         loader.remove_what_follows_nothing()

@@ -18,7 +18,7 @@ from parley.protocol.records.batch_header import headers
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.record import Record
 from parley.storage.damage.appended_epochs import APPENDED_EPOCHS
-from parley.storage.leader_epoch_cache import LeaderEpochCache
+from parley.storage.leader_epoch_cache import CHECKPOINT, LeaderEpochCache
 from parley.storage.log import Log, Origin
 from parley.storage.log_config import LogConfig
 from parley.storage.segment import Segment
@@ -423,6 +423,17 @@ class TestDamage:
             path.unlink(missing_ok=True)
         log = open_log(tmp_path, same_boot=True, highest_leader_epoch=0)
         assert (log.log_start_offset, ranges(log)) == (0, [(0, first - 1)])
+
+    def test_epochs_that_begin_behind_the_first_segment_do_not_move_the_log_start(self, tmp_path: Path) -> None:
+        """All checkpoints were lost, and the epochs of the last segment were learned again."""
+        log = open_log(tmp_path)
+        values = fill(log, 50)
+        fill(log, 50, epoch=3)
+        log.release()
+        (tmp_path / CHECKPOINT).write_text("0\n1\n3 50\n")
+        (tmp_path / APPENDED_EPOCHS).unlink()
+        log = open_log(tmp_path, same_boot=True, highest_leader_epoch=3)
+        assert (log.log_start_offset, values_of(log)[0]) == (0, values[0])
 
     def test_apache_kafka_has_no_checkpoint_of_most_log_starts(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)
