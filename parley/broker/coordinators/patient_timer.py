@@ -1,6 +1,6 @@
 """Timers that do not penalize clients for a busy event loop.
 
-While the event loop is busy, clients' requests wait in the sockets while the timers of these clients run out. So a
+When the event loop is busy, requests wait in the sockets, and the timers of the clients that sent them run out. So a
 timer that fires late is postponed by the same delay: the requests that have already arrived are handled first.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 LATE_S: Final = 0.1
-"""The delay from which on a timer counts as late, in seconds. Smaller delays are normal."""
+"""The delay beyond which a timer counts as late, in seconds. Smaller delays are normal."""
 GRACE_MAX_S: Final = 10.0
 """The maximum time by which a timer is postponed at a time, in seconds, however late the loop was."""
 EARLY_S: Final = 0.001

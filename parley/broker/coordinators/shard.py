@@ -60,7 +60,7 @@ _UNAVAILABLE: Final = {
 
 
 class NotCommittedInTime(KafkaError):
-    """The in-sync replicas did not store the records in time. They may still do so: the state contains the records."""
+    """The in-sync replicas did not store the records in time. They may still do so, and the state keeps the records."""
 
     def __init__(self) -> None:
         super().__init__(

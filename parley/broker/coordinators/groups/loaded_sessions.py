@@ -1,4 +1,4 @@
-"""The timers of a loaded group: the session of every member starts over."""
+"""The timers of a loaded group, which restart the session of every member."""
 
 from __future__ import annotations
 

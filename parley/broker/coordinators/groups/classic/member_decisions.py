@@ -26,10 +26,10 @@ from parley.protocol.messages.groups import (
 )
 
 KNOWN_MEMBER_REQUIRED_SINCE: Final = 4
-"""The version of JoinGroup from which on a new member first gets its id and then joins with it (KIP-394)."""
+"""The first version of JoinGroup in which a new member gets its id before it joins (KIP-394)."""
 
 SKIPS_ASSIGNMENT_SINCE: Final = 9
-"""The version of JoinGroup from which on a response can tell the leader to keep the assignment (KIP-814)."""
+"""The first version of JoinGroup whose response can tell the leader to keep the assignment (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def _join_known(request: JoinGroupRequest, shard: GroupShard, now_ms: int) -> De
 def _replace_static(
     request: JoinGroupRequest, joiner: Joiner, shard: GroupShard, now_ms: int
 ) -> Decision[JoinGroupResponse]:
-    """Replace a static member's previous incarnation by the restarted one, which keeps its assignment."""
+    """Replace a static member's previous incarnation with the restarted one, which keeps its assignment."""
     change = MembershipChange(shard, request.group_id, now_ms)
     membership = change.membership
     old_id = membership.static_ids[request.group_instance_id or ""]

@@ -142,7 +142,7 @@ class Membership:
             self.leader_id = next(iter(self.members), None)
 
     def put_in_place(self, member: GroupMember, old_id: str) -> None:
-        """Replace a static member's previous incarnation by the restarted one (KIP-345), which keeps its role and
+        """Replace a static member's previous incarnation with the restarted one (KIP-345), which keeps its role and
         assignment."""
         leads = self.leader_id == old_id
         self.remove([self.members[old_id]])

@@ -49,7 +49,7 @@ REMEMBERED_IDS_MAX: Final = 256
 
 
 def session(group_id: str, member: GroupMember) -> Mapping[Hashable, Timer]:
-    """Return the timer that starts a member's session over."""
+    """Return the timer that restarts a member's session."""
     return _session(group_id, member.member_id, member.session_timeout_ms)
 
 
@@ -142,7 +142,7 @@ class MembershipChange:
     # --- Members ---
 
     def keep_alive(self, member: GroupMember) -> None:
-        """Start the member's session over."""
+        """Restart the member's session."""
         self._timers.update(session(self._group_id, member))
 
     def give_id(self, member_id: str, session_timeout_ms: int) -> None:
@@ -168,7 +168,7 @@ class MembershipChange:
         self.rebalance(f"member {member.member_id} joins")
 
     def replace_static(self, member: GroupMember, old_id: str) -> None:
-        """Replace a static member's previous incarnation, which is fenced, by the restarted one.
+        """Replace a static member's previous incarnation, which is fenced, with the restarted one.
 
         The member stays in the group until its session expires, even if no request of it is waiting.
         """

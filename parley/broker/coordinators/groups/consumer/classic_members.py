@@ -51,7 +51,7 @@ from parley.protocol.messages.groups import (
 from parley.protocol.messages.stored import ConsumerProtocolSubscription
 
 KNOWN_MEMBER_REQUIRED_SINCE = 4
-"""The version of JoinGroup from which on a new member first gets its id and then joins with it (KIP-394)."""
+"""The first version of JoinGroup in which a new member gets its id before it joins (KIP-394)."""
 
 
 # --- JoinGroup ---

@@ -171,7 +171,7 @@ class GroupChange:
             self.timers[kind, self.group_id, member.member_id] = None
 
     def replace_static(self, old: Member, new_id: str) -> Member:
-        """Replace a static member's previous incarnation by the restarted one, which keeps its partitions and
+        """Replace a static member's previous incarnation with the restarted one, which keeps its partitions and
         target."""
         target = self.group.targets.get(old.member_id, {})
         self.remove(old)

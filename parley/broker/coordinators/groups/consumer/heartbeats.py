@@ -269,7 +269,7 @@ def _details(request: ConsumerGroupHeartbeatRequest, context: RequestContext, be
 def _reconciled(
     request: ConsumerGroupHeartbeatRequest, member: Member, subscription_changed: bool, change: GroupChange
 ) -> Member:
-    """Step 3: move the member toward its target assignment. Its rebalance timeout starts over only if its progress has
+    """Step 3: move the member toward its target assignment. Its rebalance timeout restarts only if its progress has
     changed: mere heartbeats do not prolong it."""
     before = member.progress
     member = reconcile(member, _reported(request), subscription_changed, change)

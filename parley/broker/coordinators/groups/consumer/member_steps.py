@@ -26,7 +26,7 @@ def require_static(static: Member | None, member_id: str, instance_id: str) -> M
 
 
 def reconcile(member: Member, reported: Assignment | None, subscription_changed: bool, change: GroupChange) -> Member:
-    """Move a member toward its target assignment. ``reported`` are the partitions that it reports to own, or None."""
+    """Move a member toward its target assignment. ``reported`` are the partitions that it reports, or None."""
     if not subscription_changed and member.progress.is_reconciled_to(change.target_epoch):
         return member
     group = change.group

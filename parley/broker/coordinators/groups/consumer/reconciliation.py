@@ -42,7 +42,7 @@ class Situation:
     subscription_changed: bool
     """True if this heartbeat has changed the subscription."""
     reported: Assignment | None
-    """The partitions that the member reports to own, or None if it does not report them."""
+    """The partitions that the member reports as its own, or None if it does not report them."""
     is_free: Callable[[UUID, int], bool]
     """Returns True if no member, including this one, owns a partition or still has to give it up."""
 
@@ -78,7 +78,7 @@ def _following(progress: Progress, situation: Situation) -> Progress:
 
 
 def _still_has(partitions: Owned, reported: Assignment | None) -> bool:
-    """Return True if the member reports to own one of these partitions, or reports nothing."""
+    """Return True if the member reports one of these partitions as its own, or reports nothing."""
     if reported is None:
         return True
     return any(

@@ -1,6 +1,6 @@
 """The timers of a consumer group's members, and their events: a silent or slow member is removed.
 
-* Each heartbeat starts a member's *session* over.
+* Each heartbeat restarts a member's *session*.
 * A member must give up revoked partitions within its *rebalance timeout*.
 * A member of the classic protocol must rejoin within that timeout, and then request its assignment within it.
 """
@@ -28,7 +28,7 @@ SESSION_MIN_MS: Final = 10
 
 
 def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
-    """Return the timer that starts a member's session over."""
+    """Return the timer that restarts a member's session."""
     is_short = len(group_id) + len(member_id) <= REMEMBERED_IDS_MAX
     return (_remembered_session if is_short else _session)(group_id, member_id, timeout_ms)
 
@@ -42,7 +42,7 @@ _remembered_session = lru_cache(SESSIONS_MAX)(_session)
 
 
 def session_of(shard: GroupShard, group_id: str, member: Member) -> Mapping[Hashable, Timer]:
-    """Return the timer that starts the session of a member of either protocol over."""
+    """Return the timer that restarts a member's session, for either protocol."""
     classic = member.details.classic
     timeout_ms = shard.settings(group_id).session_timeout_ms if classic is None else classic.session_timeout_ms
     return session(group_id, member.member_id, timeout_ms)
@@ -75,7 +75,7 @@ def timers_of_consumer_protocol(group_id: str, member: Member) -> Mapping[Hashab
 
 
 def loaded_timers(shard: GroupShard, group: ConsumerGroup) -> dict[Hashable, Timer]:
-    """Return the timers of a loaded group, in which the session of each member starts over."""
+    """Return the timers of a loaded group, which restart the session of each member."""
     timers: dict[Hashable, Timer | None] = {}
     for member in group.members.values():
         timers.update(session_of(shard, group.group_id, member))

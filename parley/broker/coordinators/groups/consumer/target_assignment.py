@@ -19,7 +19,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.protocol.errors import ErrorCode, KafkaError
 
 LARGE: Final = 2_000
-"""The number of members and partitions from which on a thread decides: deciding then takes milliseconds."""
+"""The number of members and partitions above which a thread decides, because deciding takes milliseconds."""
 
 
 def subscribed_names(member: Member, regexes: Mapping[str, ResolvedRegex]) -> Set[str]:

@@ -184,12 +184,12 @@ def _leave(
 
 
 def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
-    """Return the timer that starts a member's session over."""
+    """Return the timer that restarts a member's session."""
     return {("share-session", group_id, member_id): Timer(timeout_ms, partial(_expired, group_id, member_id), True)}
 
 
 def loaded_timers(shard: GroupShard, group: ShareGroup) -> dict[Hashable, Timer]:
-    """Return the timers of a loaded group, in which the session of each member starts over.
+    """Return the timers of a loaded group, which restart the session of each member.
 
     One of them removes the topics that were deleted while no broker coordinated the group.
     """

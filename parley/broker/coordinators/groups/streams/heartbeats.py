@@ -262,7 +262,7 @@ def _has_only(request: StreamsGroupHeartbeatRequest, assigned: CurrentTasks) -> 
 
 
 def _owned(request: StreamsGroupHeartbeatRequest) -> TargetTasks | None:
-    """Return the tasks that a member reports to have, or None if it does not report them."""
+    """Return the tasks that a member reports, or None if it does not report any."""
     active, standby, warmup = request.active_tasks, request.standby_tasks, request.warmup_tasks
     if active is None or standby is None or warmup is None:
         return None
@@ -451,7 +451,7 @@ def _leave(request: StreamsGroupHeartbeatRequest, shard: GroupShard, now_ms: int
 
 
 def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
-    """Return the timer that starts a member's session over."""
+    """Return the timer that restarts a member's session."""
     event = partial(_removed, group_id, member_id, None)
     return {("streams-session", group_id, member_id): Timer(max(timeout_ms, TIMEOUT_MIN_MS), event, True)}
 
@@ -466,7 +466,7 @@ def rebalance_timer(group_id: str, member: StreamsMember) -> Mapping[Hashable, T
 
 
 def loaded_timers(shard: GroupShard, group: StreamsGroup) -> dict[Hashable, Timer]:
-    """Return the timers of a loaded group, in which the session of each member starts over."""
+    """Return the timers of a loaded group, which restart the session of each member."""
     timeout_ms = shard.streams_settings(group.group_id).session_timeout_ms
     timers: dict[Hashable, Timer | None] = {}
     for member in group.members.values():

@@ -33,7 +33,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 def reconciled(
     member: StreamsMember, target_epoch: int, target: TargetTasks, owned: TargetTasks | None, owners: TaskOwners
 ) -> Progress:
-    """Return a member's progress after a heartbeat. ``owned`` are the tasks that it reports to have, or None.
+    """Return a member's progress after a heartbeat. ``owned`` are the tasks that it reports, or None.
 
     Raises FENCED_MEMBER_EPOCH for a member in an unknown state, unless it reports that it has no tasks.
     """

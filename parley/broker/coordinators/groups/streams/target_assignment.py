@@ -17,7 +17,7 @@ from parley.broker.coordinators.groups.streams.streams_group import StreamsMembe
 from parley.broker.coordinators.groups.streams.tasks import NO_TARGET, TargetTasks
 
 LARGE: Final = 2_000
-"""The number of members and tasks from which on a thread decides: deciding then takes about ten milliseconds."""
+"""The number of members and tasks above which a thread decides, because deciding takes about ten milliseconds."""
 
 
 def size_of(members: int, configured: Configured | None, settings: Mapping[str, str]) -> int:

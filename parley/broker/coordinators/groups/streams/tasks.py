@@ -24,7 +24,7 @@ NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
 class TargetTasks(NamedTuple):
-    """The target tasks of a member, or the tasks that it reports to have."""
+    """The target tasks of a member, or the tasks that it reports."""
 
     active: Tasks = NOTHING
     standby: Tasks = NOTHING
@@ -67,7 +67,7 @@ def overlap(first: Mapping[str, Iterable[int]], second: Mapping[str, Iterable[in
 
 
 def still_has_any(owned: TargetTasks, tasks: CurrentTasks) -> bool:
-    """Return True if a member reports to have any of ``tasks``."""
+    """Return True if a member's reported tasks include any of ``tasks``."""
     return (
         overlap(owned.active, tasks.active)
         or overlap(owned.standby, tasks.standby)
