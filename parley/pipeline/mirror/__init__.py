@@ -1,18 +1,18 @@
-"""Topics of one cluster copied to another, as MirrorMaker 2 does it (KIP-382), as a Spark streaming job.
+"""Copies topics of one cluster to another, as MirrorMaker 2 does (KIP-382), as a Spark streaming job.
 
 Names and records of topics are those of Apache Kafka's MirrorMaker 2: its ``RemoteClusterUtils``, its formatters and
-MirrorMaker itself read Parley's, and Parley reads theirs. Copying differs: a Spark task per partition copies whole
-batches unchanged, and finds in the target's own log how far the copy is. So a copy continues after any kill, and no
-record is there twice or missing.
+MirrorMaker itself read Parley's, and Parley reads theirs. Copying works differently: a Spark task per partition copies
+whole batches unchanged, and finds in the target's own log how far the copy has progressed. So a copy continues after
+any kill, and no record is duplicated or lost.
 
 Decisions: ``naming`` (the mirrored topics and their names; names show loops), ``settings`` (``mm2.properties``, and the
 flags of the first MirrorMaker), ``internal_records`` (the bytes of heartbeats, checkpoints and offset syncs),
-``translation`` (of an offset of the source to one of the target), ``groups`` and ``topics`` (the commits, topics and
+``translation`` (from an offset of the source to one of the target), ``groups`` and ``topics`` (the commits, topics and
 settings that are mirrored).
 
-Copying: ``batches`` (prepares a source's batches), ``appending`` (makes a log refuse what it has), ``copying`` (one
-range of a partition: the work of a Spark task).
+Copying: ``batches`` (prepares a source's batches), ``appending`` (makes a log refuse batches that it already has),
+``copying`` (copies one range of a partition: the work of a Spark task).
 
-Running: ``admin`` (requests to a cluster besides records), ``flow`` (the state of one pair of clusters), ``notes`` (its
-progress, stored on the target), ``rounds`` (all flows, in any process), ``stream`` and ``job`` (as a streaming query).
+Running: ``admin`` (requests other than records), ``flow`` (the state of one pair of clusters), ``notes`` (its progress,
+stored on the target), ``rounds`` (all flows, in any process), ``stream`` and ``job`` (as a streaming query).
 """

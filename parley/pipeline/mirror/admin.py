@@ -1,4 +1,4 @@
-"""A mirror's requests to a cluster besides records: topics, settings, groups, and its own internal topics.
+"""A mirror's requests to a cluster, other than records: topics, settings, groups, and its own internal topics.
 
 Every function blocks, and raises ``parley.protocol.errors.KafkaError``. Temporary errors are retried by the rules of
 ``parley.pipeline.client.cluster``.
@@ -41,10 +41,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Brokers, and the topics with their number of partitions.
+    """The brokers of a cluster, and its topics with their numbers of partitions.
 
-    ``ids`` are the topics' ids (KIP-516) as text, empty if the brokers send none; a topic created again gets another.
-    ``leaderless`` are the partitions without a leader at the moment.
+    ``ids`` are the topics' ids (KIP-516) as text, empty if the brokers send none; a topic that is created again gets
+    another id. ``leaderless`` are the partitions that currently have no leader.
     """
 
     brokers: tuple[int, ...]
@@ -59,7 +59,7 @@ def _check(code: int, what: str) -> None:
 
 
 def overview(cluster: Cluster) -> Overview:
-    """The cluster's brokers and topics, including topics that have no leaders at the moment."""
+    """Return the cluster's brokers and topics, including topics that currently have no leaders."""
 
     async def ask(client: Client) -> Overview:
         answer = await client.metadata()
@@ -85,7 +85,8 @@ def overview(cluster: Cluster) -> Overview:
 def create_topics(
     cluster: Cluster, topics: Mapping[str, int], replicas: int, settings: Mapping[str, Mapping[str, str]]
 ) -> dict[str, str]:
-    """Create topics with these numbers of partitions. Returns the errors by topic. An existing topic is no error."""
+    """Create topics with these numbers of partitions. Returns the errors by topic. An existing topic is not
+    an error."""
     kind = CreateTopicsRequest
     wanted = [
         kind.CreatableTopic(
@@ -107,7 +108,7 @@ def create_topics(
 
 
 def grow_topics(cluster: Cluster, topics: Mapping[str, int]) -> dict[str, str]:
-    """Raise the numbers of partitions of topics to these. Returns the errors by topic."""
+    """Raise the numbers of partitions of topics to these numbers. Returns the errors by topic."""
     kind = CreatePartitionsRequest
     wanted = [kind.CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in topics.items()]
 
@@ -120,7 +121,7 @@ def grow_topics(cluster: Cluster, topics: Mapping[str, int]) -> dict[str, str]:
 
 
 def _problems(answers: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """The errors by name. Raises KafkaError for a temporary one."""
+    """Return the errors by name. Raises KafkaError for a temporary error."""
     found = {}
     for name, one in answers:
         if one.error_code:
@@ -132,7 +133,7 @@ def _problems(answers: Iterable[tuple[str, Any]]) -> dict[str, str]:
 
 
 def topic_settings(cluster: Cluster, topics: Sequence[str]) -> dict[str, dict[str, Setting]]:
-    """All settings of topics. Deleted topics are left out."""
+    """Return all settings of topics. Deleted topics are left out."""
     kind = DescribeConfigsRequest
     asked = [
         kind.DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
@@ -182,7 +183,7 @@ def alter_settings(cluster: Cluster, changes: Mapping[str, Sequence[Change]]) ->
 
 
 def consumer_groups(cluster: Cluster) -> list[str]:
-    """The ids of all groups of consumers. The groups of Connect and others are left out."""
+    """Return the ids of all consumer groups. Groups of Connect and of other protocols are left out."""
 
     async def ask(client: Client) -> list[str]:
         found: set[str] = set()
@@ -196,7 +197,7 @@ def consumer_groups(cluster: Cluster) -> list[str]:
 
 
 def group_state(cluster: Cluster, group: str) -> str:
-    """The state of a group as DescribeGroups names it. It is empty if the cluster has no such group."""
+    """Return the state of a group, as DescribeGroups names it; "" if the cluster has no such group."""
 
     async def ask(client: Client) -> str:
         answer = await client.send(DescribeGroupsRequest(groups=[group]), node=await client.coordinator(group))
@@ -210,12 +211,12 @@ def group_state(cluster: Cluster, group: str) -> str:
 
 
 def committed(cluster: Cluster, group: str) -> dict[TopicPartition, Committed]:
-    """All offsets that a group has committed."""
+    """Return all offsets that a group has committed."""
     return cluster.retry(lambda client: group_offsets.committed(client, group))
 
 
 def commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, str]:
-    """Commit offsets for a group without members. Returns the errors of the refused ones."""
+    """Commit offsets for a group without members. Returns the errors of the refused offsets."""
     refused = cluster.retry(lambda client: group_offsets.commit(client, group, offsets)) if offsets else {}
     return {place: ErrorCode(code).name for place, code in refused.items()}
 
@@ -224,7 +225,7 @@ def commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Commit
 
 
 def write(cluster: Cluster, partition: TopicPartition, some: Sequence[Encoded], timestamp: int) -> None:
-    """Append records with acks=all. After a temporary error some may be there twice."""
+    """Append records with acks=all. After a temporary error, some records may be duplicated."""
     for at in range(0, len(some), _RECORDS_AT_ONCE):
         listed = [Record(0, timestamp, one.key, one.value) for one in some[at : at + _RECORDS_AT_ONCE]]
         data = ProduceRequest.PartitionProduceData(index=partition.partition, records=bytes(build(listed)))
@@ -246,7 +247,7 @@ class _Sent:
 
 
 def read_all(cluster: Cluster, topic: str, partitions: int) -> Iterator[Record]:
-    """Yield every record that a topic has now, one partition after the other."""
+    """Yield every record that a topic currently has, one partition after the other."""
     places = [TopicPartition(topic, number) for number in range(partitions)]
     begins = cluster.offsets(dict.fromkeys(places, EARLIEST))
     ends = cluster.offsets(dict.fromkeys(places, LATEST))
@@ -258,7 +259,7 @@ def read_all(cluster: Cluster, topic: str, partitions: int) -> Iterator[Record]:
 
 
 def read_decoded(cluster: Cluster, topic: str, decode: Callable[[bytes | None, bytes | None], T]) -> Iterator[T]:
-    """Yield the decoded records of an internal topic, without those that do not belong there."""
+    """Yield the decoded records of an internal topic, skipping records that do not belong there."""
     partitions = overview(cluster).topics.get(topic, 0)
     for record in read_all(cluster, topic, partitions):
         if record.value is None:
@@ -266,4 +267,4 @@ def read_decoded(cluster: Cluster, topic: str, decode: Callable[[bytes | None, b
         try:
             yield decode(record.key, record.value)
         except MalformedRecord as error:
-            _log.warning("offset %d of %s is passed over: %s", record.offset, topic, error)
+            _log.warning("skipping offset %d of %s: %s", record.offset, topic, error)

@@ -1,19 +1,20 @@
-"""Appends batches to a partition in such a way that its log refuses those it already has.
+"""Appends batches to a partition in such a way that its log refuses batches that it already has.
 
 An idempotent producer's batches carry sequence numbers, and the log accepts only the next one (KIP-98). Here **the
 sequence number identifies the record**: the n-th record written under a producer id has the number n. So a batch is
-appended in its place or not at all. A killed copier whose last request is still in flight, a second copier started by
-mistake, a request sent again without a response: none of them can append a record twice. The last batch of the id in
-the log tells how many records there are (``tail``), whatever others have written and compaction has removed.
+either appended in its place or not at all. A killed copier whose last request is still in flight, a second copier
+started by mistake, a request that is sent again because its response was lost: none of them can append a record twice.
+The last batch of the id in the log shows how many records there are (``tail``), whatever other producers have written
+and compaction has removed.
 
 Rules:
 
 * A task stores its producer id where the next task finds it (the note) **before** it writes anything under the id. Only
-  a noted id is used again. No other producer can have it, since brokers allocate each id once.
+  an id in a note is used again. No other producer can have it, because brokers allocate each id once.
 * A log that has forgotten an id accepts any sequence number (KIP-360). So the first batch is sent alone: otherwise the
-  log could accept the second without the first.
-* If batches of an id are refused, but the log has no more of it than was seen (``is_settled``), the id is useless: the
-  note needs a new one.
+  log could accept the second batch without the first.
+* If batches of an id are refused, but the log contains no more of the id's batches than expected (``is_settled``), the
+  id is useless: the note needs a new id.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from parley.protocol.records.batch_header import INT32_MAX, BatchHeader, Buffer,
 from parley.protocol.sentinels import NO_EPOCH
 
 IN_FLIGHT: Final = 5
-"""A log remembers the last five batches of a producer, so it can recognize no more."""
+"""A log remembers the last five batches of a producer, so it cannot recognize more."""
 _TIMEOUT_MS: Final = 30_000
 _NAMES_VERSION_MAX: Final = 12
 _DISPLACED: Final = frozenset(
@@ -52,7 +53,8 @@ _DISPLACED: Final = frozenset(
 class Overtaken(Exception):
     """The log refuses the batch as the next one: another task has appended it, or the log was truncated.
 
-    The caller must look at the log again. ``sequence`` is the refused number, or one shortly before it."""
+    The caller must look at the log again. ``sequence`` is the refused number, or a number shortly before it.
+    """
 
     def __init__(self, sequence: int, text: str) -> None:
         super().__init__(text)
@@ -60,7 +62,7 @@ class Overtaken(Exception):
 
 
 class Batch(NamedTuple):
-    """A batch to append: a v2 header, whose offset and producer do not matter, and the bytes of its records."""
+    """A batch to append: a v2 header, whose offset and producer are ignored, and the bytes of its records."""
 
     header: BatchHeader
     body: Buffer
@@ -80,10 +82,10 @@ class Tail:
     last: int | None = None
 
     def count_since(self, sequence: int) -> int:
-        """How many records the producer id has in the log from ``start`` on, if the first had this number.
+        """Return how many records of the producer id the log contains from ``start`` on, if the first had this number.
 
-        It is negative if records before ``start`` are lost. The numbers start again after 2**31, so there may be at
-        most 2**31 records of other producers between them.
+        The result is negative if records before ``start`` are lost. The numbers start again after 2**31, so there may
+        be at most 2**31 records of other producers between them.
         """
         if self.sequence is None:
             return 0
@@ -120,12 +122,12 @@ def _last_of(
 
 
 def written_by(producer: ProducerId, header: BatchHeader) -> bool:
-    """True if a batch was written under this id."""
+    """Return True if a batch was written under this id."""
     return (header.producer_id, header.producer_epoch) == producer and not header.is_control
 
 
 def is_settled(cluster: Cluster, partition: TopicPartition) -> bool:
-    """True if everything in the log is replicated, so that it can be read. Raises KafkaError."""
+    """Return True if everything in the log is replicated, so that it can be read. Raises KafkaError."""
     end = cluster.offsets({partition: LATEST})[partition]
     try:
         cluster.retry(partial(_peek, partition=partition, offset=end + 1))
@@ -139,9 +141,9 @@ async def _peek(client: Client, *, partition: TopicPartition, offset: int) -> No
 
 
 class Appender:
-    """Appends to one partition under a noted producer id, from a sequence number on.
+    """Appends to one partition under a producer id that a note contains, starting at a sequence number.
 
-    ``next_offset`` is the offset behind the last record appended, ``sequence`` the number of the next.
+    ``next_offset`` is the offset after the last record appended, ``sequence`` the number of the next record.
     """
 
     def __init__(
@@ -226,7 +228,7 @@ def _requests(
 
 
 def stamped(batch: Batch, producer: ProducerId, sequence: int) -> bytes:
-    """Return the batch under this producer's identity; its first record has this number."""
+    """Return the batch with this producer's id and epoch. Its first record has this number."""
     header = batch.header._replace(
         base_offset=0,
         partition_leader_epoch=NO_EPOCH,

@@ -1,10 +1,10 @@
 """Prepares the batches of a source's log for the target, without decoding them if possible.
 
-A batch is copied unchanged if its header shows that it has no gap. These batches are decoded and built again with the
-same codec: compacted ones (a producer may not leave gaps), messages of the old formats, batches of LogAppendTime (only
-a broker may write them), the first batch if the copy begins inside it, and consecutive small batches, which are joined.
-Markers of transactions are not copied, nor, with READ_COMMITTED, aborted records. Transactions are not copied either:
-on the target, their records are plain records.
+A batch is copied unchanged if its header shows that it has no gap. The following batches are decoded and built again
+with the same codec: compacted batches (a producer may not leave gaps), messages in old formats, batches with
+LogAppendTime (only a broker may write them), the first batch if the copy begins inside it, and consecutive small
+batches, which are joined. Transaction markers are not copied; with READ_COMMITTED, neither are aborted records.
+Transactions are not copied either: on the target, their records are ordinary records.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from parley.protocol.records.compression import Compression
 from parley.protocol.records.record import Record
 
 SMALL_BYTES: Final = 4096
-"""Below this size, the number of batches costs more than decoding them."""
+"""Below this size, decoding a batch costs less than an additional batch."""
 JOINED_BYTES: Final = 128 * 1024
-"""About the size of a batch joined from small ones (before compression, which only makes it smaller)."""
+"""The approximate size of a batch joined from small ones (before compression, which can only make it smaller)."""
 
 
 class Span(NamedTuple):
-    """Offsets ``first`` to ``last`` without a gap."""
+    """The offsets ``first`` to ``last``, without a gap."""
 
     first: int
     last: int
@@ -50,7 +50,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One batch to append, and the records of the source that it has."""
+    """One batch to append, and the source records that it contains."""
 
     batch: Batch
     spans: tuple[Span, ...]
@@ -68,17 +68,17 @@ class Piece:
         return HEADER_SIZE + len(self.batch.body)
 
     def runs(self, downstream: int) -> Iterator[Run]:
-        """The places of its records if it is appended at ``downstream``."""
+        """Return the positions of its records if it is appended at ``downstream``."""
         for span in self.spans:
             yield Run(span.first, span.last, downstream)
             downstream += span.length
 
 
 def pieces(fetched: Fetched, position: int) -> Iterator[Piece]:
-    """Yield what to append of a fetch's result, from offset ``position`` on.
+    """Yield the batches to append from the result of a fetch, starting at offset ``position``.
 
-    Raises ``parley.pipeline.client.decode.BadBatch``, which has the offset, for a batch that contradicts its checksum
-    or its header.
+    Raises ``parley.pipeline.client.decode.BadBatch``, which contains the offset, for a batch that contradicts its
+    checksum or its header.
     """
     small: list[Record] = []
     codec, size = Compression.NONE, 0
@@ -144,7 +144,7 @@ def spans(offsets: Iterable[int]) -> Iterator[Span]:
 
 
 def join(runs: list[Run], more: Iterable[Run]) -> None:
-    """Add runs to earlier ones. Runs without a gap between them become one."""
+    """Add runs to earlier runs. Adjacent runs are merged."""
     for run in more:
         if runs and runs[-1].last + 1 == run.upstream and runs[-1].distance == run.distance:
             runs[-1] = Run(runs[-1].upstream, run.last, runs[-1].downstream)

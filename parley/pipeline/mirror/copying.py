@@ -2,11 +2,11 @@
 
 The target's log, not a checkpoint, decides where to begin. The driver passes an anchor: when the target's log ended at
 ``downstream``, record ``upstream`` of the source was the next to copy, with the number ``sequence`` of a producer id.
-If the log has more of that id now, its last batch tells how many records (``appending``), and that many from
-``upstream`` on are copied already. So it does not matter when or how often a copier was killed, or which other clients
-write there.
+If the log now contains more batches of that id, the last one shows how many records (``appending``), and that many
+records from ``upstream`` on have been copied already. So it does not matter when or how often a copier was killed, or
+which other clients write there.
 
-Rule: if it is uncertain which record was the last (``_resume``), some are copied again, and none is left out.
+Rule: if it is uncertain which record was the last (``_resume``), some records are copied again, and none is left out.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ from parley.protocol.records.batch_header import headers
 from parley.protocol.records.record import Record
 
 ATTEMPTS: Final = 5
-"""How often an overtaken copy begins again before it is left for the next round."""
+"""How often a copy that was overtaken starts again before it is left for the next round."""
 _AT_ONCE: Final = 20
-"""The number of batches passed to the appender together."""
+"""The number of batches that are passed to the appender together."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The place from which a copy resumes. It was noted before the first use of the producer id.
+    """The place from which a copy resumes. It was recorded before the first use of the producer id.
 
-    If the target's log has nothing of ``producer`` from ``downstream`` on, record ``upstream`` is the next to copy, as
-    number ``sequence`` of the producer."""
+    If the target's log contains nothing of ``producer`` from ``downstream`` on, record ``upstream`` is the next to
+    copy, as number ``sequence`` of the producer.
+    """
 
     upstream: int
     downstream: int
@@ -53,10 +54,10 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What to copy: a partition of a flow from its anchor up to, but without, offset ``end`` (or the batch that has
-    it).
+    """What to copy: a partition of a flow, from its anchor up to but excluding offset ``end`` (or the end of its
+    batch).
 
-    ``reach`` is the end of the source's log: up to there, records may be copied already.
+    ``reach`` is the end of the source's log: records up to there may have been copied already.
     """
 
     flow: int
@@ -93,12 +94,12 @@ class Copied:
 
 @cache
 def cluster(connection: Connection) -> Cluster:
-    """Return this process's connections to a cluster. They are kept for later tasks."""
+    """Return this process's connections to a cluster, which are kept for later tasks."""
     return Cluster(connection)
 
 
 def copy(wanted: Range) -> Copied:
-    """Copy a range. The result reports a failure, so that it stops no other range."""
+    """Copy a range. A failure is reported in the result, so that it does not stop other ranges."""
     done = Copied(wanted.flow, wanted.partition, wanted.anchor)
     try:
         _try(wanted, done)
@@ -150,7 +151,7 @@ def _copy(wanted: Range, done: Copied) -> None:
 
 
 def cut_at(found: Tail, anchor: Anchor) -> int | None:
-    """If the target has lost something that was there by its anchor, return the offset up to which all is there."""
+    """If the target has lost records that the anchor says it had, return the offset up to which all records remain."""
     if found.end >= anchor.downstream and found.count_since(anchor.sequence) >= 0:
         return None
     return 0 if found.last is None else found.last + 1
@@ -192,7 +193,7 @@ def _resume(wanted: Range, found: Tail, done: Copied) -> None:
 
 
 def _alike(wanted: Range, start: Anchor, found: Tail, last: int) -> bool:
-    """True if the source's records up to ``last`` are those on the target, in the same order."""
+    """Return True if the source's records up to ``last`` are the target's records, in the same order."""
     there = _written(wanted, start, found)
     for fetched in cluster(wanted.source).fetch(wanted.partition, start.upstream, last + 1, wanted.isolation):
         for pos, _ in visible(fetched, start.upstream, last + 1):
@@ -203,7 +204,7 @@ def _alike(wanted: Range, start: Anchor, found: Tail, last: int) -> bool:
 
 
 def _written(wanted: Range, start: Anchor, found: Tail) -> Iterator[Record]:
-    """The records of the target that were copied behind the anchor."""
+    """Yield the target's records that were copied after the anchor."""
     for fetched in cluster(wanted.target).fetch(wanted.remote, start.downstream, found.end):
         for pos, header in headers(fetched.records):
             if header.base_offset < found.end and written_by(start.producer, header):
@@ -211,12 +212,12 @@ def _written(wanted: Range, start: Anchor, found: Tail) -> Iterator[Record]:
 
 
 def _same(one: Record, other: Record | None) -> bool:
-    """True if two records have the same content. The target may have set its own timestamp."""
+    """Return True if two records have the same content. The target may have set its own timestamp."""
     return other is not None and one[2:] == other[2:]
 
 
 def _up_to(runs: list[Run], last: int | None) -> Iterator[Run]:
-    """Return the runs without what is behind ``last``."""
+    """Return the runs without the offsets after ``last``."""
     for run in runs:
         if last is not None and run.upstream <= last:
             yield Run(run.upstream, min(run.last, last), run.downstream)

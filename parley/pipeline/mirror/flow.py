@@ -1,13 +1,13 @@
-"""The state of one pair of clusters, and all work for it besides copying records.
+"""The state of one pair of clusters, and all work for it except copying records.
 
 A ``Flow`` lives in the driver. The topic of stored offsets on the target (``notes``, with the anchors of ``copying``)
-tells how far each partition is copied, and the offset syncs tell which offset became which. Both are written again from
-time to time. Nothing is kept on the mirror's own machine.
+records how far each partition has been copied, and the offset syncs record which offset became which. Both are written
+again at intervals. Nothing is kept on the mirror's own machine.
 
-A cluster that does not respond is left out for a while (``HELD_BACK_MS``), and a partition as long as it has no leader:
-all flows copy in the same rounds, and wait for each other there.
+A cluster that does not respond is skipped for a while (``HELD_BACK_MS``), and a partition for as long as it has no
+leader, because all flows copy in the same rounds and wait for each other there.
 
-Locking: copying and the regular work run in two threads; what both look at is changed under the flow's lock.
+Locking: copying and the regular work run in two threads. What both access is changed under the flow's lock.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ from parley.protocol.client import Client
 from parley.protocol.errors import KafkaError
 
 COPIED_AT_ONCE: Final = 200_000
-"""The offsets of one partition that one round copies. Progress is shown and stored between rounds."""
+"""The number of offsets of one partition that one round copies. Progress is shown and stored between rounds."""
 OFFSETS_PARTITIONS: Final = 25
-"""The partitions of the topic of stored offsets, as Connect creates it. The key decides a record's partition."""
+"""The number of partitions of the topic of stored offsets, as Connect creates it. The key decides a
+record's partition."""
 PATIENCE_MS: Final = 20_000
-"""How long requests are retried without a response. A partition can hold up a round for this long."""
+"""How long requests without a response are retried. A partition can hold up a round for this long."""
 HELD_BACK_MS: Final = 30_000
 _COMPACT: Final = {"cleanup.policy": "compact"}
 
@@ -119,12 +120,12 @@ class Flow:
         count = self.settings.replicas(replicas, len(there.brokers))
         problems = admin.create_topics(cluster, {topic: partitions}, count, {topic: _COMPACT})
         for name, problem in problems.items():
-            _log.error("%s: the topic %s cannot be made: %s", self.settings.name, name, problem)
+            _log.error("%s: cannot create the topic %s: %s", self.settings.name, name, problem)
 
     # Topics.
 
     def refresh_topics(self) -> None:
-        """Find the topics to copy, create what is missing on the target, and find the start of each partition."""
+        """Find the topics to copy, create the missing ones on the target, and find the start of each partition."""
         settings = self.settings
         source, target = admin.overview(self.source), admin.overview(self.target)
         names = {
@@ -142,9 +143,9 @@ class Flow:
         )
         problems |= admin.grow_topics(self.target, wanted.grow)
         for remote, problem in problems.items():
-            _log.error("%s: the topic %s cannot be made or grown: %s", settings.name, remote, problem)
+            _log.error("%s: cannot create or grow the topic %s: %s", settings.name, remote, problem)
         for topic in made_from.values():
-            _log.info("%s: %s is copied to %s", settings.name, topic, names[topic])
+            _log.info("%s: mirroring topic %s to %s", settings.name, topic, names[topic])
         ready = [topic for topic in names if names[topic] not in problems]
         partitions = (TopicPartition(topic, number) for topic in ready for number in range(source.topics[topic]))
         self._begin(partitions, source.ids)
@@ -165,12 +166,12 @@ class Flow:
             _log.warning("%s: the settings of %s are not synchronized: %s", settings.name, topic, problem)
 
     def topics(self) -> list[str]:
-        """The topics that are copied."""
+        """Return the topics that are copied."""
         with self._lock:
             return sorted({place.topic for place in self._places})
 
     def _begin(self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, str]) -> None:
-        """Find the starts of new partitions, and note them before anything is copied."""
+        """Find the starts of new partitions, and record them before anything is copied."""
         new = [place for place in partitions if place not in self._places]
         if not new:
             return
@@ -195,20 +196,20 @@ class Flow:
             self._places |= found
 
     def remote(self, partition: TopicPartition) -> TopicPartition:
-        """The target's partition for one of the source."""
+        """Return the target's partition for a partition of the source."""
         topic = self.settings.policy.remote(self.settings.source.alias, partition.topic)
         return TopicPartition(topic, partition.partition)
 
     # Copying.
 
     def ends(self) -> dict[TopicPartition, int]:
-        """Up to where each partition can be copied now."""
+        """Return the offset up to which each partition can be copied now."""
         with self._lock:
             places = list(self._places)
         return self.source.offsets(dict.fromkeys(places, LATEST), self.isolation) if places else {}
 
     def look(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Note these ends of the source's logs, and check that what was copied is still there."""
+        """Record these ends of the source's logs, and check that the copied records are still there."""
         with self._lock:
             self._ends |= {place: end for place, end in ends.items() if place in self._places}
         source, target = admin.overview(self.source), admin.overview(self.target)
@@ -222,7 +223,7 @@ class Flow:
         self._find_lost(ends)
 
     def _find_recreated(self) -> None:
-        """Begin again if a topic of the source was recreated since the copy."""
+        """Start again if a topic of the source was deleted and created again since it was copied."""
         with self._lock:
             ids = {place: self._topic_ids.get(place.topic, "") for place in self._places}
             recreated = [place for place, known in self._places.items() if known.topic_id not in ("", ids[place])]
@@ -236,7 +237,7 @@ class Flow:
                 self._begin_again(place, begin, "the topic was created again")
 
     def _find_shorter(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Begin again if a log of the source is shorter than its copy."""
+        """Start again if a log of the source is shorter than its copy."""
         with self._lock:
             shorter = {
                 place: known.anchor
@@ -251,7 +252,7 @@ class Flow:
                 self._reset(place, anchor, error.log_start, error.log_end)
 
     def _find_lost(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Copy again what the target has lost. This finds losses in partitions without new records."""
+        """Copy records again that the target has lost. This finds losses in partitions without new records."""
         now = self._now_ms()
         with self._lock:
             idle = {
@@ -281,13 +282,13 @@ class Flow:
 
     @property
     def is_held_back(self) -> bool:
-        """True if nothing is to be copied now."""
+        """Return True if nothing may be copied now."""
         now = self._now_ms()
         with self._lock:
             return bool(self._places) and all(self._held_back.get(place, 0) > now for place in self._places)
 
     def plan(self, ends: Mapping[TopicPartition, int]) -> list[Range]:
-        """Return what one round copies of the missing offsets up to these ends."""
+        """Return what one round copies of the remaining offsets up to these ends."""
         now = self._now_ms()
         with self._lock:
             held = {place for place, until in self._held_back.items() if until > now}
@@ -309,7 +310,7 @@ class Flow:
             ]
 
     def take(self, done: Copied) -> bool:
-        """Note what a task has copied. Returns False if it got stuck and should be retried later."""
+        """Record what a task has copied. Returns False if the copy is stuck and should be retried later."""
         with self._lock:
             known = self._places.get(done.partition)
             if known is None:
@@ -347,7 +348,7 @@ class Flow:
         self._syncs.append(sync)
 
     def _reset(self, place: TopicPartition, anchor: Anchor, log_start: int, log_end: int) -> None:
-        """Begin at the source's first record, because it no longer has the next records to copy."""
+        """Begin at the source's first record, because the source no longer has the next records to copy."""
         if anchor.upstream < log_start:
             self._begin_again(place, log_start, "records were deleted before they were copied")
         else:
@@ -355,7 +356,7 @@ class Flow:
             self._begin_again(place, begin, "the topic was created again, or its log was cut")
 
     def _copy_again(self, place: TopicPartition, lost: int) -> None:
-        """Begin with the first record that the target has lost, or with all if that is unknown."""
+        """Begin with the first record that the target has lost, or with the first of all if that is unknown."""
         with self._lock:
             upstream = self._translations.upstream(*place, lost)
         if upstream is None:
@@ -364,7 +365,7 @@ class Flow:
         self._begin_again(place, upstream, why)
 
     def _begin_again(self, place: TopicPartition, upstream: int, why: str) -> None:
-        """Continue at another offset, under a new producer id, which is noted before it is used."""
+        """Continue at another offset, under a new producer id, which is recorded before it is used."""
         remote = self.remote(place)
         end = self.target.offsets({remote: LATEST})[remote]
         found = Place(Anchor(upstream, end, new_producer(self.target)), self._topic_ids.get(place.topic, ""))
@@ -373,7 +374,12 @@ class Flow:
             before = self._places.get(place, found)
             self._places[place] = found
         _log.warning(
-            "%s: %s goes on at offset %d, not %d: %s", self.settings.name, place, upstream, before.anchor.upstream, why
+            "%s: %s continues at offset %d instead of %d: %s",
+            self.settings.name,
+            place,
+            upstream,
+            before.anchor.upstream,
+            why,
         )
 
     def _tell(self, done: Copied) -> None:
@@ -381,18 +387,18 @@ class Flow:
         if done.problem:
             self._problems[done.partition] = done.problem
             if done.problem != before:
-                _log.error("%s: %s is not copied on: %s", self.settings.name, done.partition, done.problem)
+                _log.error("%s: %s is not copied any further: %s", self.settings.name, done.partition, done.problem)
         elif before:
             _log.info("%s: %s is copied again", self.settings.name, done.partition)
 
     @property
     def problems(self) -> dict[TopicPartition, str]:
-        """The partitions that got stuck, and the reasons."""
+        """The partitions whose copies are stuck, and the reasons."""
         return dict(self._problems)
 
     @property
     def lag(self) -> int:
-        """The number of the source's offsets that are not copied yet, at the last lookup of the ends."""
+        """The number of source offsets that had not been copied when the ends were last looked up."""
         with self._lock:
             return sum(max(0, end - self._places[place].anchor.upstream) for place, end in self._ends.items())
 
@@ -430,7 +436,7 @@ class Flow:
     # Heartbeats and groups.
 
     def beat(self) -> None:
-        """Write a heartbeat to the target: this flow is alive."""
+        """Write a heartbeat to the target to show that this flow is alive."""
         source, target = self.settings.source.alias, self.settings.target.alias
         self._write(self.target, HEARTBEATS, [Heartbeat(source, target, self._now_ms()).encode()])
 
@@ -439,7 +445,7 @@ class Flow:
         self._groups = [group for group in admin.consumer_groups(self.source) if group in self.settings.groups]
 
     def checkpoint(self) -> None:
-        """Write the groups' positions in offsets of the target."""
+        """Write the groups' positions, translated to offsets of the target."""
         settings = self.settings
         alias, chosen = settings.source.alias, settings.topics.topics
         new: list[Checkpoint] = []
@@ -478,6 +484,6 @@ async def _peek(client: Client, *, place: TopicPartition, offset: int) -> None:
 
 
 def _same_run(one: OffsetSync, other: OffsetSync) -> bool:
-    """Whether nothing is missing between two syncs."""
+    """Return True if no record is missing between two syncs."""
     same = (one.topic, one.partition) == (other.topic, other.partition)
     return same and one.upstream - one.downstream == other.upstream - other.downstream

@@ -1,8 +1,8 @@
-"""Decides which committed offsets of consumer groups are mirrored to the target (KIP-382, KIP-545).
+"""Decides which committed offsets of consumer groups are mirrored to the target (KIP-382, KIP-545). No I/O.
 
-Decisions only. A checkpoint is written for a group and partition if it is new: the group has moved on, or was reset on
-the source. An offset is committed on the target only while the group has no members there, and never moves a committed
-offset back: a group that has read on at the target keeps its position.
+A checkpoint is written for a group and partition if it is new: the group has advanced, or was reset on the source. An
+offset is committed on the target only while the group has no members there, and never moves a committed offset back: a
+group that has read further on the target keeps its position.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from parley.pipeline.client.group_offsets import Committed
 from parley.pipeline.mirror.internal_records import Checkpoint
 
 EMPTY_STATES: Final = frozenset({"Empty", "Dead", ""})
-"""The states of a group without members. A group that the target does not know has none."""
+"""The states of a group without members. A group that the target does not know has no members."""
 
 
 Translate = Callable[[str, int, int], int | None]
@@ -29,7 +29,8 @@ def new_checkpoints(
     rename: Callable[[str], str],
     known: Known,
 ) -> list[Checkpoint]:
-    """The checkpoints to write for a group. ``known`` are those written last, by group and target partition."""
+    """Return the checkpoints to write for a group. ``known`` are the last ones written, by group and target
+    partition."""
     found = []
     for place, offset in sorted(committed.items()):
         downstream = translate(place.topic, place.partition, offset.offset)
@@ -46,7 +47,7 @@ def new_checkpoints(
 def to_commit(
     checkpoints: Iterable[Checkpoint], state: str, committed: Mapping[TopicPartition, Committed]
 ) -> dict[TopicPartition, Committed]:
-    """What to commit for one group on the target, whose ``state`` and committed offsets there are given."""
+    """Return the offsets to commit for one group on the target, given its ``state`` and committed offsets there."""
     if state not in EMPTY_STATES:
         return {}
     wanted = {}

@@ -23,7 +23,7 @@ _CONNECTOR: Final = "MirrorSourceConnector"
 
 
 class MalformedRecord(ValueError):
-    """A record that does not belong into its internal topic."""
+    """A record that does not belong in its internal topic."""
 
 
 class Encoded(NamedTuple):

@@ -1,4 +1,5 @@
-"""A mirror as a Spark streaming query: each micro-batch has the ends of the sources, and Spark's tasks copy up to them.
+"""A mirror as a Spark streaming query. Each micro-batch contains the ends of the sources, and Spark tasks copy up to
+them.
 
 The state is in the clusters, not in Spark. A failed query starts again after a pause, and a killed mirror continues on
 any machine.
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 AGAIN_S: Final = 10.0
-"""How long to wait before a failed query starts again."""
+"""How long to wait before restarting a failed query."""
 ATTEMPTS: Final = 3
 """How often a mirror with ``--once`` starts a failing query that makes no progress."""
 _LOOK_S: Final = 0.2
@@ -32,11 +33,12 @@ _log = logging.getLogger(__name__)
 
 
 class MirrorFailed(Exception):
-    """The query ended unexpectedly. The text says why."""
+    """The query ended unexpectedly. The text gives the reason."""
 
 
 def on_spark(session: SparkSession) -> Callable[[list[Range]], list[Copied]]:
-    """Return a function that copies ranges in Spark's tasks: several in each if there are more ranges than cores."""
+    """Return a function that copies ranges as Spark tasks; a task copies several ranges if there are more ranges than
+    cores."""
     context = session.sparkContext
 
     def run(ranges: list[Range]) -> list[Copied]:
@@ -59,9 +61,9 @@ def run(
     once: bool = False,
     checkpoint_dir: str | None = None,
 ) -> Mirror:
-    """Mirror until ``over`` is set, or with ``once`` up to the present ends of the sources. ``tell`` is called often.
+    """Mirror until ``over`` is set, or, with ``once``, up to the current ends of the sources. ``tell`` is called often.
 
-    Raises KafkaError if a cluster cannot be reached at the start. With ``once``, raises MirrorFailed.
+    Raises KafkaError if a cluster is unreachable at the start. With ``once``, raises MirrorFailed.
     """
     from parley.pipeline.mirror.stream import MirrorSource
 

@@ -1,9 +1,9 @@
 """The mirrored topics, and their names on the other cluster (KIP-382, KIP-690, KIP-787).
 
-With the default policy, topic ``t`` of cluster ``A`` is ``A.t`` on its target. So the name tells where records come
+With the default policy, topic ``t`` of cluster ``A`` is ``A.t`` on its target. So the name shows where records come
 from, and a topic from the target is never sent back to it, over any number of hops. The identity policy keeps names, as
-the first MirrorMaker did. Then only the user can keep clusters from mirroring each other in a circle;
-``MirrorSettings`` refuses it for two flows that are each other's reverse.
+the first MirrorMaker did. Then only the user can prevent clusters from mirroring each other in a circle;
+``MirrorSettings`` refuses the identity policy for two flows in opposite directions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FLAGS: Final = re.compile(r"\(\?([imsx]+)\)")
 
 @dataclass(frozen=True, slots=True)
 class ReplicationPolicy:
-    """The names of mirrored and of internal topics.
+    """The names of mirrored topics and of internal topics.
 
     ``identity_of`` is the alias of the source whose topics keep their names; None is the default policy.
     """
@@ -33,13 +33,13 @@ class ReplicationPolicy:
     identity_of: str | None = None
 
     def remote(self, source: str, topic: str) -> str:
-        """The target's name for ``topic`` of the cluster ``source``."""
+        """Return the target's name for ``topic`` of the cluster ``source``."""
         if self._keeps(topic):
             return topic
         return f"{source}{self.separator}{topic}"
 
     def source(self, topic: str) -> str | None:
-        """The cluster that a topic was mirrored from, by its name; None if it is not mirrored."""
+        """Return the cluster from which a topic was mirrored, according to its name; None if it was not mirrored."""
         if self._keeps(topic):
             return self.identity_of
         source, found, upstream = topic.partition(self.separator)
@@ -47,18 +47,18 @@ class ReplicationPolicy:
         return source if found and upstream.strip(self.separator) else None
 
     def upstream(self, topic: str) -> str | None:
-        """A mirrored topic's name on the cluster that it was mirrored from; None if it is not mirrored."""
+        """Return a mirrored topic's name on the cluster from which it was mirrored; None if it was not mirrored."""
         if self._keeps(topic):
             return topic
         return None if self.source(topic) is None else topic.partition(self.separator)[2]
 
     def original(self, topic: str) -> str:
-        """The topic's name on the cluster where it was created, any number of hops away."""
+        """Return the topic's name on the cluster where it was created, any number of hops away."""
         upstream = self.upstream(topic)
         return topic if upstream is None or upstream == topic else self.original(upstream)
 
     def is_cycle(self, topic: str, target: str) -> bool:
-        """True if the name shows that the topic's records come from ``target``."""
+        """Return True if the name shows that the topic's records come from ``target``."""
         source, upstream = self.source(topic), self.upstream(topic)
         if source is None:
             return False
@@ -67,24 +67,24 @@ class ReplicationPolicy:
         return upstream is not None and upstream != topic and self.is_cycle(upstream, target)
 
     def is_heartbeats(self, topic: str) -> bool:
-        """True if it is the topic of heartbeats, mirrored or not."""
+        """Return True if it is the heartbeats topic, mirrored or not."""
         return self.original(topic) == HEARTBEATS
 
     def is_internal(self, topic: str) -> bool:
-        """True if the name is one of Kafka's or a mirror's internal topics, which are never mirrored."""
+        """Return True if it is an internal topic of Kafka or of a mirror, which is never mirrored."""
         of_mirrors = topic.startswith("mm2") and topic.endswith((f"{self.internal_separator}internal", ".internal"))
         return of_mirrors or topic.startswith(("__", _DOT)) or topic.endswith(self.checkpoints(""))
 
     def offset_syncs(self, other: str) -> str:
-        """The topic of offset syncs. ``other`` is the cluster that does not have it."""
+        """Return the topic of offset syncs. ``other`` is the cluster that does not have the topic."""
         return self._internal("mm2-offset-syncs", other)
 
     def offsets(self, source: str) -> str:
-        """The topic on the target with the copied offsets of each partition of ``source``."""
+        """Return the topic on the target that stores the copied offsets of each partition of ``source``."""
         return f"mm2-offsets.{source}.internal"
 
     def checkpoints(self, source: str) -> str:
-        """The topic on the target with the offsets of the consumer groups of ``source``."""
+        """Return the topic on the target that stores the offsets of the consumer groups of ``source``."""
         return self._internal(source, "checkpoints")
 
     def _internal(self, *parts: str) -> str:
@@ -95,7 +95,7 @@ class ReplicationPolicy:
 
 
 class BadPattern(ValueError):
-    """An invalid regular expression in a list of names. The text says which."""
+    """An invalid regular expression in a list of names. The text shows the expression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +118,15 @@ class Selection:
 
 
 def compiled(patterns: str) -> re.Pattern[str] | None:
-    """Join the expressions between the commas into one; None, which matches nothing, for none. Raises BadPattern."""
+    """Join the comma-separated expressions into one. An empty list gives None, which matches nothing. Raises
+    BadPattern."""
     parts = [_group(part) for part in re.split(r"\s*,\s*", patterns.strip()) if part]
     return re.compile("|".join(parts)) if parts else None
 
 
 def _group(part: str) -> str:
-    """Wrap an expression so that it can be joined with others: flags at its start, as ``(?i)``, concern only itself."""
+    """Wrap an expression so that it can be joined with others: flags at its start, such as ``(?i)``, apply only to
+    itself."""
     flags = _FLAGS.match(part)
     group = f"(?{flags[1]}:{part[flags.end() :]})" if flags else f"(?:{part})"
     try:
@@ -146,7 +148,7 @@ class TopicChoice:
     heartbeats: bool = True
 
     def of(self, topics: Iterable[str]) -> list[str]:
-        """The mirrored ones of these topics, sorted by name."""
+        """Return those of these topics that are mirrored, sorted by name."""
         return sorted(filter(self.__contains__, topics))
 
     def __contains__(self, topic: str) -> bool:

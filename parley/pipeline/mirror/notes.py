@@ -1,9 +1,9 @@
-"""The progress of a flow's partitions, stored on the target: Connect's topic of stored offsets (KIP-382).
+"""The progress of a flow's partitions, stored on the target in Connect's topic of stored offsets (KIP-382).
 
-A note is written before anything is appended under its producer id (``appending``), and again from time to time. It may
-be old, because the target's log has what was copied since. So the last note of a partition is enough to continue from
-any machine. MirrorMaker 2 continues from the same records, and Parley from MirrorMaker's. Those have no producer id, so
-what MirrorMaker copied after its last record is copied again.
+A note is written before anything is appended under its producer id (``appending``), and again at intervals. It may be
+outdated, because the target's log shows what was copied since. So the last note of a partition is enough to continue
+from any machine. MirrorMaker 2 continues from the same records, and Parley from MirrorMaker's. Those contain no
+producer id, so records that MirrorMaker copied after its last note are copied again.
 """
 
 from __future__ import annotations
@@ -46,17 +46,18 @@ class Notes:
         self._stored = {TopicPartition(one.topic, one.partition): one for one in self._read()}
 
     def place(self, partition: TopicPartition) -> Place | None:
-        """The progress of a partition by the last note, if Parley has written it."""
+        """Return the progress of a partition according to its last note, if Parley wrote the note."""
         stored = self._stored.get(partition)
         return None if stored is None else _place(stored)
 
     def upstream(self, partition: TopicPartition) -> int | None:
-        """The source's next offset by the last note of any mirror."""
+        """Return the source's next offset according to the last note of any mirror."""
         stored = self._stored.get(partition)
         return None if stored is None else stored.offset + 1
 
     def first(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Place]:
-        """The first of the last consecutive notes by Parley: all mirrors that begin at the same moment use it."""
+        """Return the first of the last consecutive notes by Parley: all mirrors that begin at the same
+        moment use it."""
         wanted = set(partitions)
         found: dict[TopicPartition, Place] = {}
         for stored in self._read():
@@ -85,7 +86,7 @@ class Notes:
 
 
 def _place(stored: StoredOffset) -> Place | None:
-    """None for a note without producer id. In an older format, the numbers of records were their offsets."""
+    """Return None for a note without a producer id. In an older format, the numbers of records were their offsets."""
     if stored.downstream is None or stored.producer is None:
         return None
     sequence = stored.downstream & INT32_MAX if stored.sequence is None else stored.sequence

@@ -1,8 +1,8 @@
 """Runs a mirror: rounds of copying, and the regular work between them.
 
-``Mirror`` gets a function that copies ranges: Spark's in a job, a plain loop in a test. A range that gets stuck, or a
-cluster that does not respond, is reported once and retried. It stops nothing else. The regular work (heartbeats,
-topics, groups) has its own thread, since copying may take long.
+``Mirror`` is given a function that copies ranges: Spark tasks in a job, a simple loop in a test. A range that is stuck,
+or a cluster that does not respond, is reported once and retried. It stops nothing else. The regular work (heartbeats,
+topics, groups) has its own thread, because copying may take long.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from parley.pipeline.mirror.settings import MirrorSettings
 from parley.protocol.errors import KafkaError
 
 FLUSH_S: Final = 5.0
-"""The shortest time between two writes of offset syncs and stored offsets."""
+"""The minimum time between two writes of offset syncs and stored offsets."""
 _LOOK_S: Final = 0.1
 
 _log = logging.getLogger(__name__)
@@ -91,24 +91,24 @@ class Mirror:
 
     @property
     def copying(self) -> list[Flow]:
-        """The flows that copy records, not only heartbeats."""
+        """The flows that copy records, and not only heartbeats."""
         return [flow for flow in self.flows if flow.settings.choices.enabled]
 
     def progress(self) -> list[Progress]:
-        """The progress of all flows."""
+        """Return the progress of all flows."""
         return [
             Progress(flow.settings.name, len(flow.topics()), flow.records, flow.size_bytes, flow.lag)
             for flow in self.copying
         ]
 
     def ends(self) -> dict[int, dict[TopicPartition, int]]:
-        """The present ends of everything that can be copied."""
+        """Return the current ends of everything that can be copied."""
         return {flow.number: flow.ends() for flow in self.copying}
 
     def copy(self, ends: Ends, tell: Callable[[], None] = lambda: None) -> None:
-        """Copy up to these ends, in rounds. ``tell`` is called before the first and after each.
+        """Copy up to these ends, in rounds. ``tell`` is called before the first round and after each round.
 
-        Ranges that get stuck are left for the next call.
+        Ranges that are stuck are left for the next call.
         """
         wanted = {number: dict(some) for number, some in ends.items()}
         for flow in self.copying:
@@ -152,7 +152,7 @@ class Mirror:
 
 
 def _duties(flow: Flow) -> Iterable[_Duty]:
-    """The regular work that a flow's settings ask for."""
+    """Return the regular work that a flow's settings require."""
     choices = flow.settings.choices
     copies = choices.enabled
     groups = copies and choices.emit_checkpoints
@@ -172,7 +172,8 @@ def _duties(flow: Flow) -> Iterable[_Duty]:
 
 
 def _guarded(flow: Flow, what: str, work: Callable[[], None]) -> bool:
-    """Do a duty. Returns False if a cluster refused it: that is logged, and retried when it is due again."""
+    """Do a duty. Returns False if a cluster refused it: that is logged, and the duty is retried when it is
+    due again."""
     try:
         work()
         return True

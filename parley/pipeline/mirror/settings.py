@@ -39,7 +39,7 @@ _FILTERS: Final = {
 
 
 class BadSettings(ValueError):
-    """Invalid settings. The text says which, and what to write."""
+    """Invalid settings. The text names them, and says what to write."""
 
 
 def _boolean(text: str) -> bool:
@@ -164,7 +164,7 @@ class ClusterName:
 
 @dataclass(frozen=True, slots=True)
 class FlowSettings:
-    """A flow from one cluster to another. ``given`` are the keys in the file. The others have their defaults."""
+    """A flow from one cluster to another. ``given`` are the keys in the file; all others have their defaults."""
 
     source: ClusterName
     target: ClusterName
@@ -201,21 +201,23 @@ class FlowSettings:
         return self.policy.offset_syncs((self.target if self.offset_syncs_at_source else self.source).alias)
 
     def replicas(self, key: str, brokers: int) -> int:
-        """The number of replicas of a new topic, on a cluster with this many brokers. ``key`` is the setting's name."""
+        """Return the number of replicas of a new topic on a cluster with this many brokers. ``key`` is the setting's
+        name."""
         wanted: int = getattr(self.choices, _KEYS[key].field)
         return wanted if key in self.given else min(wanted, brokers)
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """All flows, and the keys without effect, known or not."""
+    """All flows, and the keys without effect, whether known or unknown."""
 
     flows: tuple[FlowSettings, ...]
     ignored: tuple[str, ...] = ()
 
 
 def from_mm2(properties: Mapping[str, str], clusters: Iterable[str] = ()) -> MirrorSettings:
-    """The settings of an ``mm2.properties`` file. ``clusters`` selects the flows to these clusters.
+    """Return the settings of an ``mm2.properties`` file. ``clusters`` limits the result to flows whose target is one of
+    these.
 
     Raises BadSettings.
     """
@@ -252,7 +254,7 @@ def _of_cluster(alias: str, properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _security(properties: Mapping[str, str], where: str) -> SecurityProperties:
-    """TLS and login. Raises BadSettings if they cannot be used."""
+    """Return TLS and login settings. Raises BadSettings if they cannot be used."""
     security = SecurityProperties.of(properties)
     try:
         security.read()
@@ -312,7 +314,7 @@ def _checked(flows: list[FlowSettings], ignored: list[str]) -> MirrorSettings:
 
 
 def _ignored(aliases: list[str], properties: Mapping[str, str]) -> list[str]:
-    """The keys without effect. Raises BadSettings for keys that are not supported and would have an effect."""
+    """Return the keys without effect. Raises BadSettings for unsupported keys that would have an effect."""
     prefixes = [f"{source}->{target}." for source, target in permutations(aliases, 2)] + [f"{one}." for one in aliases]
     ignored = []
     for key in sorted(properties):

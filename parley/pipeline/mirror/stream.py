@@ -1,10 +1,10 @@
-"""What Spark streams of a mirror: the end of each partition of the sources.
+"""What Spark streams for a mirror: the end of each partition of the sources.
 
-A row is a flow's number, a topic, a partition and the end offset of its log. Every micro-batch has a row for each
+A row contains a flow's number, a topic, a partition and the end offset of its log. Every micro-batch has a row for each
 partition, changed or not. The target's log, not Spark, knows where a copy begins (``copying``). So a query can start
 with an empty checkpoint at any time.
 
-Every few seconds there is a micro-batch even if nothing has changed, so that ranges that got stuck are retried.
+Every few seconds there is a micro-batch even if nothing has changed, so that stuck ranges are retried.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from parley.protocol.errors import KafkaError
 FORMAT: Final = "parley-mirror"
 SCHEMA: Final = "flow int, topic string, partition int, end bigint"
 RETRY_S: Final = 10
-"""How often there is a micro-batch although nothing has changed."""
+"""How often a micro-batch runs even if nothing has changed."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ Row = tuple[int, str, int, int]
 
 
 def options(flows: tuple[FlowSettings, ...]) -> dict[str, str]:
-    """The options of the format for these flows."""
+    """Return the format's options for these flows."""
     return {"flows": base64.b64encode(pickle.dumps(flows)).decode()}
 
 
@@ -87,7 +87,7 @@ class _Reader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 try:
                     found[str(number)] = self._ends(number, flow)
                 except KafkaError as error:
-                    _log.warning("%s: the source does not answer: %s", flow.name, error)
+                    _log.warning("%s: the source does not respond: %s", flow.name, error)
                     found[str(number)] = before.get(str(number), {})
         return found
 

@@ -1,8 +1,8 @@
-"""Finds topics, partitions and settings that are missing on the target. Decisions only.
+"""Finds topics, partitions and settings that are missing on the target. Pure decisions, no I/O.
 
-A mirrored topic is created with the source's number of partitions and those settings that were changed there. Later it
-gets new partitions and changed settings as the source does. An existing topic is grown, never shrunk, and its records
-stay as they are.
+A mirrored topic is created with the source's number of partitions and with the settings that were changed there. Later
+it gets new partitions and changed settings as the source does. An existing topic may grow but never shrinks, and its
+records stay unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from parley.pipeline.mirror.naming import Selection
 
 STATIC_BROKER: Final = 4
 DEFAULT: Final = 5
-"""Sources of a setting as DescribeConfigs numbers them: the broker's file, and Kafka's default."""
+"""Sources of a setting, with DescribeConfigs' numbers: the broker's file, and Kafka's default."""
 TOPIC: Final = 1
 
 
@@ -39,14 +39,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What to create: new topics with their numbers of partitions, and topics to grow to a number."""
+    """What to create: new topics with their numbers of partitions, and topics to grow to a given number."""
 
     create: dict[str, int]
     grow: dict[str, int]
 
 
 def missing(source: Mapping[str, int], target: Mapping[str, int]) -> Topology:
-    """Compare the wanted topics (by their names on the target) with the existing ones, each with its partitions."""
+    """Compare the wanted topics (by their names on the target) with the existing topics, each with its number of
+    partitions."""
     create = {name: count for name, count in source.items() if name not in target}
     grow = {name: count for name, count in source.items() if target.get(name, count) < count}
     return Topology(create, grow)
@@ -54,17 +55,17 @@ def missing(source: Mapping[str, int], target: Mapping[str, int]) -> Topology:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChoice:
-    """The mirrored settings: all but ``exclude``, and defaults of the source only if ``defaults`` is set."""
+    """The mirrored settings: all except ``exclude``, and the source's defaults only if ``defaults`` is set."""
 
     exclude: Selection
     defaults: bool = False
 
     def at_creation(self, settings: Mapping[str, Setting]) -> dict[str, str]:
-        """The settings of a new topic."""
+        """Return the settings of a new topic."""
         return {change.name: change.value for change in self.later(settings) if change.value is not None}
 
     def later(self, settings: Mapping[str, Setting]) -> list[Change]:
-        """The settings to set on an existing topic, and those to remove."""
+        """Return the settings to set on an existing topic, and the settings to remove."""
         changes = []
         for name, setting in sorted(settings.items()):
             if setting.read_only or setting.sensitive or setting.source == STATIC_BROKER or name in self.exclude:

@@ -270,7 +270,7 @@ _MIRROR: Final = Section(
     "Mirror",
     (
         Line(
-            "...: the source does not answer: ...",
+            "...: the source does not respond: ...",
             "Nothing is copied meanwhile; it tries again.",
             "Look at the source.",
         ),
@@ -280,12 +280,12 @@ _MIRROR: Final = Section(
             "Look at the reason.",
         ),
         Line(
-            "...: the topic ... cannot be made: ...",
+            "...: cannot create the topic ...: ...",
             "An internal topic of the mirror.",
             "Allow its user to create it.",
         ),
         Line(
-            "...: the topic ... cannot be made or grown: ...",
+            "...: cannot create or grow the topic ...: ...",
             "On the target; it tries again.",
             "Remove the reason.",
         ),
@@ -295,12 +295,12 @@ _MIRROR: Final = Section(
             "Allow its user to alter the topic.",
         ),
         Line(
-            "...: ... is not copied on: ...",
+            "...: ... is not copied any further: ...",
             "This partition is stuck, for the reason in the line.",
             "Remove the reason. ([mirroring](mirroring.md))",
         ),
         Line(
-            "...: ... goes on at offset ..., not ...: ...",
+            "...: ... continues at offset ... instead of ...: ...",
             "Records in between are not copied: they were deleted, or the topic was created again.",
             "Raise the retention of the topic, if the mirror is often too late.",
         ),
@@ -326,7 +326,7 @@ _MIRROR: Final = Section(
             "Remove the reason.",
         ),
         Line(
-            "offset ... of ... is passed over: ...",
+            "skipping offset ... of ...: ...",
             "Another program wrote a record into a topic of the mirror.",
             "Let only the mirror write there.",
         ),
