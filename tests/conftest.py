@@ -128,5 +128,4 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_collection_finish() -> None:
     """Exempt the thousands of collected tests and their modules from garbage collection: they live to the end."""
-    gc.collect()
     gc.freeze()

@@ -538,6 +538,7 @@ async def test_a_process_stopped_while_it_holds_the_lock_does_not_stop_the_other
     assert await child.said() == ["unlocked"]
 
 
+@pytest.mark.slow
 async def test_increments_of_several_processes_are_exact(spawn: Spawn, backend: LocalBackend) -> None:
     children = [await spawn("count", 50) for _ in range(4)]
     for child in children:

@@ -209,8 +209,12 @@ def test_streams(cluster: ClusterOfProcesses, new_name: Callable[..., str], tmp_
     assert found == {key: [f"{at}:{text}" for at, text in enumerate(texts, 1)] for key, texts in expected.items()}
 
 
+@pytest.mark.soak
 def test_transactions_of_librdkafka(cluster: ClusterOfProcesses, new_name: Callable[..., str]) -> None:
-    """Producers that are replaced again and again, while the coordinator and the leaders are killed."""
+    """Producers that are replaced again and again, while the coordinator and the leaders are killed.
+
+    On a secured cluster, ``make test`` does the same.
+    """
     with losing_nothing(cluster, new_name(), transactional=True) as running:
         for broker in cluster.brokers.values():
             running.wait_for_acknowledged(100)

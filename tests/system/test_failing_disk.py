@@ -28,13 +28,21 @@ def directories(broker: BrokerProcess) -> list[Path]:
     return [broker.folder / "one", broker.folder / "two"]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterOfProcesses]:
-    cluster = ClusterOfProcesses(tmp_path, overrides={"replica.high.watermark.checkpoint.interval.ms": "200"})
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfProcesses]:
+    folder = tmp_path_factory.mktemp("failing-disk")
+    cluster = ClusterOfProcesses(folder, overrides={"replica.high.watermark.checkpoint.interval.ms": "200"})
     for broker in cluster.brokers.values():
         broker.overrides["log.dirs"] = ",".join(map(str, directories(broker)))
     with cluster.running(), watched(*cluster.brokers.values()):
         yield cluster
+
+
+@pytest.fixture
+def cluster(processes: ClusterOfProcesses) -> ClusterOfProcesses:
+    """The cluster, whole at the beginning of each test."""
+    processes.heal()
+    return processes
 
 
 def partitions_in(directory: Path, topic: str) -> set[int]:
@@ -69,9 +77,9 @@ def wait_for(condition: Callable[[], bool], what: Callable[[], str]) -> None:
         time.sleep(0.1)
 
 
-def wait_until_logged(broker: BrokerProcess, text: str) -> None:
-    """The log is written by a thread, a moment after the fact."""
-    wait_for(lambda: text in broker.log(), lambda: f"nothing of {text!r} in the log")
+def wait_until_logged(broker: BrokerProcess, text: str, start: int) -> None:
+    """Wait for a text in the log from byte ``start`` on. A thread writes it, a moment after the fact."""
+    wait_for(lambda: text in broker.log(start), lambda: f"nothing of {text!r} in the log")
 
 
 def isrs(cluster: ClusterOfProcesses, topic: str) -> dict[int, set[int]]:
@@ -89,13 +97,14 @@ def test_only_its_partitions_go_offline(
         failing = next(each for each in directories(broker) if 0 in partitions_in(each, running.topic))
         lost = partitions_in(failing, running.topic)
         assert 0 < len(lost) < 3, "both directories have some"
+        start = broker.log_size()
         error = fail(broker, failing)
         wait_for(
             lambda: {p for p, isr in isrs(cluster, running.topic).items() if number not in isr} == lost,
             lambda: f"not in the ISRs of {lost} alone: {isrs(cluster, running.topic)}",
         )
         for said in (f"{failing} is offline", error, "then restart the broker"):
-            wait_until_logged(broker, said)
+            wait_until_logged(broker, said, start)
         running.wait_for_acknowledged(100)
         assert broker.alive
         broker.kill()
@@ -110,13 +119,14 @@ def test_a_log_that_may_not_grow(cluster: ClusterOfProcesses, new_name: Callable
         running.wait_for_acknowledged(60)
         number = cluster.leader(running.topic)
         broker = cluster.brokers[number]
+        start = broker.log_size()
         resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (FILE_BYTES_MAX, FILE_BYTES_MAX))
         wait_for(
             lambda: all(number not in isr for isr in isrs(cluster, running.topic).values()),
             lambda: f"in an ISR still: {isrs(cluster, running.topic)}",
         )
         running.wait_for_acknowledged(100)
-        wait_until_logged(broker, "File too large")
+        wait_until_logged(broker, "File too large", start)
         broker.kill()
         cluster.heal()
         running.wait_for_acknowledged(60)

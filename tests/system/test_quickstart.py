@@ -80,10 +80,8 @@ def test_strangers_are_refused_at_each_door(store: str, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "store", [each if each == "etcd" else pytest.param(each, marks=pytest.mark.soak) for each in KINDS]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("store", KINDS)
 def test_another_store_differs_in_one_setting(store: str, tmp_path: Path) -> None:
     def settings(output: str) -> set[str]:
         start = next(line for line in output.splitlines() if line.startswith("$ parley start"))

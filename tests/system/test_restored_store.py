@@ -64,9 +64,8 @@ class Wal:
         self._database.with_name("store.db-wal").unlink()
 
 
-@pytest.mark.parametrize(
-    "way", [Dump, pytest.param(Copy, marks=pytest.mark.soak), pytest.param(Wal, marks=pytest.mark.soak)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("way", [Dump, Copy, Wal])
 def test_nothing_is_lost_when_the_store_is_restored(
     tmp_path: Path, new_name: Callable[..., str], way: Callable[[Path], Dump | Copy | Wal]
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from parley import Broker
 from parley.broker.api.fetch.sessions import PARTITIONS_MAX
 from parley.broker.api.requested_names import SLICE, in_slices, named_twice, once
@@ -121,6 +123,7 @@ def request(cls: type[Any], field: str, things: list[Any]) -> Request:
     return made(cls, **values)  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 async def test_a_resource_named_several_times_has_one_result() -> None:
     async with Broker() as broker, Client(broker.bootstrap_servers) as client:
         topic = made(CreateTopicsRequest.CreatableTopic, name="t", num_partitions=3, replication_factor=1)

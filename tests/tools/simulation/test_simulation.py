@@ -231,10 +231,10 @@ def test_correct_brokers_pass_the_schedules_that_find_planted_bugs(schedule: Cal
 def test_a_seed_replays_exactly() -> None:
     """In another process, with other hashes of strings."""
     settings = Settings(
-        seconds=4.0, transactions=True, groups=True, consumer_groups=True, share_groups=True, streams_groups=True
+        seconds=2.0, transactions=True, groups=True, consumer_groups=True, share_groups=True, streams_groups=True
     )
     wanted = "transactions=True, groups=True, consumer_groups=True, share_groups=True, streams_groups=True"
-    run = f"simulate(4, Settings(seconds=4.0, {wanted})).digest"
+    run = f"simulate(4, Settings(seconds=2.0, {wanted})).digest"
     code = f"from parley.tools.simulation.scenario import *; print({run})"
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -53,12 +54,14 @@ class Logged(NamedTuple):
     """The module and the line."""
 
 
-def logged_lines() -> list[Logged]:
+@functools.cache
+def logged_lines() -> tuple[Logged, ...]:
     """Return what the code logs with the level warning or error, once for each call.
 
     Raises ValueError if a call does not name its event and is not in ``PASSED_ON``.
     """
-    return [line for package in PACKAGES for path in sorted(package.rglob("*.py")) for line in _lines_of(package, path)]
+    paths = [(package, path) for package in PACKAGES for path in sorted(package.rglob("*.py"))]
+    return tuple(line for package, path in paths for line in _lines_of(package, path))
 
 
 def _lines_of(package: Path, path: Path) -> Iterator[Logged]:
