@@ -30,11 +30,12 @@ OWN_TESTS = {
     "embedding.md": "test_embedding.py",
     "coordination.md": "test_coordination.py",
     "connect.md": "../pipeline/connect/test_page.py",
+    "migrate-from-kafka.md": "test_migrating.py",
     "pipeline.md": "../pipeline/test_page.py",
 }
 """Pages whose programs other tests run."""
 
-TYPED_IN_OWN_TESTS = {"procedures.md": "test_procedures.py"}
+TYPED_IN_OWN_TESTS = {"migrate-from-kafka.md": "test_migrating.py", "procedures.md": "test_procedures.py"}
 """Pages whose ``console`` blocks need more than one broker."""
 
 KINDS = {

@@ -88,7 +88,7 @@ _STORE: Final = Section(
         Line(
             "the cluster has not moved to another store",
             "For the `reason`; the old store stays in charge.",
-            "Remove the reason and begin the move again. ([moving](operations.md#moving-to-another-store))",
+            "Remove the reason and begin the move again. ([moving](moving-stores.md))",
         ),
         Line(
             "a move to another store is given up: the controller has changed",
