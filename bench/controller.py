@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from random import Random
 from typing import Any
-from uuid import UUID
 
 from parley.broker.controller.brokers import fence_broker, hand_over_leadership, register_broker
 from parley.broker.controller.decision import Decision
@@ -28,6 +27,7 @@ from parley.broker.controller.topics import NewTopic, TopicDefaults, create_topi
 from parley.broker.metadata.changes import Change
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, Endpoint
+from parley.protocol.uuids import UUID
 
 BROKERS, TOPICS, PARTITIONS, REPLICAS = 40, 500, 100, 3
 ALTERED = 1000

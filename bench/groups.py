@@ -21,7 +21,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 from typing import Any
-from uuid import UUID
 
 from bench.__main__ import Figures, spread, table
 from bench.clusters import KAFKA, Kafka, Measured, Parley, turns
@@ -29,6 +28,7 @@ from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from parley.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
+from parley.protocol.uuids import UUID
 
 TOPIC, PARTITIONS = "read", 100
 WIDE_TOPICS = [f"wide-{number}" for number in range(10)]

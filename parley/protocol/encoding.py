@@ -13,11 +13,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, TypeAlias
-from uuid import UUID
 
 from parley.protocol.decoding import FIXED, STRING_BYTES_MAX, Source, present, tagged
 from parley.protocol.primitives import tag_section, uvarint
 from parley.protocol.schema import Buffer, Field, FieldType, Message, Struct
+from parley.protocol.uuids import UUID
 
 Encoder: TypeAlias = Callable[[Any, bytearray, list[Buffer]], bytearray]
 

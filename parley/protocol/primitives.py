@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
-from uuid import UUID
 
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.schema import Buffer
+from parley.protocol.uuids import UUID
 
 _UUIDS_KEPT: Final = 4096
 

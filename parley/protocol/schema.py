@@ -29,8 +29,8 @@ from typing import (
     get_origin,
     overload,
 )
-from uuid import UUID
 
+from parley.protocol.uuids import UUID
 from parley.protocol.version_range import VersionRange
 
 __all__ = [

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from uuid import UUID
 
+from parley.protocol.uuids import UUID
 from parley.storage.boot_id import is_same_boot, note_boot
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import CleanShutdown, take_marker

@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from random import Random
-from uuid import UUID
 
+from parley.protocol.uuids import UUID
 from parley.storage.checkpoints import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,

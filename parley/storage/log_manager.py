@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
-from uuid import UUID
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.uuids import UUID
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import CLOSERS, DirectoryCloser, common_epoch, release_all, write_marker
 from parley.storage.damage.mending import Mending

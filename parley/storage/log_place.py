@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from uuid import UUID
 
 from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.uuids import UUID
 from parley.storage.log_config import LogConfig
 
 

@@ -9,8 +9,8 @@ import base64
 import binascii
 import re
 from pathlib import Path
-from uuid import UUID
 
+from parley.protocol.uuids import UUID
 from parley.storage.checkpoints import write_atomically
 from parley.storage.meta_properties import MalformedIdentity
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from uuid import UUID
 
+from parley.protocol.uuids import UUID
 from parley.storage.checkpoints import (
     INT32_MAX,
     MalformedCheckpoint,

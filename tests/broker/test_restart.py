@@ -7,7 +7,6 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
@@ -21,6 +20,7 @@ from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
+from parley.protocol.uuids import UUID
 from parley.storage.partition_metadata import write_topic_id
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from typing import Any
-from uuid import UUID
 
 from hypothesis import strategies as st
 
 from parley.protocol.schema import ZERO_UUID, Field, FieldType, Message, Struct
+from parley.protocol.uuids import UUID
 
 INTEGER_BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64, "u16": 16, "u32": 32}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import struct
 from typing import Any
-from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -35,6 +34,7 @@ from parley.protocol.messages.sasl import SaslHandshakeRequest
 from parley.protocol.messages.streams_groups import StreamsGroupHeartbeatResponse
 from parley.protocol.messages.topics import CreateTopicsResponse
 from parley.protocol.schema import Data, Message, Request, Struct, field, i16, i32
+from parley.protocol.uuids import UUID
 from tests.protocol.message_strategies import messages
 from tests.protocol.test_messages import MESSAGES
 from tests.support.proportion import examples

@@ -12,7 +12,6 @@ import math
 import random
 from dataclasses import fields
 from typing import Any, get_args
-from uuid import UUID
 
 import pytest
 from kio.index import load_entity_module
@@ -25,6 +24,7 @@ from parley.protocol.codec import decode, encode
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages import APIS
 from parley.protocol.schema import ZERO_UUID, Field, FieldType, Message, Struct
+from parley.protocol.uuids import UUID
 from tests.protocol.kafka_definitions import is_own, snake_case
 from tests.protocol.test_messages import MESSAGES
 

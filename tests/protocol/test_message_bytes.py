@@ -8,12 +8,12 @@ import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
 from parley.protocol.codec import decode, encode
 from parley.protocol.schema import Data, FieldType, Header, Message, Struct
+from parley.protocol.uuids import UUID
 from tests.protocol.kafka_definitions import Reference, is_own
 from tests.protocol.test_messages import KAFKAS, is_stored_key
 from tests.support.kafka import run_java

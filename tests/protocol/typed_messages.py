@@ -5,11 +5,10 @@ Each ``type: ignore`` marks an error that mypy must find: mypy reports an ignore
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.protocol.codec import decode
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.schema import Request, Struct, field, i16, i32
+from parley.protocol.uuids import UUID
 
 
 class Ask(Request, key=500, versions="0-1"):

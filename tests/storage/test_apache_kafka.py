@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from uuid import UUID
 
 import pytest
 
@@ -25,6 +24,7 @@ from parley.protocol.records.compression import Compression
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.record import Record
 from parley.protocol.sentinels import NO_TIMESTAMP
+from parley.protocol.uuids import UUID
 from parley.storage.log import Log, Origin
 from parley.storage.log_config import LogConfig
 from parley.storage.log_maintenance import MaintenanceIntervals

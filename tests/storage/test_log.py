@@ -7,7 +7,6 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -16,6 +15,7 @@ from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.record import Record
+from parley.protocol.uuids import UUID
 from parley.storage import timestamp_lookup
 from parley.storage.log import AppendInfo, Log, Origin
 from parley.storage.log_config import LogConfig

@@ -11,12 +11,12 @@ from contextlib import suppress
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from random import Random
-from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parley.protocol.uuids import UUID
 from parley.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE, CleanShutdown, common_epoch, take_marker, write_marker
 from parley.storage.log_directory import (
     DirectoryInUse,

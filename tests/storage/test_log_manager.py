@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -23,6 +22,7 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
+from parley.protocol.uuids import UUID
 from parley.storage import directory_loader
 from parley.storage.boot_id import BOOT_FILE, is_same_boot
 from parley.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from uuid import UUID
 
 import pytest
 
 from parley.protocol.records.batch_header import headers
+from parley.protocol.uuids import UUID
 from parley.storage import durability
 from parley.storage.checkpoints import sync_directory
 from parley.storage.log import Log

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -30,6 +29,7 @@ from parley.protocol.messages.groups import (
 from parley.protocol.messages.metadata import MetadataRequest
 from parley.protocol.messages.stored import ConsumerProtocolSubscription
 from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.protocol.uuids import UUID
 from tests.support.kafka import Kafka4
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]

@@ -10,7 +10,6 @@ import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -26,6 +25,7 @@ from parley.protocol.messages.share_state import (
     WriteShareGroupStateRequest,
 )
 from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.protocol.uuids import UUID
 from tests.support.kafka import Kafka4
 from tests.system.test_share_groups_like_kafka import EARLY, POLL_S, SETTINGS
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from uuid import UUID
 
 import pytest
 
+from parley.protocol.uuids import UUID
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.topics import parse_assignment
 from parley.tools.cli.topics.describing import (

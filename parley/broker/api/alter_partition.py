@@ -6,8 +6,6 @@ controller decides on queued requests one after another and commits them togethe
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.elections.election_rules import RulesOf
 from parley.broker.controller.isr_changes import IsrChange, IsrChangeOutcome, alter_partitions
@@ -17,6 +15,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.replication import AlterPartitionRequest, AlterPartitionResponse
 from parley.protocol.schema import ZERO_UUID
 from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.uuids import UUID
 
 TOPIC_IDS_SINCE = 2
 RECOVERED = 0

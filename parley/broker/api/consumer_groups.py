@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
-from uuid import UUID
 
 from parley.broker.api.groups import GROUP_OPERATIONS, responding
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
@@ -28,6 +27,7 @@ from parley.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from parley.protocol.uuids import UUID
 
 LEAVE: Final = -1
 """The epoch by which a member leaves."""

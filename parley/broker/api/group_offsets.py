@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter
 from typing import TypeVar
-from uuid import UUID
 
 from parley.broker.api.requested_names import once
 from parley.broker.config import BrokerConfig
@@ -34,6 +33,7 @@ from parley.protocol.messages.group_offsets import (
 )
 from parley.protocol.schema import ZERO_UUID
 from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET
+from parley.protocol.uuids import UUID
 
 BY_TOPIC_ID_SINCE = 10
 """The first version of OffsetCommit and OffsetFetch that names topics by their id."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Set
 from functools import partial
 from typing import Final, Protocol, TypeVar, cast
-from uuid import UUID
 
 from parley.broker.api.encoded_topics import ENCODED_BYTES_MAX, EncodedTopics, ShownTopics
 from parley.broker.api.listener_view import ListenerView
@@ -32,6 +31,7 @@ from parley.protocol.messages.metadata import (
     MetadataResponse,
 )
 from parley.protocol.schema import ZERO_UUID
+from parley.protocol.uuids import UUID
 
 P = TypeVar("P")
 T = TypeVar("T")

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from typing import NamedTuple
-from uuid import UUID
 
 from parley.broker.metadata.topic_names import NAME_LENGTH_MAX
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import MAGIC_V2, BatchHeader, Buffer, read_header
 from parley.protocol.records.errors import CorruptRecord
+from parley.protocol.uuids import UUID
 from parley.storage.producer_row import advance
 from parley.storage.producer_state import ProducerState
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
-from uuid import UUID
 
 from parley.broker.api.groups import GROUP_OPERATIONS, responding
 from parley.broker.api.requested_names import once
@@ -37,6 +36,7 @@ from parley.protocol.messages.share_groups import (
     ShareGroupHeartbeatResponse,
 )
 from parley.protocol.schema import ZERO_UUID
+from parley.protocol.uuids import UUID
 
 MEMBER_ID_MAX: Final = 36
 """The most characters of a member id, which is a UUID."""

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
-from uuid import UUID
 
 from parley.broker.coordinators.share_state.coordinator import ShareCoordinator
 from parley.broker.coordinators.share_state.persister import StateBatch
@@ -29,6 +28,7 @@ from parley.protocol.messages.share_state import (
     WriteShareGroupStateRequest,
     WriteShareGroupStateResponse,
 )
+from parley.protocol.uuids import UUID
 
 AT_ONCE: Final = 1_000
 """Share partitions of a request that are submitted before the first of them is waited for."""

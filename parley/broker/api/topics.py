@@ -8,7 +8,6 @@ A client that changes more partitions than its quota allows is throttled (KIP-59
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from uuid import UUID
 
 from parley.broker.api.requested_names import in_slices, more_than_once, named_twice
 from parley.broker.config import BrokerConfig
@@ -31,6 +30,7 @@ from parley.protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from parley.protocol.schema import ZERO_UUID
+from parley.protocol.uuids import UUID
 
 CREATED_PER_SLICE = 50
 """New topics described before the event loop serves other requests. Each has dozens of entries."""

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import NoReturn
-from uuid import UUID
 
 from parley.broker.config import BrokerConfig, ConfigError, ConfigType
 from parley.broker.config.dynamic_changes import check_change
@@ -42,6 +41,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import ConfigResource, ResourceType, TopicImage
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.schema import ZERO_UUID
+from parley.protocol.uuids import UUID
 
 _log = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from uuid import UUID
 
 from parley.broker.metadata.types import UNASSIGNED_DIRECTORY
 from parley.protocol.errors import ErrorCode
 from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET
+from parley.protocol.uuids import UUID
 
 Replica = tuple[UUID, int]
 """A topic id and a partition."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from uuid import UUID
 
 from parley.broker.controller.broker_reports import BrokerReport
 from parley.broker.controller.decision import Decision
@@ -20,6 +19,7 @@ from parley.broker.metadata.terms import NO_TERM
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.uuids import UUID
 
 
 def register_broker(

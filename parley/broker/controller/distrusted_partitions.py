@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import replace
-from uuid import UUID
 
 from parley.broker.controller.broker_reports import BrokerReport
 from parley.broker.controller.decision import Decision
@@ -20,6 +19,7 @@ from parley.broker.metadata.changes import BrokerRegistered, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
 from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.uuids import UUID
 
 
 def distrust_all(image: MetadataImage, present: Container[UUID], leader_epoch: int = NO_EPOCH) -> Decision[int]:

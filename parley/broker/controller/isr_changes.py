@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
-from uuid import UUID
 
 from parley.broker.controller.brokers import check_broker_epoch
 from parley.broker.controller.decision import Decision
@@ -20,6 +19,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState
 from parley.protocol.errors import ErrorCode
 from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.uuids import UUID
 
 
 @dataclass(frozen=True, slots=True)

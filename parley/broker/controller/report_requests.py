@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
-from uuid import UUID
 
 from parley.broker.controller.broker_reports import BrokerReport, Replica, ReplicaReport
 from parley.broker.metadata.current import Metadata
@@ -15,6 +14,7 @@ from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.replication import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse
 from parley.protocol.schema import ZERO_UUID
+from parley.protocol.uuids import UUID
 
 _log = logging.getLogger(__name__)
 

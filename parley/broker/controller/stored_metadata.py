@@ -27,7 +27,6 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any
 from urllib.parse import quote, unquote
-from uuid import UUID
 
 from parley.broker.metadata.changes import (
     AclBucketReplaced,
@@ -69,6 +68,7 @@ from parley.broker.metadata.types import ConfigResource, PartitionState, Resourc
 from parley.broker.quotas.entities import QuotaEntity
 from parley.broker.security.acls.stored import bucket_from_json, bucket_to_json
 from parley.protocol.security.scram import ScramCredential
+from parley.protocol.uuids import UUID
 
 CHUNK_PARTITIONS = 100
 CLUSTER, BROKERS, TOPICS, PARTITIONS, CONFIGS = "cluster", "brokers/", "topics/", "partitions/", "configs/"

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from random import Random
-from uuid import UUID
 
 from parley.broker.controller.decision import Decision
 from parley.broker.controller.replica_placement import check_replicas, place_replicas
@@ -18,6 +17,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS, check_topic_name, metric_form
 from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 
 PARTITIONS_MAX = 10_000
 """The maximum number of new partitions in one request, as in Kafka: a request for more is probably a mistake."""

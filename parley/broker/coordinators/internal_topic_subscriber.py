@@ -8,7 +8,6 @@ appended under the same epoch would conflict with those of the followers.
 from __future__ import annotations
 
 from typing import Protocol
-from uuid import UUID
 
 from parley.broker.metadata.changes import (
     BrokerRegistered,
@@ -19,6 +18,7 @@ from parley.broker.metadata.changes import (
     TopicDeleted,
 )
 from parley.broker.metadata.image import MetadataImage
+from parley.protocol.uuids import UUID
 
 
 class Shards(Protocol):

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from uuid import UUID
 
 from parley.broker.controller.stored_metadata import CLUSTER
 from parley.consensus.backend import ABSENT
 from parley.consensus.errors import AlreadyExists, EmptyStore
 from parley.consensus.recipes.keyvalue import KeyValue
+from parley.protocol.uuids import UUID
 from parley.storage.meta_properties import DirectoryIdentity
 from parley.storage.partition_metadata import encode_id
 

@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from typing import Any
-from uuid import UUID
 
 from parley.broker.controller.controller import ELECTION, RETRY_SECONDS, Controller, store_unavailable
 from parley.broker.controller.elections.election_rules import RulesOf
@@ -48,6 +47,7 @@ from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.session import SAFE_FRACTION
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.uuids import UUID
 
 _log = logging.getLogger(__name__)
 

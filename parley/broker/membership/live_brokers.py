@@ -17,7 +17,6 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from uuid import UUID
 
 from parley.broker.controller.brokers import fence_broker, register_broker
 from parley.broker.controller.controller import Controller
@@ -34,6 +33,7 @@ from parley.broker.metadata.types import BrokerRegistration, Endpoint
 from parley.broker.runtime.tasks import TaskSet, race
 from parley.consensus.recipes.groups import Groups, Member
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 
 _log = logging.getLogger(__name__)
 

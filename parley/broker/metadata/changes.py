@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from uuid import UUID
 
 from parley.broker.metadata.feature_levels import FeatureLevels
 from parley.broker.metadata.types import BrokerRegistration, ConfigResource, PartitionState, TopicImage
@@ -16,6 +15,7 @@ from parley.broker.quotas.entities import QuotaEntity
 from parley.broker.security.acls.stored import Bucket
 from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
 from parley.protocol.security.scram import ScramCredential
+from parley.protocol.uuids import UUID
 
 
 @dataclass(frozen=True, slots=True)

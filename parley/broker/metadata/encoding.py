@@ -10,7 +10,6 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any
-from uuid import UUID
 
 from parley.broker.metadata.changes import (
     AclBucketReplaced,
@@ -45,6 +44,7 @@ from parley.broker.security.acls.stored import bucket_from_json, bucket_to_json
 from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
 from parley.broker.security.principal import Principal
 from parley.protocol.security.scram import ScramCredential
+from parley.protocol.uuids import UUID
 
 _NO_RECOVERY: tuple[Any, ...] = ((), (), (), -1)
 """Defaults of the fields that the states in older stores do not have."""

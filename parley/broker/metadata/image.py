@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
-from uuid import UUID
 
 from parley.broker.metadata.changes import (
     AclBucketReplaced,
@@ -44,6 +43,7 @@ from parley.broker.quotas.entities import QuotaEntity
 from parley.broker.security.acls.stored import EMPTY, Bucket
 from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
 from parley.protocol.security.scram import ScramCredential
+from parley.protocol.uuids import UUID
 
 K = TypeVar("K")
 V = TypeVar("V")

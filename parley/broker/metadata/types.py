@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
-from uuid import UUID
 
 from parley.broker.metadata.terms import NO_TERM, Term
+from parley.protocol.uuids import UUID
 
 NO_LEADER = -1
 """The leader of a partition without an eligible live replica (Kafka's value in the protocol)."""

@@ -11,7 +11,6 @@ import asyncio
 import zlib
 from collections.abc import Callable, Iterable
 from random import Random
-from uuid import UUID
 
 from parley.broker.config import BrokerConfig
 from parley.broker.config.dynamic_config import DynamicConfig
@@ -33,6 +32,7 @@ from parley.broker.replication.partition import Partition
 from parley.broker.replication.throttle import follower_throttle
 from parley.broker.replication.truncation import Truncations
 from parley.broker.runtime.tasks import TaskSet
+from parley.protocol.uuids import UUID
 
 
 class ReplicaFetchers:

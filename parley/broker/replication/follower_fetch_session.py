@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
-from uuid import UUID
 
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.uuids import UUID
 from parley.storage.log import Log
 
 Key = tuple[UUID, int]

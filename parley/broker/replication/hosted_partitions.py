@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
-from uuid import UUID
 
 from parley.broker.metadata.changes import (
     BrokerRegistered,
@@ -33,6 +32,7 @@ from parley.broker.metrics.registry import Metrics
 from parley.broker.replication.partition import FixedIsr, IsrPolicy, Partition, Purgatories
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 
 if TYPE_CHECKING:
     from parley.storage.log import Log

@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
-from uuid import UUID
 
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.logging.growing_interval import GrowingInterval
@@ -31,6 +30,7 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.replication import AlterPartitionRequest, AlterPartitionResponse
 from parley.protocol.schema import Request
+from parley.protocol.uuids import UUID
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any
-from uuid import UUID
 
 from parley.broker.metadata.changes import Delta
 from parley.broker.metadata.image import MetadataImage
@@ -19,6 +18,7 @@ from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.cluster_metadata import ReportOfflineReplicasRequest, ReportOfflineReplicasResponse
+from parley.protocol.uuids import UUID
 
 _log = logging.getLogger(__name__)
 

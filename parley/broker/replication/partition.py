@@ -19,7 +19,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
-from uuid import UUID
 
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState
 from parley.broker.metrics.catalogue.clients import TopicMetrics
@@ -30,6 +29,7 @@ from parley.protocol.records.batch_header import BatchHeader
 from parley.protocol.records.produce_validation import ProduceRules
 from parley.protocol.schema import Buffer
 from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.uuids import UUID
 from parley.storage.checkpoints import INT64_MAX
 from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.damage.log_integrity import DamagedOffset

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 from typing import Any
-from uuid import UUID
 
 from parley.broker.metadata.changes import Delta, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
@@ -23,6 +22,7 @@ from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.replication import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
+from parley.protocol.uuids import UUID
 from parley.storage.log_manager import LogManager
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from uuid import UUID
 
 from parley.broker.metadata.changes import Delta
 from parley.broker.metadata.image import MetadataImage
@@ -23,6 +22,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.replication import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse
 from parley.protocol.schema import ZERO_UUID
 from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET
+from parley.protocol.uuids import UUID
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.log import Log
 from parley.storage.log_manager import LogManager

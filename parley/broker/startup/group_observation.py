@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from uuid import UUID
 
 from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.runtime import CoordinatorRuntime
@@ -18,6 +17,7 @@ from parley.broker.coordinators.share_state.share_partition import SharePartitio
 from parley.broker.metrics.catalogue.coordinators import GroupMemberMetrics
 from parley.broker.metrics.registry import Labelled
 from parley.broker.replication.partition import Partition
+from parley.protocol.uuids import UUID
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from uuid import UUID
 
 from parley.broker.config import BrokerConfig, TopicConfig
 from parley.broker.config.dynamic_config import DynamicConfig
@@ -27,6 +26,7 @@ from parley.broker.startup.environment import Environment
 from parley.broker.startup.foundation import Foundation
 from parley.broker.startup.logs import OpenedLogs
 from parley.broker.startup.store import Joined
+from parley.protocol.uuids import UUID
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
-from uuid import UUID
 
 from parley.broker.controller.log_adoption import FoundPartition, adopt_partitions
 from parley.broker.controller.stored_metadata import BROKERS, DELEGATION_TOKENS, SCRAM, SECRETS, read_image
@@ -19,6 +18,7 @@ from parley.broker.metadata.topic_names import INTERNAL_TOPICS
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment
 from parley.consensus.errors import CoordinationError, WrongStore
+from parley.protocol.uuids import UUID
 from parley.storage.partition_metadata import encode_id
 
 _log = logging.getLogger(__name__)

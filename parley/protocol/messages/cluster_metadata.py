@@ -7,9 +7,8 @@ and which changes it has applied. Clusters are upgraded broker by broker, so eve
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i64
+from parley.protocol.uuids import UUID
 
 
 class FetchMetadataRequest(Request, key=1000, versions="0-1", flexible="0+"):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.protocol.schema import Request, Response, Struct, field, i8, i16, i32
+from parley.protocol.uuids import UUID
 
 
 class ConsumerGroupHeartbeatRequest(Request, key=68, versions="0-1", flexible="0+"):

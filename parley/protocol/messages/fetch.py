@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.protocol.schema import ZERO, ZERO_UUID, Records, Request, Response, Struct, field, i8, i16, i32, i64
+from parley.protocol.uuids import UUID
 
 
 class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.protocol.schema import ZERO_UUID, Request, Response, Struct, field, i16, i32, i64
+from parley.protocol.uuids import UUID
 
 
 class OffsetCommitRequest(Request, key=8, versions="0-10", flexible="8+"):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from typing import ClassVar
-from uuid import UUID
 
 from parley.protocol.schema import ZERO_UUID, Request, Response, Struct, field, i8, i16, i32
+from parley.protocol.uuids import UUID
 
 
 class MetadataRequest(Request, key=3, versions="0-13", flexible="9+"):

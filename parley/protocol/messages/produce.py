@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.protocol.schema import ZERO, ZERO_UUID, Records, Request, Response, Struct, field, i16, i32, i64
+from parley.protocol.uuids import UUID
 
 
 class ProduceRequest(Request, key=0, versions="0-13", flexible="9+"):

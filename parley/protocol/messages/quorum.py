@@ -6,9 +6,8 @@ Parley keeps its metadata in a coordination store and has no such quorum, but to
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.protocol.schema import ZERO_UUID, Request, Response, Struct, field, i16, i32, i64, u16
+from parley.protocol.uuids import UUID
 
 
 class DescribeQuorumRequest(Request, key=55, versions="0-2", flexible="0+"):

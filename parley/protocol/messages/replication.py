@@ -6,9 +6,8 @@ reports the log directories of its replicas to the controller (KIP-858).
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.protocol.schema import ZERO_UUID, Request, Response, Struct, field, i8, i16, i32, i64
+from parley.protocol.uuids import UUID
 
 
 class AlterPartitionRequest(Request, key=56, versions="0-3", flexible="0+"):

@@ -6,9 +6,8 @@ lock.
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.protocol.schema import Records, Request, Response, Struct, field, i8, i16, i32, i64
+from parley.protocol.uuids import UUID
 
 
 class ShareGroupHeartbeatRequest(Request, key=76, versions="1", flexible="1+"):

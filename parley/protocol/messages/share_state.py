@@ -6,9 +6,8 @@ archived.
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.protocol.schema import Request, Response, Struct, field, i8, i16, i32, i64
+from parley.protocol.uuids import UUID
 
 
 class InitializeShareGroupStateRequest(Request, key=83, versions="0", flexible="0+"):

@@ -8,9 +8,8 @@ unknown version as the highest known one and ignores the rest.
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.protocol.schema import ZERO_UUID, Data, Struct, field, i8, i16, i32, i64
+from parley.protocol.uuids import UUID
 
 
 class OffsetCommitKey(Data, versions="0-1"):

@@ -6,9 +6,8 @@ the target assignment, 7 a member's target assignment, 8 a member's current assi
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.protocol.schema import Data, Struct, field, i8, i32, i64
+from parley.protocol.uuids import UUID
 
 
 class ConsumerGroupMetadataKey(Data, versions="3"):

@@ -6,9 +6,8 @@ target assignment, 14 a member's current assignment, 15 which share partitions h
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.protocol.schema import Data, Struct, field, i8, i32, i64
+from parley.protocol.uuids import UUID
 
 
 class ShareGroupMemberMetadataKey(Data, versions="10"):

@@ -5,9 +5,8 @@ A key's version is the kind of record: 0 a snapshot, 1 an update of the snapshot
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.protocol.schema import Data, Struct, field, i8, i16, i32, i64
+from parley.protocol.uuids import UUID
 
 
 class ShareSnapshotKey(Data, versions="0"):

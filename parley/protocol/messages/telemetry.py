@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.protocol.schema import Request, Response, i8, i16, i32
+from parley.protocol.uuids import UUID
 
 
 class GetTelemetrySubscriptionsRequest(Request, key=71, versions="0", flexible="0+"):

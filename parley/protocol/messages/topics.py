@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.protocol.schema import ZERO_UUID, Request, Response, Struct, field, i8, i16, i32, i64
+from parley.protocol.uuids import UUID
 
 
 class CreateTopicsRequest(Request, key=19, versions="0-7", flexible="5+"):

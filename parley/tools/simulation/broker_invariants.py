@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from uuid import UUID
 
 from parley.broker.controller.stored_metadata import BROKERS, CHUNK_PARTITIONS, PARTITIONS
 from parley.broker.metadata.encoding import registration_from_json, state_from_json
@@ -31,6 +30,7 @@ from parley.consensus.recipes.settled_write import unwrap
 from parley.protocol.errors import KafkaError
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.crc import verify_crc
+from parley.protocol.uuids import UUID
 from parley.storage.log import Log
 from parley.storage.segment_names import LOG_SUFFIX
 from parley.tools.simulation.client_invariants import Ledger, Violations

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from random import Random
 from typing import Any, Final
-from uuid import UUID
 
 from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from parley.protocol.uuids import UUID
 from parley.tools.simulation.client_invariants import Ledger
 from parley.tools.simulation.consumer_group_ledger import ConsumerGroupLedger, MemberPlace
 from parley.tools.simulation.group_processes import SESSION_S

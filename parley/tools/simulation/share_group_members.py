@@ -14,7 +14,6 @@ from contextlib import suppress
 from itertools import groupby
 from random import Random
 from typing import Any, Final
-from uuid import UUID
 
 from parley.broker.share.acknowledgements import ACCEPT, REJECT, RELEASE, RENEW
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -25,6 +24,7 @@ from parley.protocol.messages.share_groups import (
 )
 from parley.protocol.records.batch import records
 from parley.protocol.records.batch_header import headers
+from parley.protocol.uuids import UUID
 from parley.tools.simulation.client_invariants import Ledger
 from parley.tools.simulation.group_processes import SESSION_S
 from parley.tools.simulation.group_reading import GroupReader

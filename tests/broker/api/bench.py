@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
 
 from parley.broker.api.metadata import MetadataApi
 from parley.broker.metadata.changes import Change, Delta, PartitionChanged, TopicCreated, TopicDeleted
@@ -28,9 +27,11 @@ from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from parley.protocol.records.batch import build
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.record import Record
+from parley.protocol.uuids import UUID
 from parley.storage.log import Log, Origin
 from parley.storage.log_config import LogConfig
 from parley.storage.log_place import LogPlace, LogSettings
+from tests.support.uuids import new_uuid
 
 BROKER, OTHER = 1, 2
 NOW_MS = 1_700_000_000_000
@@ -71,7 +72,7 @@ class Bench:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         brokers = {
-            i: BrokerRegistration(i, 1, uuid4(), (Endpoint("PLAINTEXT", "PLAINTEXT", f"host{i}", 9090 + i),))
+            i: BrokerRegistration(i, 1, new_uuid(), (Endpoint("PLAINTEXT", "PLAINTEXT", f"host{i}", 9090 + i),))
             for i in (BROKER, OTHER)
         }
         self.metadata = Metadata(MetadataImage("test", brokers=brokers))
@@ -105,7 +106,7 @@ class Bench:
     ) -> UUID:
         if config is not None:
             self.configs[name] = config
-        topic_id = uuid4()
+        topic_id = new_uuid()
         state = PartitionState(tuple(replicas), tuple(replicas), leader)
         self.change(TopicCreated(TopicImage(name, topic_id, (state,) * partitions)))
         await self.partitions.opened()

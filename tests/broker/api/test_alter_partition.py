@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
@@ -11,6 +10,7 @@ from parley.broker.api.alter_partition import AlterPartitionApi
 from parley.broker.metadata.types import PartitionState
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.replication import AlterPartitionRequest, AlterPartitionResponse
+from parley.protocol.uuids import UUID
 from tests.broker.api.bench import context
 from tests.broker.controller.clusters import TOPIC_ID, DirectController, balanced, image_with
 

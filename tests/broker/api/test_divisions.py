@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -33,6 +32,7 @@ from parley.protocol.messages.topics import (
     DeleteTopicsRequest,
 )
 from parley.protocol.schema import ZERO_UUID, Struct
+from parley.protocol.uuids import UUID
 
 OUTER, INNER = 3, 5
 """Elements in each outer list, and in the innermost one."""

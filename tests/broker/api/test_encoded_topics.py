@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -51,6 +50,7 @@ from parley.protocol.codec import decode, encode
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from parley.protocol.schema import ZERO_UUID
+from parley.protocol.uuids import UUID
 from tests.broker.api.bench import answered
 from tests.broker.api.test_listener_view import NoCreation
 

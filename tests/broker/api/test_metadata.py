@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
@@ -19,6 +18,7 @@ from parley.broker.security.resources import ResourceType
 from parley.protocol.codec import encode
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from parley.protocol.uuids import UUID
 from tests.broker.api.authorization.test_guards import AllBut
 from tests.broker.api.bench import BROKER, OTHER, Bench, answered, context
 from tests.broker.quotas.test_enforcement import enforcing

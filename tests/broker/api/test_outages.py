@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from uuid import UUID
 
 from parley.broker.api.outages import HOLD_S, LISTED_S, Outages
 from parley.broker.metadata.changes import BrokerRegistered, Delta
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration
+from parley.protocol.uuids import UUID
 from tests.support.virtual_time import run
 
 

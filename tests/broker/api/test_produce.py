@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
@@ -26,6 +26,7 @@ from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import headers, is_compressed, read_header
 from parley.protocol.records.compression import Compression
 from parley.protocol.records.record import Record
+from parley.protocol.uuids import UUID
 from parley.storage.log_config import LogConfig
 from parley.storage.resource_exhaustion import MEMORY
 from tests.broker.api.bench import BROKER, NOW_MS, OTHER, Bench, at, batch, context

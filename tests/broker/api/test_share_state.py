@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley import Broker
 from parley.broker.coordinators.share_state.share_partition import SharePartitionKey
 from parley.protocol.client import Client
@@ -18,6 +16,7 @@ from parley.protocol.messages.share_state import (
     WriteShareGroupStateRequest,
 )
 from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.protocol.uuids import UUID
 
 GROUP = "queue:with:colons"
 

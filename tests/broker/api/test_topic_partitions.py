@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import cast
-from uuid import UUID
 
 from parley.broker.api.outages import HOLD_S, Outages
 from parley.broker.api.topic_partitions import TopicPartitionsApi
@@ -18,6 +17,7 @@ from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.metadata import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
+from parley.protocol.uuids import UUID
 from tests.broker.api.bench import context
 from tests.support.virtual_time import run
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from uuid import UUID
 
 from parley.broker.controller.decision import Decide, T
 from parley.broker.controller.elections.election_rules import ElectionRules, RecoveryStrategy
@@ -13,6 +12,7 @@ from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, PartitionState, TopicImage
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 
 TOPIC, TOPIC_ID = "t", UUID(int=9)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -19,6 +18,7 @@ from parley.broker.security.acls.stored import every_acl
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 from tests.broker.controller.clusters import balanced
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER

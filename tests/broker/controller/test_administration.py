@@ -5,7 +5,6 @@ from __future__ import annotations
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from random import Random
-from uuid import UUID
 
 import pytest
 
@@ -18,6 +17,7 @@ from parley.broker.controller.configs import ConfigChange
 from parley.broker.controller.topics import NewTopic
 from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType
 from parley.protocol.errors import ErrorCode
+from parley.protocol.uuids import UUID
 from tests.broker.controller.clusters import TOPIC, DirectController, balanced, image_with
 
 TIERED = {"remote.storage.enable": "true"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
@@ -20,6 +19,7 @@ from parley.broker.metadata.changes import BrokerRegistered, Change, TopicCreate
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 from tests.broker.controller import clusters
 from tests.broker.controller.clusters import balanced, min_isr_2
 

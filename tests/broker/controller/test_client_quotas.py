@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from uuid import UUID
 
 import pytest
 
@@ -15,6 +14,7 @@ from parley.broker.metadata.types import BrokerRegistration
 from parley.broker.quotas.entities import DEFAULT, QuotaEntity
 from parley.broker.quotas.validation import NAME_MAX
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 
 EMPTY = MetadataImage("c", brokers={1: BrokerRegistration(1, 1, UUID(int=1), (), features=SUPPORTED_FEATURES)})
 OLD = BrokerRegistration(2, 1, UUID(int=2), (), features={SECURITY: (1, 1)})

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -35,6 +34,7 @@ from parley.consensus.memory import CAPABILITIES, MemoryBackend, MemoryStore
 from parley.consensus.recipes.elections import Elections
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 from tests.support.virtual_time import run
 
 STATE = PartitionState((1,), (1,), 1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
-from uuid import UUID
 
 import pytest
 from hypothesis import settings
@@ -47,6 +46,7 @@ from parley.broker.controller.topics import (
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, ConfigResource, PartitionState, ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 from tests.support.proportion import examples
 
 T = TypeVar("T")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
@@ -13,6 +12,7 @@ from parley.broker.metadata.changes import BrokerRegistered
 from parley.broker.metadata.types import UNASSIGNED_DIRECTORY, PartitionState
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.replication import AssignReplicasToDirsRequest
+from parley.protocol.uuids import UUID
 from tests.broker.api.bench import context
 from tests.broker.controller.clusters import TOPIC, DirectController, epoch_of, image_with
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
 from parley.broker.controller.brokers import register_broker
@@ -12,6 +11,7 @@ from parley.broker.controller.elections.election_rules import ElectionRules, Rec
 from parley.broker.controller.elections.unclean_leader_choice import recover_leader
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
+from parley.protocol.uuids import UUID
 
 TOPIC, DIRECTORY, OTHER_DIRECTORY = UUID(int=100), UUID(int=200), UUID(int=201)
 STATE = PartitionState(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
@@ -13,6 +12,7 @@ from parley.broker.metadata.feature_support import SUPPORTED_FEATURES, check_can
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 
 TV = "transaction.version"
 BROKER = BrokerRegistration(1, 1, UUID(int=1), (), features=SUPPORTED_FEATURES)

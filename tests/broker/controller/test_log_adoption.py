@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from uuid import UUID, uuid4
-
 from parley.broker.controller.log_adoption import FoundPartition, adopt_partitions
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState, ResourceType
+from parley.protocol.uuids import UUID
+from tests.support.uuids import new_uuid
 
 ID = UUID(int=7)
 
 
 def adopt(image: MetadataImage, *found: FoundPartition) -> tuple[MetadataImage, list[str]]:
     compacted = frozenset({"__consumer_offsets"})
-    decision = adopt_partitions(image, found, broker_id=3, new_id=uuid4, compacted=compacted)
+    decision = adopt_partitions(image, found, broker_id=3, new_id=new_uuid, compacted=compacted)
     return image.with_changes(decision.changes), decision.result
 
 

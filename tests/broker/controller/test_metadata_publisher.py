@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
@@ -19,6 +18,7 @@ from parley.broker.metadata.types import BrokerRegistration, PartitionState, Top
 from parley.broker.runtime.purgatory import Purgatory
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.cluster_metadata import FetchMetadataResponse
+from parley.protocol.uuids import UUID
 
 EPOCH = 7
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -24,6 +23,7 @@ from parley.broker.metadata.types import (
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.replication import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse
 from parley.protocol.schema import ZERO_UUID
+from parley.protocol.uuids import UUID
 from tests.support.virtual_time import run
 
 LISTENER, INCARNATION, DIRECTORY = "INTERNAL", UUID(int=5), UUID(int=6)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from parley.broker.controller.scram_users import ScramAlteration, ScramDeletion, ScramUpsertion, alter_scram_users
@@ -13,6 +11,7 @@ from parley.broker.metadata.types import BrokerRegistration
 from parley.broker.security.stored_credentials import DECOY_SECRET
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.security.scram import credential_of
+from parley.protocol.uuids import UUID
 
 EMPTY = MetadataImage("c", brokers={1: BrokerRegistration(1, 1, UUID(int=1), (), features=SUPPORTED_FEATURES)})
 SHA_256, SHA_512 = 1, 2

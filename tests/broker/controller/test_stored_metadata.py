@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
@@ -29,6 +28,7 @@ from parley.broker.metadata.changes import (
 from parley.broker.metadata.encoding import to_json
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState
+from parley.protocol.uuids import UUID
 from tests.broker.controller.clusters import TOPIC, TOPIC_ID, image_with
 
 STATE, OTHER = PartitionState((1,), (1,), 1), PartitionState((2,), (2,), 2)

@@ -7,7 +7,6 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -21,6 +20,7 @@ from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.metadata.types import PartitionState, TopicImage
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+from parley.protocol.uuids import UUID
 from tests.support.virtual_time import run
 
 

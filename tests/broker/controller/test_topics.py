@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given
@@ -24,6 +23,8 @@ from parley.broker.metadata.changes import BrokerRegistered, TopicCreated
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, ConfigResource, PartitionState, ResourceType, TopicImage
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
+from tests.support.uuids import new_uuid
 
 
 def image_of(brokers: int) -> MetadataImage:
@@ -34,7 +35,12 @@ def create(
     image: MetadataImage, *wanted: NewTopic, validate_only: bool = False
 ) -> tuple[MetadataImage, list[TopicOutcome]]:
     decision = create_topics(
-        image, wanted, defaults=TopicDefaults(3, 2), new_id=uuid4, rng=Random(0), validate_only=validate_only
+        image,
+        wanted,
+        defaults=TopicDefaults(3, 2),
+        new_id=new_uuid,
+        rng=Random(0),
+        validate_only=validate_only,
     )
     return image.with_changes(decision.changes), decision.result
 
@@ -100,7 +106,12 @@ def test_a_policy_has_the_last_word() -> None:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "no")
 
     decision = create_topics(
-        image_of(3), [NewTopic("t")], defaults=TopicDefaults(1, 1), new_id=uuid4, rng=Random(0), policy=no_small_topics
+        image_of(3),
+        [NewTopic("t")],
+        defaults=TopicDefaults(1, 1),
+        new_id=new_uuid,
+        rng=Random(0),
+        policy=no_small_topics,
     )
     assert (code(decision.result[0]), decision.changes) == (ErrorCode.POLICY_VIOLATION, ())
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from parley.broker.coordinators.internal_topic_subscriber import InternalTopicSubscriber
@@ -19,6 +17,7 @@ from parley.broker.metadata.changes import (
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
+from parley.protocol.uuids import UUID
 
 US, OTHER = 1, 2
 THIS_PROCESS, EARLIER_PROCESS = UUID(int=1), UUID(int=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -13,6 +12,7 @@ from parley.broker.metadata.types import BrokerRegistration
 from parley.protocol.codec import decode, encode
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.cluster_metadata import FetchMetadataResponse
+from parley.protocol.uuids import UUID
 
 CONTROLLER, OWN, OTHER = 1, 2, 3
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
@@ -22,6 +21,7 @@ from parley.broker.metadata.changes import Delta, PartitionChanged, PartitionsAd
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import Term
 from parley.broker.metadata.types import PartitionState, TopicImage
+from parley.protocol.uuids import UUID
 
 
 def test_each_field_only_rises() -> None:

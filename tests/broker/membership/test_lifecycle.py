@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -37,6 +36,7 @@ from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, Fetc
 from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
 from parley.protocol.messages.metadata import MetadataRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.protocol.uuids import UUID
 from tests.broker.memory_store import memory_backend
 
 NEVER_MS = 600_000

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
-from uuid import UUID
 
 import pytest
 
@@ -22,6 +21,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import Term
 from parley.broker.metadata.types import BrokerRegistration, Endpoint
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 from tests.broker.controller.clusters import DirectController
 
 SILENCE_S = 2.0

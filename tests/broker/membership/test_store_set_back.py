@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import replace
 from random import Random
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -33,6 +32,7 @@ from parley.broker.runtime.purgatory import Purgatory
 from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.recipes.elections import Elections
 from parley.consensus.recipes.keyvalue import KeyValue
+from parley.protocol.uuids import UUID
 
 SEEN = Term(5, 2, 41)
 MEMBER = BrokerRegistration(2, 1, UUID(int=2), (), seen=SEEN, seen_leader_epoch=11)

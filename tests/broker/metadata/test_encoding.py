@@ -23,14 +23,15 @@ from parley.broker.metadata.changes import (
 from parley.broker.metadata.encoding import changes_from_bytes, changes_to_bytes, state_from_json, state_to_json
 from parley.broker.metadata.types import PartitionState
 from tests.broker.metadata.test_image import entries, registrations, resources, security_changes, states, topics
+from tests.support.uuids import uuids
 
 changes: st.SearchStrategy[Change] = st.one_of(
     st.builds(ControllerElected, st.integers(), st.integers()),
     st.builds(BrokerRegistered, registrations),
     st.builds(BrokerUnregistered, st.integers()),
     st.builds(TopicCreated, topics()),
-    st.builds(TopicDeleted, st.text(), st.uuids()),
-    st.builds(DeletedTopicsReplaced, st.lists(st.uuids()).map(tuple)),
+    st.builds(TopicDeleted, st.text(), uuids()),
+    st.builds(DeletedTopicsReplaced, st.lists(uuids()).map(tuple)),
     st.builds(PartitionsAdded, st.text(), st.lists(states).map(tuple)),
     st.builds(PartitionChanged, st.text(), st.integers(0), states),
     st.builds(ConfigReplaced, resources, entries),

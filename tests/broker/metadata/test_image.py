@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +40,8 @@ from parley.broker.security.operations import Operation
 from parley.broker.security.principal import user
 from parley.broker.security.resources import ResourceType as ResourceKind
 from parley.protocol.security.scram import ScramCredential
+from parley.protocol.uuids import UUID
+from tests.support.uuids import uuids
 
 ALICE = user("alice")
 ids = st.integers(0, 5)
@@ -55,7 +55,7 @@ states = st.builds(
     adding=st.lists(ids, max_size=1).map(tuple),
     elr=st.lists(ids, max_size=1).map(tuple),
     last_known_elr=st.lists(ids, max_size=1).map(tuple),
-    directories=st.lists(st.uuids(), max_size=2).map(tuple),
+    directories=st.lists(uuids(), max_size=2).map(tuple),
     unclean_epoch=st.integers(-1, 3),
 )
 NAMES = ["a", "b", "c", "with.dot"]
@@ -82,7 +82,7 @@ registrations = st.builds(
     features=st.just({"metadata.version": (1, 20)}),
     previous_epoch=st.integers(-1, 2),
     kept_epoch=st.integers(-1, 2),
-    log_dirs=st.lists(st.uuids(), max_size=2).map(tuple),
+    log_dirs=st.lists(uuids(), max_size=2).map(tuple),
     inter_broker_listener=st.sampled_from(("", "INTERNAL")),
 )
 resources = st.builds(ConfigResource, st.sampled_from(ResourceType), st.sampled_from(["", "a", "x/y", "="]))
@@ -147,7 +147,7 @@ def images(draw: st.DrawFn) -> MetadataImage:
     changes: list[Change] = [TopicCreated(topic) for topic in by_name.values()]
     changes += [BrokerRegistered(r) for r in draw(st.lists(registrations, max_size=3))]
     changes += [ConfigReplaced(draw(resources), draw(entries)) for _ in range(draw(st.integers(0, 3)))]
-    changes.append(DeletedTopicsReplaced(tuple(draw(st.lists(st.uuids(), max_size=3)))))
+    changes.append(DeletedTopicsReplaced(tuple(draw(st.lists(uuids(), max_size=3)))))
     changes += draw(st.lists(security_changes, max_size=4))
     return MetadataImage("cluster", controller_id=1, controller_epoch=7).with_changes(changes)
 

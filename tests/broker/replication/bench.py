@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
 
 from parley.broker.api.alter_partition import AlterPartitionApi
 from parley.broker.api.api_versions import ApiVersionsApi
@@ -67,11 +66,13 @@ from parley.protocol.records.batch import build, records
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.record import Record
 from parley.protocol.schema import Request
+from parley.protocol.uuids import UUID
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
 from parley.storage.log_maintenance import MaintenanceIntervals
 from parley.storage.log_manager import LogManager
 from tests.broker.api.bench import context
+from tests.support.uuids import new_uuid
 
 NAME = "PLAINTEXT"
 QUICK = {"replica.fetch.backoff.ms": "20", "replica.fetch.wait.max.ms": "200"}
@@ -184,7 +185,7 @@ class Node:
         await self._listen()
         self.is_up = True
         endpoint = Endpoint(NAME, NAME, "127.0.0.1", self.listener.port)
-        return BrokerRegistration(self.id, self.epoch, uuid4(), (endpoint,), rack=f"rack-{self.id}")
+        return BrokerRegistration(self.id, self.epoch, new_uuid(), (endpoint,), rack=f"rack-{self.id}")
 
     async def ask_controller(self, request: Request, *, version: int | None = None) -> Any:
         """Send a request to the test, which is the controller. ``asked`` keeps the requests."""
@@ -320,7 +321,7 @@ class Nodes:
         if config is not None:
             self.configs[name] = config
         state = PartitionState(tuple(replicas), tuple(replicas), replicas[0])
-        topic_id = uuid4()
+        topic_id = new_uuid()
         self.change(TopicCreated(TopicImage(name, topic_id, (state,) * partitions)))
         for node in self.nodes.values():
             if node.is_up:

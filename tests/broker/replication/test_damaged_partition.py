@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from parley.broker.metadata.types import PartitionState
@@ -19,6 +17,7 @@ from parley.broker.replication.damaged_partition import (
 from parley.broker.replication.partition import Partition, Purgatories
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.states import IllegalStep
+from parley.protocol.uuids import UUID
 
 LEADS = PartitionState((1, 2, 3), (1, 2), 1)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -28,6 +27,7 @@ from parley.broker.replication.truncation_decisions import (
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchResponse
 from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.uuids import UUID
 from parley.storage.log_config import LogConfig
 
 LAG_MAX_S = 10.0

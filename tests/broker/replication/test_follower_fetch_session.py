@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.broker.replication.follower_fetch_session import FollowerFetchSession, Position
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
+from parley.protocol.uuids import UUID
 
 PARTITION = (UUID(int=1), 0)
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -28,6 +27,7 @@ from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
+from parley.protocol.uuids import UUID
 from parley.storage.log import Log
 from parley.storage.log_config import DAY_MS
 from parley.storage.log_manager import LogManager

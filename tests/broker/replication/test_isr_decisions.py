@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from parley.broker.metadata.types import BrokerRegistration, PartitionState
 from parley.broker.replication.follower_progress import FetchClock, FollowerProgress
 from parley.broker.replication.isr_decisions import LeaderSnapshot, wanted_isr
+from parley.protocol.uuids import UUID
 
 LAG_S = 10.0
 BROKERS = {broker_id: BrokerRegistration(broker_id, 1, UUID(int=broker_id), ()) for broker_id in (1, 2)}

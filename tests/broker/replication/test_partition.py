@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Hashable
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
@@ -17,6 +16,7 @@ from parley.broker.runtime.purgatory import Delayed
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
+from parley.protocol.uuids import UUID
 from parley.storage.checkpoints import INT64_MAX
 from parley.storage.compaction.tombstone_checkpoint import CHECKPOINT, TombstoneCheckpoint
 from parley.storage.damage.damaged_ranges import DamagedRange

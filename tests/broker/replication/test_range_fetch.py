@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -21,6 +20,7 @@ from parley.protocol.records.batch_patch import assign
 from parley.protocol.records.errors import CorruptRecord
 from parley.protocol.records.record import Record
 from parley.protocol.schema import Request
+from parley.protocol.uuids import UUID
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 
 

@@ -7,7 +7,6 @@ import logging
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from uuid import UUID
 
 import pytest
 
@@ -22,6 +21,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.log_dirs import AlterReplicaLogDirsRequest
 from parley.protocol.messages.replication import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.protocol.uuids import UUID
 from parley.storage.log import Log
 from parley.storage.partition_metadata import encode_id
 from tests.broker.api.bench import Bench

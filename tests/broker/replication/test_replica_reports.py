@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from uuid import UUID
 
 import pytest
 
@@ -19,6 +18,7 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.replication import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse
 from parley.protocol.schema import ZERO_UUID
+from parley.protocol.uuids import UUID
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
 from parley.storage.log_maintenance import MaintenanceIntervals

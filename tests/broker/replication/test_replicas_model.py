@@ -15,7 +15,6 @@ from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
-from uuid import UUID
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -45,6 +44,7 @@ from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
+from parley.protocol.uuids import UUID
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
 from tests.broker.api.bench import Logs, context

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from parley.broker.metadata.changes import BrokerRegistered, BrokerUnregistered, Delta
@@ -13,6 +11,7 @@ from parley.broker.metadata.types import BrokerRegistration
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.broker_listeners import BrokerListeners
 from parley.broker.security.session import anonymous
+from parley.protocol.uuids import UUID
 
 
 def registered(broker_id: int, listener: str, *, fenced: bool = False) -> BrokerRegistered:

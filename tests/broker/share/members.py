@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 from parley.broker.api.share_fetch.handler import ShareFetchApi
 from parley.broker.coordinators.share_state.persister import (
@@ -31,6 +30,7 @@ from parley.protocol.messages.share_groups import (
     ShareFetchRequest,
     ShareFetchResponse,
 )
+from parley.protocol.uuids import UUID
 from tests.broker.api.bench import NOW_MS, Bench
 
 LOCK_S = 30

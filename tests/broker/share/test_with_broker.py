@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -17,6 +16,7 @@ from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.share_groups import ShareFetchRequest
 from parley.protocol.messages.share_state import InitializeShareGroupStateRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
+from parley.protocol.uuids import UUID
 from tests.broker.api.bench import batch
 
 pytestmark = pytest.mark.slow

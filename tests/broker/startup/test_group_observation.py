@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -20,6 +19,7 @@ from parley.broker.metrics.catalogue.coordinators import GroupLagMetrics
 from parley.broker.startup.group_observation import group_lags, group_members, known_end, share_group_lags
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
+from parley.protocol.uuids import UUID
 from tests.broker.coordinators.groups.test_coordinator import Groups
 
 

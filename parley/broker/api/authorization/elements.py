@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeVar
-from uuid import UUID
 
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
@@ -19,6 +18,7 @@ from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages import APIS
 from parley.protocol.schema import Response
+from parley.protocol.uuids import UUID
 
 E = TypeVar("E")
 R = TypeVar("R")

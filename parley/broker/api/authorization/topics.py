@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeVar
-from uuid import UUID
 
 from parley.broker.api.authorization.elements import Checks, Steps, after, listed, refusal, with_refused
 from parley.broker.api.requested_names import in_slices
@@ -32,6 +31,7 @@ from parley.protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from parley.protocol.schema import ZERO_UUID
+from parley.protocol.uuids import UUID
 
 R = TypeVar("R")
 

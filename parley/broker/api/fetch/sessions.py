@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from random import Random
 from typing import Protocol
-from uuid import UUID
 
 from parley.broker.metadata.topic_names import NAME_LENGTH_MAX
 from parley.broker.replication.follower_progress import FetchClock
@@ -30,6 +29,7 @@ from parley.broker.security.principal import Principal
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.uuids import UUID
 
 PartitionData = FetchResponse.PartitionData
 

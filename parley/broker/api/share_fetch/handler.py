@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 from parley.broker.api.fetch.parts import UNLIMITED, FetchQuotas
 from parley.broker.api.share_fetch.acknowledging import Acknowledging, released
@@ -49,6 +48,7 @@ from parley.protocol.messages.share_groups import (
     ShareFetchRequest,
     ShareFetchResponse,
 )
+from parley.protocol.uuids import UUID
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
-from uuid import UUID
 
 from parley.broker.api.fetch.parts import FetchQuotas
 from parley.broker.api.leader_errors import MOVED, current_leader, endpoints_of
@@ -22,6 +21,7 @@ from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
 from parley.broker.share.share_partitions import SharePartitions
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 
 E = TypeVar("E")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
 
 from parley.broker.api.share_fetch.acknowledging import Acknowledging
 from parley.broker.api.share_fetch.parts import ShareParts
@@ -13,6 +12,7 @@ from parley.broker.network.dispatch import RequestContext
 from parley.broker.share.share_partition import Acquired
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.share_groups import ShareFetchResponse
+from parley.protocol.uuids import UUID
 from parley.storage.log_reader import LogRead
 
 

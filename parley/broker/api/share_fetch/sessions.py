@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
-from uuid import UUID
 
 from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics
 from parley.broker.network.dispatch import ConnectedClient, RequestContext
 from parley.broker.security.principal import Principal
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1

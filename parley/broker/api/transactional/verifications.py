@@ -12,12 +12,11 @@ Rules of this module:
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.broker.metrics.catalogue.coordinators import VerificationMetrics
 from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_SEQUENCE
+from parley.protocol.uuids import UUID
 from parley.storage.producer_state import OPEN_TRANSACTIONS_MAX, ProducerState
 
 VERIFICATIONS_MAX = 20_000

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable
 from dataclasses import replace
-from uuid import UUID
 
 from parley.broker.controller.elections.eligible_leader_replicas import (
     eligible_replicas,
@@ -24,6 +23,7 @@ from parley.broker.controller.elections.eligible_leader_replicas import (
 )
 from parley.broker.metadata.types import NO_LEADER, UNASSIGNED_DIRECTORY, PartitionState
 from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.uuids import UUID
 
 
 def elect_leader(

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from uuid import UUID
 
 from parley.broker.controller.broker_reports import BrokerReport
 from parley.broker.controller.brokers import check_broker_epoch
@@ -22,6 +21,7 @@ from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 
 
 class ElectionType(IntEnum):

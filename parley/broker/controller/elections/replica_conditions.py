@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto
-from uuid import UUID
 
 from parley.broker.controller.broker_reports import BrokerReport
 from parley.broker.metadata.types import UNASSIGNED_DIRECTORY, BrokerRegistration, PartitionState
+from parley.protocol.uuids import UUID
 
 
 class Condition(Enum):

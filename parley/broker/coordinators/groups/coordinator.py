@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Final, TypeVar
-from uuid import UUID
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import Decision, ProducerIdentity
@@ -63,6 +62,7 @@ from parley.protocol.messages.groups import (
 )
 from parley.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest
+from parley.protocol.uuids import UUID
 
 T = TypeVar("T")
 

@@ -15,7 +15,6 @@ import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
-from uuid import UUID
 
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import KeyValue, ProducerIdentity, Timer
@@ -46,6 +45,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.network.dispatch import RequestContext
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.records.batch_header import HEADER_SIZE
+from parley.protocol.uuids import UUID
 
 _log = logging.getLogger(__name__)
 

@@ -26,7 +26,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
-from uuid import UUID
+
+from parley.protocol.uuids import UUID
 
 UNINITIALIZED_OFFSET: Final = -1
 """The start offset of state without a known position. The group then begins at ``share.auto.offset.reset``."""

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
-from uuid import UUID
 
 from parley.broker.coordinators.internal_topic import partition_of
 from parley.broker.coordinators.share_state.coordinator import ShareCoordinator
@@ -36,6 +35,7 @@ from parley.protocol.messages.share_state import (
     ReadShareGroupStateSummaryRequest,
     WriteShareGroupStateRequest,
 )
+from parley.protocol.uuids import UUID
 
 T = TypeVar("T")
 

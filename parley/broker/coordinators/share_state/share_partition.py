@@ -7,10 +7,10 @@ import base64
 import binascii
 from dataclasses import dataclass
 from typing import NamedTuple
-from uuid import UUID
 
 from parley.broker.coordinators.share_state.persister import StateBatch
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 
 _UUID_CHARACTERS = 22
 

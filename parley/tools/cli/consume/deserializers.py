@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from typing import Final, cast
-from uuid import UUID
+
+from parley.protocol.uuids import UUID
 
 Value = str | int | float | bool | bytes | None
 Deserializer = Callable[[bytes], Value]

@@ -6,7 +6,6 @@ import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from uuid import UUID
 
 from parley.protocol.codec import decode_from
 from parley.protocol.errors import MalformedMessage
@@ -17,6 +16,7 @@ from parley.protocol.messages import stored_share_state as share_state
 from parley.protocol.messages import stored_streams_groups as streams
 from parley.protocol.records.record import Record
 from parley.protocol.schema import Data, Struct
+from parley.protocol.uuids import UUID
 
 Texts = tuple[str | None, str | None]
 

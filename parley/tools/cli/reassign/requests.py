@@ -206,6 +206,6 @@ async def set_configs(
 
 def registrations(brokers: Sequence[Any]) -> list[BrokerRegistration]:
     """The brokers as registrations, for the placement of replicas."""
-    from uuid import UUID
+    from parley.protocol.uuids import UUID
 
     return [BrokerRegistration(one.broker_id, 0, UUID(int=0), (), rack=one.rack) for one in brokers]

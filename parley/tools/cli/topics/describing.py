@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-from uuid import UUID
 
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.configs import DescribeConfigsRequest
 from parley.protocol.messages.elections import ListPartitionReassignmentsRequest
 from parley.protocol.messages.metadata import DescribeTopicPartitionsRequest
+from parley.protocol.uuids import UUID
 from parley.tools.cli.cluster_client import check
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.output import Format, print_data

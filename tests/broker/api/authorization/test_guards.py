@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from inspect import isawaitable
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -46,9 +45,10 @@ from parley.protocol.messages.streams_groups import StreamsGroupDescribeResponse
 from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from parley.protocol.schema import Response, Struct
 from tests.broker.api.test_every_version import TOPIC, filled, fit, name_topics_once
+from tests.support.uuids import new_uuid
 
 Right = tuple[ResourceType, Operation]
-TOPIC_ID = uuid4()
+TOPIC_ID = new_uuid()
 
 
 ASKS_GROUP_FIRST = (
@@ -399,7 +399,7 @@ def test_a_topic_id_that_is_unknown_does_not_reach_the_handler(api_key: int, ver
     def unknown(message: Any) -> None:
         for declared in message.fields():
             if declared.name == "topic_id":
-                message.topic_id = uuid4()
+                message.topic_id = new_uuid()
                 message.name = None if api_key == 20 else ""
             for part in getattr(message, declared.name) if isinstance(getattr(message, declared.name), list) else []:
                 if isinstance(part, Struct):

@@ -6,7 +6,6 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -31,6 +30,7 @@ from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
 from parley.protocol.schema import Struct
 from parley.protocol.security.client_security import client_security
+from parley.protocol.uuids import UUID
 from tests.broker.api.test_every_version import filled, fit, name_topics_once
 
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"

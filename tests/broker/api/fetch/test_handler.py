@@ -7,7 +7,6 @@ import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
 
 import pytest
 
@@ -23,11 +22,13 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 from parley.protocol.records.batch import records
 from parley.protocol.records.batch_header import headers
+from parley.protocol.uuids import UUID
 from parley.storage.log_config import LogConfig
 from parley.storage.resource_exhaustion import MEMORY, no_memory
 from tests.broker.api.bench import BROKER, NOW_MS, OTHER, Bench, batch, context
 from tests.storage.compaction.compactions import compacted
 from tests.support.memory import nothing_is_in_memory
+from tests.support.uuids import new_uuid
 
 MAX = 1 << 30
 
@@ -262,12 +263,12 @@ async def test_a_broker_that_was_replaced_by_a_later_run_is_refused(bench: Fetch
 async def test_topics_by_id(bench: FetchBench) -> None:
     topic_id = await bench.create("t")
     bench.write("t")
-    answer = await bench.fetch(ask(topic_id), ask(uuid4()), version=13)
+    answer = await bench.fetch(ask(topic_id), ask(new_uuid()), version=13)
     assert [(topic.topic_id == topic_id, topic.partitions[0].error_code) for topic in answer.responses] == [
         (True, ErrorCode.NONE),
         (False, ErrorCode.UNKNOWN_TOPIC_ID),
     ]
-    bench.partition("t").topic_id = uuid4()
+    bench.partition("t").topic_id = new_uuid()
     answer = await bench.fetch(ask(topic_id), version=13)
     assert answer.responses[0].partitions[0].error_code == ErrorCode.INCONSISTENT_TOPIC_ID
 

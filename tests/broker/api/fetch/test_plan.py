@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
@@ -14,6 +13,7 @@ from parley.broker.api.fetch.sessions import FetchTarget
 from parley.broker.api.fetch.waiting import _STEPS, FetchEvent, FetchState
 from parley.broker.runtime.states import IllegalStep
 from parley.protocol.messages.fetch import FetchRequest
+from parley.protocol.uuids import UUID
 from tests.broker.api.bench import BROKER, OTHER, Bench, context
 from tests.broker.api.fetch.test_handler import FetchBench, ask
 

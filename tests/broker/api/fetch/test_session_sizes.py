@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from uuid import UUID
 
 import pytest
 
@@ -14,6 +13,7 @@ from parley.broker.runtime.purgatory import Purgatory
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.schema import ZERO_UUID
+from parley.protocol.uuids import UUID
 
 PARTITIONS_MAX = 100
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.broker.controller.elections.leader_choice import elect_leader, next_partition_state, recovered
 from parley.broker.metadata.types import NO_LEADER, UNASSIGNED_DIRECTORY, PartitionState
+from parley.protocol.uuids import UUID
 
 STATE = PartitionState(replicas=(1, 2, 3), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=9)
 

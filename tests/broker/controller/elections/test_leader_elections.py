@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from uuid import UUID
 
 import pytest
 
@@ -22,6 +21,7 @@ from parley.broker.controller.elections.leader_elections import (
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, PartitionState
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 from tests.broker.controller.clusters import TOPIC, TOPIC_ID, balanced, epoch_of, image_with, min_isr_2
 
 AWAY = PartitionState((1, 2, 3), (2, 1), 2, leader_epoch=5, partition_epoch=7)

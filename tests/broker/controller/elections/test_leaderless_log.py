@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from parley.broker.controller.elections.leaderless_log import RESTART_S, LeaderlessLog, Wait
@@ -11,6 +9,7 @@ from parley.broker.logging.growing_interval import PAUSE_MAX_S
 from parley.broker.metadata.changes import TopicCreated
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.types import NO_LEADER, PartitionState, TopicImage
+from parley.protocol.uuids import UUID
 from tests.broker.controller.clusters import TOPIC, image_with
 
 ORPHAN = PartitionState((1, 2, 3), (), NO_LEADER, 5, 7, elr=(3,))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
@@ -11,6 +10,7 @@ from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
 from parley.broker.controller.elections.replica_conditions import Condition, conditions
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState
 from parley.protocol.errors import ErrorCode
+from parley.protocol.uuids import UUID
 
 TOPIC_ID, DISK, OTHER_DISK, NEW_DISK = UUID(int=9), UUID(int=101), UUID(int=102), UUID(int=103)
 BEFORE = BrokerRegistration(1, 7, UUID(int=1), (), log_dirs=(DISK,))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -19,6 +18,7 @@ from parley.broker.controller.elections.unclean_leader_choice import (
 )
 from parley.broker.metadata.types import NO_LEADER, PartitionState
 from parley.protocol.errors import ErrorCode
+from parley.protocol.uuids import UUID
 from tests.broker.controller.clusters import TOPIC, TOPIC_ID, aggressive, balanced, image_with
 
 BALANCED, AGGRESSIVE = RecoveryStrategy.BALANCED, RecoveryStrategy.AGGRESSIVE

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from uuid import UUID
 
 from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.groups.coordinator import ShareGroupsNeed
@@ -21,6 +20,7 @@ from parley.broker.network.dispatch import ConnectedClient, RequestContext
 from parley.broker.security.session import anonymous
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.share_groups import ShareGroupHeartbeatRequest
+from parley.protocol.uuids import UUID
 from tests.broker.coordinators.groups.grouped import Coordinated, Unreachable
 from tests.support.virtual_time import run
 

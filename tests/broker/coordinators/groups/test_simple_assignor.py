@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from parley.broker.coordinators.groups.share.simple_assignor import assign
+from parley.protocol.uuids import UUID
 
 A, B = UUID(int=1), UUID(int=2)
 ONE = frozenset({0})

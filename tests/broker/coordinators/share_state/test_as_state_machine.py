@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import TypeVar
-from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +23,7 @@ from parley.broker.coordinators.share_state.shard import ShareStateShard, Surrou
 from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
 from parley.broker.metadata.image import MetadataImage
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 from tests.support.proportion import examples
 
 T = TypeVar("T")

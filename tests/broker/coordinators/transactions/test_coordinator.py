@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -25,6 +24,7 @@ from parley.broker.metadata.types import PartitionState, TopicImage
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from parley.protocol.uuids import UUID
 from tests.broker.coordinators.shards import FakeTopic, now_ms
 from tests.broker.coordinators.transactions.driven_shard import ID, P0
 from tests.support.virtual_time import run

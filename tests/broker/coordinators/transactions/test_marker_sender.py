@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
@@ -24,6 +23,7 @@ from parley.broker.metadata.types import NO_LEADER, PartitionState, TopicImage
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from parley.protocol.uuids import UUID
 from tests.broker.coordinators.transactions.driven_shard import ID, DrivenShard
 from tests.support.virtual_time import run
 

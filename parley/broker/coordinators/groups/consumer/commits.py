@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
-from uuid import UUID
 
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
 from parley.broker.coordinators.groups.consumer.member import NOTHING, Member
 from parley.broker.coordinators.groups.group_members import require_member
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 
 MEMBER_EPOCHS_SINCE: Final = 9
 """The first version of OffsetCommit and OffsetFetch that has member epochs."""

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from parley.broker.coordinators.groups.consumer.member import (
     NEW,
@@ -25,6 +24,7 @@ from parley.broker.coordinators.groups.consumer.member import (
     Owned,
     Progress,
 )
+from parley.protocol.uuids import UUID
 
 FIRST_EPOCH: Final = 1
 """The epoch of a group without records, and of its target assignment. In a heartbeat, epoch 0 means joining."""

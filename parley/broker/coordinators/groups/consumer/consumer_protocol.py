@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from typing import Final
-from uuid import UUID
 
 from parley.broker.coordinators.groups.classic.membership import Protocols
 from parley.broker.coordinators.groups.consumer.member import Assignment
 from parley.broker.metadata.image import MetadataImage
 from parley.protocol.codec import decode_stored, encode_stored
 from parley.protocol.messages.stored import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from parley.protocol.uuids import UUID
 
 CONSUMER_PROTOCOL: Final = "consumer"
 """The protocol type of groups of consumers. Only these can become consumer groups."""

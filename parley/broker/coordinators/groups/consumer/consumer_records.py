@@ -18,7 +18,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Final
-from uuid import UUID
 
 from parley.broker.coordinators.decision import KeyValue
 from parley.broker.coordinators.groups.consumer.consumer_group import FIRST_EPOCH, ConsumerGroup, ResolvedRegex
@@ -49,6 +48,7 @@ from parley.protocol.messages.stored_consumer_groups import (
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
+from parley.protocol.uuids import UUID
 
 GROUP, OLD_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, REGEX = 3, 4, 5, 6, 7, 8, 16
 """The kinds of records, as in the first two bytes of their keys."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from uuid import UUID
 
 from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup
@@ -33,6 +32,7 @@ from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.network.dispatch import RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from parley.protocol.uuids import UUID
 
 JOIN = 0
 """The epoch that a joining member sends."""

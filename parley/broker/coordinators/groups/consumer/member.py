@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Final
-from uuid import UUID
 
 from parley.broker.coordinators.groups.classic.membership import Protocols
+from parley.protocol.uuids import UUID
 
 Assignment = Mapping[UUID, tuple[int, ...]]
 """Partitions by topic id, in ascending order for each topic."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
-from uuid import UUID
 
 from parley.broker.coordinators.groups.consumer.member import (
     NOTHING,
@@ -22,6 +21,7 @@ from parley.broker.coordinators.groups.consumer.member import (
     Progress,
 )
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 
 
 @dataclass(frozen=True, slots=True)

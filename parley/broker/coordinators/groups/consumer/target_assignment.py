@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from typing import Final
-from uuid import UUID
 
 from parley.broker.coordinators.groups.consumer.assignors.assignor import GroupSpec, MemberSpec, PartitionAssignor
 from parley.broker.coordinators.groups.consumer.consumer_group import ResolvedRegex
@@ -17,6 +16,7 @@ from parley.broker.coordinators.groups.consumer.member import NOTHING, Assignmen
 from parley.broker.coordinators.groups.consumer.topics import topic_ids, topic_specs
 from parley.broker.metadata.image import MetadataImage
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 
 LARGE: Final = 2_000
 """The number of members and partitions above which a thread decides, because deciding takes milliseconds."""

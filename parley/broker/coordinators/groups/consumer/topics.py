@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from functools import partial
 from hashlib import blake2b
-from uuid import UUID
 
 from parley.broker.coordinators.groups.consumer.assignors.assignor import TopicSpec
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration, TopicImage
+from parley.protocol.uuids import UUID
 
 NO_TOPICS_HASH = 0
 """The hash for a group whose topics do not exist."""

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
-from uuid import UUID
 
 from parley.broker.coordinators.decision import Decision, KeyValue, Timer
 from parley.broker.coordinators.groups.consumer.topics import metadata_hash, topic_ids
@@ -34,6 +33,7 @@ from parley.broker.coordinators.groups.share.share_records import (
 )
 from parley.broker.coordinators.groups.share.simple_assignor import assign
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 
 T = TypeVar("T")
 

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.groups.group_shard import GroupShard
@@ -26,6 +25,7 @@ from parley.broker.coordinators.groups.share.share_group import (
 )
 from parley.broker.metadata.image import MetadataImage
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 
 RETRY_MS: Final = 30_000
 """The time after which an initialization is started again, as in Kafka. It may have been lost with a coordinator."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
-from uuid import UUID
+
+from parley.protocol.uuids import UUID
 
 Assignment = Mapping[UUID, frozenset[int]]
 """Partitions by topic id."""

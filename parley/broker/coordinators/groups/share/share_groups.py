@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
-from uuid import UUID
 from weakref import WeakValueDictionary
 
 from parley.broker.coordinators.decision import Decision
@@ -40,6 +39,7 @@ from parley.broker.network.dispatch import RequestContext
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.share_groups import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+from parley.protocol.uuids import UUID
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
-from uuid import UUID
 
 from parley.broker.coordinators.decision import KeyValue
 from parley.broker.coordinators.groups.share.share_group import (
@@ -43,6 +42,7 @@ from parley.protocol.messages.stored_share_groups import (
     ShareGroupTargetAssignmentMetadataKey,
     ShareGroupTargetAssignmentMetadataValue,
 )
+from parley.protocol.uuids import UUID
 
 MEMBER, GROUP, TARGET_EPOCH, TARGET, CURRENT, STORED = 10, 11, 12, 13, 14, 15
 """The kinds of records, as in the first two bytes of their keys."""

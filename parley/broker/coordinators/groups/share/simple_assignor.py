@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
-from uuid import UUID
 
 from parley.broker.coordinators.groups.share.share_group import Assignment
+from parley.protocol.uuids import UUID
 
 SIMPLE: Final = "simple"
 """The name of the assignor."""

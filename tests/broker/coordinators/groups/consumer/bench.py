@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
 from parley.broker.coordinators.decision import Decision, Held, KeyValue, Timer
 from parley.broker.coordinators.groups.any_group import heartbeat as classic_heartbeat
@@ -38,6 +37,7 @@ from parley.protocol.messages.groups import (
     SyncGroupRequest,
 )
 from parley.protocol.messages.stored import ConsumerProtocolSubscription
+from parley.protocol.uuids import UUID
 from tests.broker.coordinators.groups.grouped import surroundings
 
 GROUP = "g"

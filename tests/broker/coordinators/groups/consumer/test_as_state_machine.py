@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from parley.protocol.codec import decode_stored
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from parley.protocol.messages.stored import ConsumerProtocolAssignment
+from parley.protocol.uuids import UUID
 from tests.broker.coordinators.groups.consumer.bench import GROUP, REBALANCE_MS, ConsumerBench, topic_id, with_topics
 from tests.support.proportion import examples
 

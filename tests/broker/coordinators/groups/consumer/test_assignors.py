@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import ClassVar
-from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -23,6 +22,7 @@ from parley.broker.coordinators.groups.consumer.assignors.registry import load_a
 from parley.broker.coordinators.groups.consumer.assignors.uniform import UniformAssignor
 from parley.broker.coordinators.groups.consumer.target_assignment import assign
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 from tests.support.proportion import examples
 
 UNIFORM, RANGE = UniformAssignor(), RangeAssignor()

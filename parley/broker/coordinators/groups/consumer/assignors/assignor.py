@@ -17,9 +17,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
-from uuid import UUID
 
 from parley.broker.coordinators.groups.consumer.member import Assignment
+from parley.protocol.uuids import UUID
 
 __all__ = ["Assignment", "GroupSpec", "MemberSpec", "PartitionAssignor", "TopicSpec"]
 

@@ -6,10 +6,10 @@ So members that subscribe to the same topics get the same partitions of each top
 from __future__ import annotations
 
 from collections.abc import Mapping
-from uuid import UUID
 
 from parley.broker.coordinators.groups.consumer.assignors.assignor import GroupSpec, PartitionAssignor
 from parley.broker.coordinators.groups.consumer.member import Assignment
+from parley.protocol.uuids import UUID
 
 
 class RangeAssignor(PartitionAssignor):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush, heapreplace
-from uuid import UUID
 
 from parley.broker.coordinators.groups.consumer.assignors.assignor import GroupSpec, MemberSpec, PartitionAssignor
 from parley.broker.coordinators.groups.consumer.member import Assignment
+from parley.protocol.uuids import UUID
 
 
 class UniformAssignor(PartitionAssignor):

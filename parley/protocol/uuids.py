@@ -1,0 +1,25 @@
+"""UUIDs as keys of tables: clients choose topic ids, so they must not be able to choose hashes.
+
+The standard library hashes a UUID as an integer, that is modulo 2**61 - 1. A client can send thousands of ids with one
+hash, and every table of them takes quadratic time. All UUIDs of the broker are therefore of the class below. Equal
+UUIDs must have equal hashes: never mix it with ``uuid.UUID`` as keys of one table. mypy finds the places.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+
+class UUID(uuid.UUID):
+    """A UUID whose hash depends on the process's secret seed. It is equal to the ``uuid.UUID`` of the same value."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:  # its first use as a key; computing it costs five times what keeping it does
+            value = hash(self.bytes)
+            object.__setattr__(self, "_hash", value)
+            return value

@@ -1,0 +1,17 @@
+"""UUIDs of the broker's class: new ones, and Hypothesis' ones."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from hypothesis import strategies as st
+
+from parley.protocol.uuids import UUID
+
+
+def uuids() -> st.SearchStrategy[UUID]:
+    return st.integers(0, (1 << 128) - 1).map(lambda value: UUID(int=value))
+
+
+def new_uuid() -> UUID:
+    return UUID(int=uuid4().int)
