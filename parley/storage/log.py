@@ -59,7 +59,18 @@ __all__ = ["AppendInfo", "FoundRecord", "LastKnown", "Log", "LogRead", "Origin"]
 
 
 class Log(ReadableLog):
-    """A partition's log, made by ``open``. ``config`` may be assigned at any time."""
+    """A partition's log, made by ``open``, or from a ``NewLog``. ``config`` may be assigned at any time."""
+
+    __slots__ = (
+        "_compaction",
+        "_is_half_changed",
+        "_is_mending",
+        "_led_epoch",
+        "_removal_lock",
+        "_shared",
+        "cleaned_up_to",
+        "tombstones_needed_from",
+    )
 
     def __init__(self, place: LogPlace, settings: LogSettings, loaded: recovery.LoadedLog) -> None:
         super().__init__(place, settings, loaded)
@@ -94,15 +105,6 @@ class Log(ReadableLog):
         return cls(
             place, settings, recovery.load(directory, settings.config, known, producers, epochs, appended, now_ms)
         )
-
-    @classmethod
-    def create(cls, place: LogPlace, settings: LogSettings) -> Log:
-        """A new, empty log. Its first append creates the directory, unless that exists, and the files in it."""
-        directory = place.directory
-        producers = ProducerState(directory, expiration_ms=settings.producer_expiration_ms, is_new=True)
-        epochs = LeaderEpochCache(directory / CHECKPOINT, is_new=True)
-        appended = AppendedEpochs(directory / APPENDED_EPOCHS)
-        return cls(place, settings, recovery.unwritten(directory, producers, epochs, appended, settings.now_ms()))
 
     def identify(self, topic_id: UUID) -> None:
         """Note the id of the topic, which the log did not know, also in its directory. Blocks. Raises ``OSError``."""
@@ -443,12 +445,13 @@ class Log(ReadableLog):
 
     # --- Truncating ---
 
-    def begin_leading(self) -> None:
-        """Note that records will be appended at this log's end that no other log has had there.
+    def begin_leading(self, leader_epoch: int) -> None:
+        """Note that records of ``leader_epoch`` will be appended at this log's end, where no other log has had any.
 
         Blocks only if the log ends before it has copied all of a log from which tombstones were removed, so that it can
         lead only after an unclean election.
         """
+        self.leader_epochs.assign(leader_epoch, self.log_end_offset)
         if self.tombstones_removed_up_to > self.log_end_offset:
             with suppress(KafkaError), self._removal_lock, self._disk():
                 self._lower_tombstone_checkpoint(self.log_end_offset)

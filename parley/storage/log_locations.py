@@ -38,6 +38,10 @@ class LogLocations:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key[0]}-{key[1]} is in {home}, which is offline")
         return log
 
+    def is_unknown(self, key: TopicPartition) -> bool:
+        """True if the partition has no log in any directory, online or not, and no task works on one."""
+        return key not in self._homes and key not in self._busy and not any(key in logs for logs in self._in.values())
+
     def home(self, key: TopicPartition) -> LogDirectory | None:
         """The directory of the partition's log, online or not; None if it has no log."""
         return self._homes.get(key)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
+from uuid import UUID
 
 from parley.protocol.errors import KafkaError
 from parley.storage.checkpoints import TopicPartition
@@ -137,10 +138,16 @@ def log_start_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
 def unwritten_logs(owner: Owner, directory: LogDirectory, logs: Iterable[Log]) -> dict[TopicPartition, UnwrittenLog]:
     """Each log of the directory that has no files yet."""
     found = directory.kept_unwritten.copy()
+    of_topic: dict[UUID, UnwrittenLog] = {}
     for log in logs:
-        if not log.is_written and log.topic_id:
+        if not log.is_written and (topic_id := log.topic_id):
             key = (log.topic, log.partition)
-            found[key] = UnwrittenLog(log.topic_id, owner.is_copying(key))
+            if owner.is_copying(key):
+                found[key] = UnwrittenLog(topic_id, is_moving=True)
+                continue
+            if topic_id not in of_topic:
+                of_topic[topic_id] = UnwrittenLog(topic_id)
+            found[key] = of_topic[topic_id]
     return found
 
 

@@ -36,7 +36,8 @@ from parley.storage.log_copies import LogCopies
 from parley.storage.log_directory import FULL, NAME_MAX, LogDirectory, Mark, partition_name
 from parley.storage.log_locations import LogLocations
 from parley.storage.log_maintenance import LogMaintenance, MaintenanceIntervals, StartTask
-from parley.storage.log_place import LogPlace, LogSettings
+from parley.storage.log_place import LogSettings, SharedByLogs
+from parley.storage.new_log import NewLog
 from parley.storage.resource_exhaustion import RESERVES, reserve_for
 
 T = TypeVar("T")
@@ -100,6 +101,7 @@ class LogManager:
         self._maintenance = LogMaintenance(self, start_task, intervals, now_ms, self.known_high_watermark)
         self._locations = LogLocations(self.directories)
         self._preferred: dict[TopicPartition, LogDirectory] = {}
+        self._shared: dict[LogDirectory, SharedByLogs] = {}  # by the logs that were created last
         self.copies = LogCopies(self, self._settings, self._locations, self._maintenance)
         self.was_deleted: Callable[[UUID], bool] = lambda topic_id: False
         """Returns True for the id of a topic that was certainly deleted. A log of any other unknown topic is a stray.
@@ -198,12 +200,17 @@ class LogManager:
             if some_are_offline and unwritten.is_moving:
                 loader.directory.kept_unwritten[partition] = unwritten
             elif not any(log.topic_id in (None, unwritten.topic_id) for log in twins):
-                log = self._new(partition, unwritten.topic_id, self._settings, loader.directory)
+                log = self._new(partition, unwritten.topic_id, self._settings.config, loader.directory)
                 self._locations.add(partition, log, loader.directory, is_current=not twins)
 
-    def _new(self, key: TopicPartition, topic_id: UUID | None, settings: LogSettings, directory: LogDirectory) -> Log:
-        path = directory.path / partition_name(*key)
-        return Log.create(LogPlace(path, *key, topic_id, partial(self.on_io_error, directory)), settings)
+    def _new(self, key: TopicPartition, topic_id: UUID | None, config: LogConfig, directory: LogDirectory) -> Log:
+        shared = self._shared.get(directory)
+        if shared is None or shared.settings.config is not config:
+            settings = replace(self._settings, config=config)
+            shared = self._shared[directory] = SharedByLogs(
+                directory.path, settings, partial(self.on_io_error, directory)
+            )
+        return NewLog(key, topic_id, shared)
 
     async def note_new_logs(self) -> None:
         """Write down in which directories the logs are that have no files yet. Until then, a kill loses that.
@@ -315,6 +322,8 @@ class LogManager:
         belongs to an earlier topic of the name (delete it first).
         """
         key = (topic, partition)
+        if self._locations.is_unknown(key):
+            return self._create(key, topic_id, config or self._settings.config, is_new)
         if topic_id is not None:
             await self._choose_twin(key, topic_id)
         await self._locations.free(key)
@@ -335,15 +344,22 @@ class LogManager:
         name = partition_name(*key)
         if len(name) > NAME_MAX:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is too long for a directory name")
+        directory = self._directory_for(key, self._preferred.pop(key, None), is_new)
+        log = self._new(key, topic_id, config, directory)
+        self._locations.add(key, log, directory)
+        return log
+
+    def _directory_for(self, key: TopicPartition, preferred: LogDirectory | None, is_new: bool) -> LogDirectory:
+        """The directory of a log that does not exist: the preferred one, or the one with the fewest logs."""
         online = self.online()
         if not online or (not is_new and len(online) < len(self.directories)):
             offline = ", ".join(str(each) for each in self.directories if not each.online)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} may be in {offline}, which is offline")
-        preferred = self._preferred.pop(key, None)
-        directory = min(online, key=lambda each: (each is not preferred, len(self._locations.logs_in(each))))
-        log = self._new(key, topic_id, replace(self._settings, config=config), directory)
-        self._locations.add(key, log, directory)
-        return log
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{partition_name(*key)} may be in {offline}, which is offline"
+            )
+        if preferred in online:
+            return preferred
+        return min(online, key=lambda each: len(self._locations.logs_in(each)))
 
     async def _identify(self, log: Log, topic_id: UUID) -> None:
         if log.topic_id is not None:

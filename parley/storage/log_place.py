@@ -36,3 +36,13 @@ class LogSettings:
     """The highest leader epoch of any partition that the data directories knew at the start; NO_EPOCH if none."""
     measured_flush: Callable[[], AbstractContextManager[object]] = nullcontext
     """Returns a context manager that surrounds each flush of a log, in any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedByLogs:
+    """What new logs have in common if they are in one log directory and have one configuration."""
+
+    root: Path
+    """The log directory."""
+    settings: LogSettings
+    on_io_error: Callable[[OSError], None]

@@ -31,6 +31,30 @@ from parley.storage.transaction_index import AbortedTransaction
 class ReadableLog:
     """What can be read of a partition's log. ``config`` may be assigned at any time."""
 
+    __slots__ = (
+        "_appended_epochs",
+        "_closed",
+        "_durability",
+        "_high_watermark",
+        "_integrity",
+        "_lock",
+        "_now_ms",
+        "_on_io_error",
+        "_segments",
+        "_tombstone_checkpoint",
+        "config",
+        "directory",
+        "is_written",
+        "leader_epochs",
+        "log_end_offset",
+        "log_start_offset",
+        "on_damage",
+        "partition",
+        "producers",
+        "topic",
+        "topic_id",
+    )
+
     def __init__(self, place: LogPlace, settings: LogSettings, loaded: recovery.LoadedLog) -> None:
         self.directory = place.directory
         self.topic = place.topic
@@ -110,6 +134,11 @@ class ReadableLog:
     def recovery_point(self) -> int:
         """The offset below which everything is on disk."""
         return self._durability.recovery_point
+
+    @property
+    def latest_epoch(self) -> int | None:
+        """The newest leader epoch that the log knows: of a record, or of this broker as its leader. None if none."""
+        return self.leader_epochs.latest_epoch
 
     @property
     def damage(self) -> tuple[DamagedRange, ...]:

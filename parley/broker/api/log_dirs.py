@@ -99,7 +99,7 @@ class LogDirsApi:
 
         def describe(partition: Partition) -> None:
             if (wanted is None or (partition.topic, partition.index) in wanted) and partition.is_open:
-                by_dir[partition.log.directory.parent][partition.topic].append(_described(partition))
+                by_dir[self._logs.directory_of(partition.log).path][partition.topic].append(_described(partition))
                 copy, directory = self._logs.copies.in_progress.get((partition.topic, partition.index), (None, None))
                 if copy is not None and directory is not None:
                     by_dir[directory.path][partition.topic].append(_copy_described(partition, copy))

@@ -47,11 +47,17 @@ def place_replicas(
     start, shift = rng.randrange(len(order)), rng.randrange(len(order))
     start = next((at for at, broker in enumerate(order) if broker.broker_id == first_leader), start)
     placed = []
+    chosen: dict[tuple[int, int], tuple[int, ...]] = {}  # by the leader's place and the shift: there are few
     for index in range(first_index, first_index + partitions):
         if index and index % len(order) == 0:
             shift += 1
-        replicas = _replicas(order, (start + index) % len(order), shift, replication_factor - missing)
-        placed.append(replicas + tuple(away[(index + step) % len(away)] for step in range(missing)))
+        at = ((start + index) % len(order), shift % max(1, len(order) - 1))
+        if at not in chosen:
+            chosen[at] = _replicas(order, *at, replication_factor - missing)
+        replicas = chosen[at]
+        if missing:
+            replicas += tuple(away[(index + step) % len(away)] for step in range(missing))
+        placed.append(replicas)
     return placed
 
 

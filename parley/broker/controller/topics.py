@@ -153,7 +153,7 @@ def _new_partitions(
     if factor <= 0:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, f"Replication factor must be 1 or more, not {factor}.")
     placed = place_replicas(tuple(image.brokers.values()), partitions, factor, rng)
-    return tuple(_new_partition(image, replicas) for replicas in placed)
+    return _new_states(image, placed)
 
 
 def _assigned(image: MetadataImage, assignment: Assignment, *, first_index: int) -> tuple[PartitionState, ...]:
@@ -167,7 +167,7 @@ def _assigned(image: MetadataImage, assignment: Assignment, *, first_index: int)
     factor = len(assignment[first_index])
     for index in indexes:
         _check_replicas(image, index, tuple(assignment[index]), factor)
-    return tuple(_new_partition(image, tuple(assignment[index])) for index in indexes)
+    return _new_states(image, [tuple(assignment[index]) for index in indexes])
 
 
 def _check_replicas(image: MetadataImage, index: int, replicas: tuple[int, ...], factor: int) -> None:
@@ -177,6 +177,12 @@ def _check_replicas(image: MetadataImage, index: int, replicas: tuple[int, ...],
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"Partition {index} has {len(replicas)} replicas but the first partition has {factor}.",
         )
+
+
+def _new_states(image: MetadataImage, placed: Sequence[tuple[int, ...]]) -> tuple[PartitionState, ...]:
+    """Return the states of new partitions. Those with the same replicas share one value: there are few assignments."""
+    states = {replicas: _new_partition(image, replicas) for replicas in dict.fromkeys(placed)}
+    return tuple(map(states.__getitem__, placed))
 
 
 def _new_partition(image: MetadataImage, replicas: tuple[int, ...]) -> PartitionState:
@@ -289,7 +295,7 @@ def _added_partitions(image: MetadataImage, more: NewPartitions, rng: Random) ->
     if more.assignment is None:
         brokers, leader = tuple(image.brokers.values()), first.replicas[0]
         placed = place_replicas(brokers, count, factor, rng, first_index=present, first_leader=leader)
-        return tuple(_new_partition(image, replicas) for replicas in placed)
+        return _new_states(image, placed)
     if len(more.assignment) != count:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -297,4 +303,4 @@ def _added_partitions(image: MetadataImage, more: NewPartitions, rng: Random) ->
         )
     for index, replicas in enumerate(more.assignment, start=present):
         _check_replicas(image, index, tuple(replicas), factor)
-    return tuple(_new_partition(image, tuple(replicas)) for replicas in more.assignment)
+    return _new_states(image, [tuple(replicas) for replicas in more.assignment])

@@ -30,7 +30,8 @@ higher ids counted as in use, a single batch could use up all ids."""
 
 def highest_producer_id(logs: Iterable[Log]) -> int:
     """Return the highest producer id in the logs that may have been allocated, or NO_PRODUCER_ID."""
-    return max((log.producers.highest_id(below=LOGGED_IDS_END) for log in logs), default=NO_PRODUCER_ID)
+    written = [log for log in logs if log.is_written]
+    return max((log.producers.highest_id(below=LOGGED_IDS_END) for log in written), default=NO_PRODUCER_ID)
 
 
 class ProducerIds:

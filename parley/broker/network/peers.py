@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from parley.broker.logging.growing_interval import GrowingInterval
@@ -240,5 +240,19 @@ def says_not_controller(response: Any) -> bool:
         return False
     if getattr(response, "error_code", ErrorCode.NONE) == ErrorCode.NOT_CONTROLLER:
         return True
-    lists = [getattr(response, each.name) for each in response.fields() if each.type.kind == "array"]
+    lists = [getattr(response, name) for name in _lists_with_errors(type(response))]
     return any(says_not_controller(element) for elements in lists for element in elements or ())
+
+
+@cache
+def _lists_with_errors(kind: type[Struct]) -> tuple[str, ...]:
+    """The fields that are lists of structs with error codes in them. Most of a response is in other fields."""
+    found = []
+    for each in kind.fields():
+        element = each.type.element
+        struct = None if element is None else element.struct
+        if struct is not None and (
+            any(inner.name == "error_code" for inner in struct.fields()) or _lists_with_errors(struct)
+        ):
+            found.append(each.name)
+    return tuple(found)

@@ -33,7 +33,7 @@ class Position(NamedTuple):
 
 def position_of(log: Log, leader_epoch: int) -> Position:
     """Return where a follower with this log fetches next from the leader of ``leader_epoch``."""
-    last = log.leader_epochs.latest_epoch
+    last = log.latest_epoch
     return Position(
         log.log_end_offset,
         leader_epoch,

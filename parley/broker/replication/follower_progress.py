@@ -30,6 +30,10 @@ class FetchClock:
         self.last_s = now_s
 
 
+_NO_FETCH = FetchClock()
+"""The clock of followers that have not fetched. It notes no time."""
+
+
 class FollowerProgress:
     """The progress of one follower of one partition under one leader epoch."""
 
@@ -52,7 +56,7 @@ class FollowerProgress:
         moment ago, and could never reach a high watermark that does not wait."""
         self._leader_end = -1  # at its last fetch
         self._caught_up_s = NEVER_S
-        self._clock = FetchClock()
+        self._clock = _NO_FETCH
 
     def fetched(self, fetch_offset: int, log_start_offset: int, leader_end: int, clock: FetchClock) -> None:
         """Record that the follower has everything before ``fetch_offset``. ``clock`` has already recorded the fetch."""
@@ -69,7 +73,7 @@ class FollowerProgress:
         """Record that the session no longer includes the partition: its fetches no longer show the
         follower's progress."""
         self._caught_up_s = self.last_caught_up_s
-        self._clock = FetchClock()
+        self._clock = _NO_FETCH
 
     def forget_arrival(self) -> None:
         """Let only future fetches show that the follower is in sync: it may be about to remove its log.

@@ -156,7 +156,7 @@ class Partition:
         """Set if this replica must fetch its log again from the beginning. Its fetcher stops fetching, calls it, which
         takes the replica out of the ISR and the ELR, and removes the log. ``Healing`` assigns it."""
         self.state = state
-        self._apply(state)
+        self._take(state)
 
     def __repr__(self) -> str:
         return f"Partition({self.topic}-{self.index}, {'leader' if self.is_leader else 'follower'})"
@@ -176,6 +176,14 @@ class Partition:
             self._deferred = state
         else:
             self._apply(state)
+
+    def _take(self, state: PartitionState) -> None:
+        """Take the first state. Nobody waits for the partition yet."""
+        self.leader_epoch = state.leader_epoch
+        self.is_leader = leads = state.leader == self.broker_id
+        if leads and len(state.replicas) > 1:
+            self.followers = {replica: FollowerProgress() for replica in state.replicas if replica != self.broker_id}
+            self._choose_awaited_followers()
 
     def _apply(self, state: PartitionState) -> None:
         leads = state.leader == self.broker_id and not self._is_behind_log(state)
@@ -262,7 +270,7 @@ class Partition:
         return self._is_behind_log(self.state)
 
     def _is_behind_log(self, state: PartitionState) -> bool:
-        latest = None if self._log is None else self._log.leader_epochs.latest_epoch
+        latest = None if self._log is None else self._log.latest_epoch
         return latest is not None and latest > state.leader_epoch
 
     def lose_log(self) -> None:
@@ -273,8 +281,7 @@ class Partition:
 
     def _begin_leader_epoch(self, log: Log) -> None:
         self.epoch_start_offset = log.log_end_offset
-        log.leader_epochs.assign(self.leader_epoch, self.epoch_start_offset)
-        log.begin_leading()
+        log.begin_leading(self.leader_epoch)
         self._isr_policy.leader_epoch_began(self)
 
     @property

@@ -107,14 +107,14 @@ class ReplicaDirectories:
 
     def _directory_to_report(self, partition: Partition) -> UUID | None:
         """The id of the partition's directory; None if the metadata has it, or needs none."""
+        assigned = partition.state.directory(self._broker_id)
+        if assigned == UNASSIGNED_DIRECTORY and len(self._logs.directories) == 1:
+            return None
         hosted = self._partitions.by_topic.get(partition.topic, {}).get(partition.index)
         if hosted is not partition or not partition.is_open:
             return None
         actual = self._moving.get(partition) or self._logs.directory_of(partition.log).id
-        assigned = partition.state.directory(self._broker_id)
-        if actual == assigned or (assigned == UNASSIGNED_DIRECTORY and len(self._logs.directories) == 1):
-            return None
-        return actual
+        return None if actual == assigned else actual
 
     async def _report(self, partitions: Iterable[Partition]) -> bool:
         """Report some partitions. Returns False if the controller could not be asked."""

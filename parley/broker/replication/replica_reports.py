@@ -125,7 +125,7 @@ class ReplicaReports:
             return self._without_log(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         hosted = self._partitions.by_topic.get(log.topic, {}).get(log.partition)
         is_hosted = hosted is not None and log.topic_id in (None, hosted.topic_id)
-        latest = log.leader_epochs.latest_epoch
+        latest = log.latest_epoch
         info = _Info(
             partition=log.partition,
             last_written_leader_epoch=_last_written_epoch(log),
@@ -162,5 +162,5 @@ def _last_written_epoch(log: Log) -> int:
     """
     last = log.leader_epochs.epoch_at(log.log_end_offset - 1)
     if last is None and 0 < log.log_start_offset == log.log_end_offset:
-        last = log.leader_epochs.latest_epoch
+        last = log.latest_epoch
     return NO_EPOCH if last is None else last

@@ -128,7 +128,7 @@ def loss_by(step: Truncate | TruncateFully, log: Log, unclean_epoch: int) -> Los
     """
     if step.offset >= log.high_watermark:
         return Loss.NONE
-    last_epoch = log.leader_epochs.latest_epoch
+    last_epoch = log.latest_epoch
     if log.config.unclean_leader_election_enable or (NO_EPOCH if last_epoch is None else last_epoch) < unclean_epoch:
         return Loss.EXPLAINED
     return Loss.UNEXPLAINED

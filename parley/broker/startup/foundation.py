@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from parley.broker.config import BrokerConfig, log_config
 from parley.broker.config.dynamic_config import DynamicConfig
@@ -11,7 +12,7 @@ from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import NO_TERM
-from parley.broker.metadata.types import ResourceType
+from parley.broker.metadata.types import NO_ENTRIES, ResourceType
 from parley.broker.network.peers import Peers
 from parley.broker.quotas.callback import load_callback
 from parley.broker.quotas.enforcement import QuotaEnforcement
@@ -92,8 +93,13 @@ def _first_image(joined: Joined) -> MetadataImage:
 def _hosted_partitions(
     environment: Environment, joined: Joined, opened: OpenedLogs, config: DynamicConfig, purgatories: Purgatories
 ) -> HostedPartitions:
+    @lru_cache(maxsize=1)  # most topics have no entries of their own: their logs share one value
+    def default(of_broker: BrokerConfig) -> LogConfig:
+        return log_config(of_broker, NO_ENTRIES)
+
     def config_of(image: MetadataImage, topic: str) -> LogConfig:
-        return log_config(config(), image.config(ResourceType.TOPIC, topic))
+        entries = image.config(ResourceType.TOPIC, topic)
+        return log_config(config(), entries) if entries else default(config())
 
     return HostedPartitions(
         joined.identity.broker_id, opened.manager, config_of, purgatories, environment.tasks, environment.metrics

@@ -243,7 +243,7 @@ def producer_metrics(partitions: Iterable[Partition], config: BrokerConfig, now_
     late_ms = config.transaction_max_timeout_ms + LATE_MS
     counts: Counter[str] = Counter()
     for partition in partitions:
-        if partition.is_leader and partition.is_open:
+        if partition.is_leader and partition.is_open and partition.log.is_written:
             producers = partition.log.producers
             counts["producers"] += len(producers)
             counts["open_transactions"] += producers.open_transactions
@@ -320,7 +320,7 @@ def log_metrics(logs: LogManager) -> Iterable[Labelled]:
     for log in logs.logs:
         numbers = LogMetrics(
             size_bytes=log.size_bytes,
-            segments=len(log.segments),
+            segments=len(log.segments) if log.is_written else 1,  # as in Kafka, whose logs always have one
             log_start_offset=log.log_start_offset,
             log_end_offset=log.log_end_offset,
         )

@@ -113,7 +113,7 @@ async def adopt_topics(environment: Environment, parts: Parts) -> None:
     found = [
         FoundPartition(log.topic, log.partition, log.topic_id, -1 if epoch is None else epoch)
         for log in parts.logs.logs
-        for epoch in (log.leader_epochs.latest_epoch,)
+        for epoch in (log.latest_epoch,)
     ]
     if not found:
         return

@@ -280,7 +280,7 @@ class LogCleaner:
         self._looked_s = self._monotonic()
         self._forget_lost_logs()
         for directory in self._owner.online():
-            logs = [log for log in self._owner.logs_in(directory) if log.config.compact]
+            logs = [log for log in self._owner.logs_in(directory) if log.config.compact and log.is_written]
             with suppress(KafkaError):  # the directory is offline now, and its logs are lost
                 may_compact = [log for log in logs if self._may_compact(log)]
                 if flushed := await self._owner.run(directory, _flush_due, may_compact, now_ms):

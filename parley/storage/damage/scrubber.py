@@ -154,7 +154,7 @@ class DirectoryScrub:
 
     def _look(self) -> list[Due]:
         """Return the segments that are due, in the order in which they are verified. Blocks."""
-        logs = self._owner.logs_in(self._directory)
+        logs = [log for log in self._owner.logs_in(self._directory) if log.is_written]
         self._verified = {log: self._times_of(log) for log in logs}
         self._required = {log: since_ms for log, since_ms in self._required.items() if log in self._verified}
         before_ms = self._now_ms() - self._settings().interval_ms

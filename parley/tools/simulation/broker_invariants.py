@@ -186,7 +186,7 @@ class Invariants:
             self._violations.report("SingleLeaderPerEpoch", text)
         log = log_of(partition)
         if log is not None:
-            newest = log.leader_epochs.latest_epoch
+            newest = log.latest_epoch
             if newest is not None and newest > partition.leader_epoch:
                 text = f"{process.name} leads {name} in epoch {partition.leader_epoch}; its log has epoch {newest}"
                 self._violations.report("MonotonicEpoch", text)

@@ -116,7 +116,7 @@ def test_the_loss_of_committed_records_by_a_truncation(
 ) -> None:
     log: Any = SimpleNamespace(
         high_watermark=50,
-        leader_epochs=SimpleNamespace(latest_epoch=last_epoch),
+        latest_epoch=last_epoch,
         config=LogConfig(unclean_leader_election_enable=is_allowed),
     )
     assert loss_by(step, log, unclean_epoch) is loss

@@ -1,0 +1,166 @@
+"""A log that was created and not used yet: what it is before its first append.
+
+Most partitions of a cluster are used rarely, and a topic may have thousands. So a new log has no files, and nothing in
+memory but its names, its configuration and the epoch of its leader. A ``NewLog`` knows what follows from its being
+empty. Anything else needs the parts of a log (segments, producers, epochs, locks): the first use of one makes them all,
+and turns the object into a plain ``Log``. It stays the same object, so whoever has it need not know.
+
+Rules:
+
+1. A ``NewLog`` has no records and no files. So its offsets are 0, and it knows at most one leader epoch, which begins
+   at offset 0: a later one takes its place, as in a ``LeaderEpochCache``.
+2. What must survive a restart is in ``unwritten-log-checkpoint`` (``parley.storage.unwritten_logs``), not here.
+3. Making the parts touches no file; the first append creates them. A plain ``Log`` never becomes new again.
+4. Any thread may call any method. Another thread may make the parts while a method of this class runs: a method that
+   changes something therefore looks again under the lock. By then the object may lack the other methods of this class.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.sentinels import NO_EPOCH
+from parley.storage import recovery
+from parley.storage.checkpoints import INT64_MAX, TopicPartition
+from parley.storage.damage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
+from parley.storage.damage.damaged_ranges import DamagedRange
+from parley.storage.leader_epoch_cache import CHECKPOINT, LeaderEpochCache
+from parley.storage.log import Log
+from parley.storage.log_directory import partition_name
+from parley.storage.log_place import LogPlace, SharedByLogs
+from parley.storage.log_reader import LogRead
+from parley.storage.producer_state import ProducerState
+
+_MAKING = threading.RLock()
+"""Held while the parts of a log are made, and while a method decides that they are not made. Never for a disk."""
+
+
+class NewLog(Log):
+    """A new, empty log without parts and without files."""
+
+    __slots__ = ()
+
+    def __init__(self, key: TopicPartition, topic_id: UUID | None, shared: SharedByLogs) -> None:
+        self.topic, self.partition = key
+        self.topic_id = topic_id
+        self.config = shared.settings.config
+        self.log_start_offset = self.log_end_offset = 0
+        self.is_written = self._closed = False
+        self.cleaned_up_to = None
+        self.on_damage = _ignore_damage
+        self.tombstones_needed_from = _from_nowhere
+        self._led_epoch = NO_EPOCH
+        self._shared = shared
+
+    if not TYPE_CHECKING:  # a type checker should report attributes that no log has
+
+        def __getattr__(self, name: str) -> Any:
+            """Make the parts, because one of them is needed: Python has not found it."""
+            with _MAKING:
+                if type(self) is NewLog:
+                    self._make_parts()
+            return getattr(self, name)
+
+    def _make_parts(self) -> None:
+        """Become a plain log. Touches no file."""
+        shared = self._shared
+        settings = replace(shared.settings, config=self.config)
+        directory = shared.root / partition_name(self.topic, self.partition)
+        producers = ProducerState(directory, expiration_ms=settings.producer_expiration_ms, is_new=True)
+        epochs = LeaderEpochCache(directory / CHECKPOINT, is_new=True)
+        epochs.assign(self._led_epoch, 0)
+        appended = AppendedEpochs(directory / APPENDED_EPOCHS)
+        empty = recovery.unwritten(directory, producers, epochs, appended, settings.now_ms())
+        place = LogPlace(directory, self.topic, self.partition, self.topic_id, shared.on_io_error)
+        on_damage, needed_from, is_closed = self.on_damage, self.tombstones_needed_from, self._closed
+        Log.__init__(self, place, settings, empty)
+        self.on_damage, self.tombstones_needed_from, self._closed = on_damage, needed_from, is_closed
+        self.__class__ = Log  # type: ignore[assignment]  # mypy knows no object that changes its class
+
+    # --- What is known of an empty log ---
+
+    @property
+    def size_bytes(self) -> int:
+        return 0
+
+    @property
+    def recovery_point(self) -> int:
+        return 0
+
+    @property
+    def removals(self) -> int:
+        return 0
+
+    @property
+    def tombstones_removed_up_to(self) -> int:
+        return 0
+
+    @property
+    def damage(self) -> tuple[DamagedRange, ...]:
+        return ()
+
+    @property
+    def latest_epoch(self) -> int | None:
+        return None if self._led_epoch == NO_EPOCH else self._led_epoch
+
+    @property
+    def high_watermark(self) -> int:
+        return 0
+
+    @high_watermark.setter
+    def high_watermark(self, offset: int) -> None:
+        pass  # it is at most the log end
+
+    @property
+    def last_stable_offset(self) -> int:
+        return 0
+
+    def read(
+        self, offset: int, max_bytes: int, *, up_to: int, min_one_batch: bool = True, nowait: bool = False
+    ) -> LogRead:
+        if self._closed:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} is closed")
+        if offset:
+            raise self._outside(offset)
+        return LogRead(offset, offset, -1, None, 0, 0, self._failed)
+
+    def begin_leading(self, leader_epoch: int) -> None:
+        with _MAKING:
+            if type(self) is NewLog:
+                self._led_epoch = leader_epoch
+                return
+        Log.begin_leading(self, leader_epoch)  # ``super()`` needs a ``NewLog``, which this is no longer
+
+    # --- Closing ---
+
+    def close(self) -> None:
+        if not _closed_without_parts(self):
+            Log.close(self)
+
+    def release(self) -> None:
+        if not _closed_without_parts(self):
+            Log.release(self)
+
+    def rest(self) -> None:
+        pass  # it has no files
+
+
+def _closed_without_parts(log: Log) -> bool:
+    """Close the log and return True, unless its parts were made. An append that makes them later is refused."""
+    with _MAKING:
+        if type(log) is not NewLog:
+            return False
+        log._closed = True
+        return True
+
+
+def _ignore_damage(damaged: DamagedRange) -> None:
+    pass
+
+
+def _from_nowhere(now_s: float) -> int:
+    return INT64_MAX
