@@ -1,7 +1,16 @@
-"""MigrateCoordination: move the cluster to another coordination store. Only the controller handles it."""
+"""MigrateCoordination: move the cluster to another coordination store. Only the controller handles it.
+
+The request makes the controller open an address or a file that the client chooses, and then trust what is there. If no
+authorizer says who may do that, only a client on the controller's own machine may, through a loopback address.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from ipaddress import ip_address
+from typing import Any
+
+from parley.broker.api.envelopes import FORWARDED_LISTENER
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.store_move.driver import StoreMoveDriver
 from parley.broker.store_move.participant import StoreMoveParticipant
@@ -13,6 +22,37 @@ from parley.protocol.messages.coordination import (
     MigrateCoordinationRequest,
     MigrateCoordinationResponse,
 )
+
+FROM_ELSEWHERE = (
+    "Without an authorizer, a broker accepts this request only from its own machine. Run the command on the machine of "
+    "the controller, with a bootstrap server that is a loopback address of the controller; or configure "
+    "authorizer.class.name, and give your principal Alter on the cluster."
+)
+
+
+def guard_store_moves(handlers: Mapping[int, Handler], authorizer_is_used: Callable[[], bool]) -> dict[int, Handler]:
+    """Return the same handlers; that of MigrateCoordination rejects clients elsewhere while there is no authorizer."""
+    handler = handlers[MigrateCoordinationRequest.API_KEY]
+
+    def guarded(context: RequestContext, request: Any) -> Any:
+        if authorizer_is_used() or _is_on_this_machine(context):
+            return handler(context, request)
+        return MigrateCoordinationResponse(
+            error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=FROM_ELSEWHERE
+        )
+
+    return {**handlers, MigrateCoordinationRequest.API_KEY: guarded}
+
+
+def _is_on_this_machine(context: RequestContext) -> bool:
+    """True if the connection comes from a loopback address. An envelope only claims where its client is."""
+    if context.session.listener == FORWARDED_LISTENER:
+        return False
+    try:
+        address = ip_address(context.client_host)
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 class StoreMoveApi:

@@ -46,7 +46,7 @@ from parley.broker.api.scram_users import ScramUsersApi
 from parley.broker.api.share_fetch.handler import ShareFetchApi
 from parley.broker.api.share_groups import ShareGroupsApi
 from parley.broker.api.share_state import ShareStateApi
-from parley.broker.api.store_move import StoreMoveApi
+from parley.broker.api.store_move import StoreMoveApi, guard_store_moves
 from parley.broker.api.streams_groups import StreamsGroupsApi
 from parley.broker.api.topic_partitions import TopicPartitionsApi
 from parley.broker.api.topics import TopicsApi
@@ -104,6 +104,11 @@ def routes(environment: Environment, parts: Parts, security: Sequence[ListenerSe
     )
     handlers = {key: handler for api in apis for key, handler in api.routes().items()}
     lifecycle, authorization = parts.lifecycle, parts.authorization
+
+    def is_enforced() -> bool:
+        return authorization.is_enforced
+
+    handlers |= guard_store_moves(handlers, is_enforced)
     for_clients = guarded(handlers, authorization, parts.metadata)
     in_envelopes = {key: handler for key, handler in for_clients.items() if key in FORWARDED}
     handlers |= EnvelopesApi(lifecycle.controller, in_envelopes).routes()
@@ -115,7 +120,8 @@ def routes(environment: Environment, parts: Parts, security: Sequence[ListenerSe
         uses_envelopes=lambda: authorization.is_enforced or parts.quotas.is_active,
     )
     own_security = OwnSecurity(parts.identity.broker_id, parts.config, security, environment.threads.upkeep)
-    served = guarded(own_security.around(forwarding.around(handlers)), authorization, parts.metadata)
+    forwarded = guard_store_moves(forwarding.around(handlers), is_enforced)
+    served = guarded(own_security.around(forwarded), authorization, parts.metadata)
     as_client.handler = served[CreateTopicsRequest.API_KEY]
     return between_brokers(served, parts.broker_listeners)
 
