@@ -70,6 +70,7 @@ def make_coordinators(
         verifications,
         groups.append_marker,
         wall_ms=wall_ms,
+        monotonic=environment.clock.monotonic,
         timeout_s=environment.config.request_timeout_ms / 1000,
         threads=environment.threads,
     )

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
-from parley.broker.api.requested_names import SLICE, once
+from parley.broker.api.requested_names import once
 from parley.broker.api.transactional.verifications import Verifications
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.network.dispatch import Handler, RequestContext
@@ -30,6 +30,10 @@ AppendToOffsets = Callable[[int, Marker], "asyncio.Future[None]"]
 """Appends a marker to a partition of ``__consumer_offsets``. The future is done when all in-sync replicas have it.
 Raises KafkaError, or the future fails with it."""
 _Outcome = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
+
+TURN_S = 0.01
+"""How long markers are appended before the loop serves other clients. The first append to a log makes its files, so
+the number of markers says little about the time."""
 
 
 class _Appended(NamedTuple):
@@ -52,6 +56,7 @@ class TransactionMarkers:
         append_to_offsets: AppendToOffsets,
         *,
         wall_ms: Callable[[], int],
+        monotonic: Callable[[], float],
         timeout_s: float,
         threads: Threads = LOOP_THREADS,
     ) -> None:
@@ -62,6 +67,7 @@ class TransactionMarkers:
         self._verifications = verifications
         self._append_to_offsets = append_to_offsets
         self._wall_ms = wall_ms
+        self._monotonic = monotonic
         self._timeout_s = timeout_s
         self._threads = threads
 
@@ -83,7 +89,7 @@ class TransactionMarkers:
         appended: list[_Appended] = []
         offsets: list[tuple[_Outcome, asyncio.Future[None]]] = []
         results = []
-        number = 0
+        turn_ends = self._monotonic() + TURN_S
         for marker in request.markers:
             batch = self._batch(marker)
             topics = []
@@ -93,9 +99,9 @@ class TransactionMarkers:
                     outcome = _Outcome(partition_index=index)
                     outcomes.append(outcome)
                     self._append(marker, batch, name, outcome, appended, offsets)
-                    number += 1
-                    if not number % SLICE:
+                    if self._monotonic() > turn_ends:
                         await next_turn()
+                        turn_ends = self._monotonic() + TURN_S
                 topics.append(WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(name=name, partitions=outcomes))
             results.append(
                 WriteTxnMarkersResponse.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
