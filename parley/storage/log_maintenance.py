@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
-from uuid import UUID
 
 from parley.protocol.errors import KafkaError
+from parley.protocol.uuids import UUID
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.log import Log
 from parley.storage.log_config import DAY_MS, NEVER

@@ -20,10 +20,10 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.uuids import UUID
 from parley.storage import recovery
 from parley.storage.checkpoints import INT64_MAX, TopicPartition
 from parley.storage.damage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from threading import Barrier
-from uuid import UUID
 
 import pytest
 
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.uuids import UUID
 from parley.storage.log import Log
 from parley.storage.log_place import LogSettings, SharedByLogs
 from parley.storage.new_log import NewLog
