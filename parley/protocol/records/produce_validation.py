@@ -9,7 +9,7 @@ compressed again if the topic has another codec. Messages of magic 0 or 1 (produ
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -112,7 +112,7 @@ def prepare(records: Buffer | None, rules: ProduceRules, *, now_ms: int, version
     verify_crc(records, 0, header)
     seen = batch.walk(records, 0, header, consecutive=True, max_bytes=rules.decompressed_bytes_max)
     if _breaks_rules(seen, rules, now_ms):
-        _check_records(batch.records(records, max_bytes=rules.decompressed_bytes_max), rules, now_ms)
+        _check_records(_suspects(records, header, rules, now_ms), rules, now_ms)
     source = header.attributes & COMPRESSION_MASK
     if rules.compression is not None and rules.compression != source:
         return _recompressed(records, header, seen, rules)
@@ -188,15 +188,25 @@ def _breaks_rules(seen: Walk, rules: ProduceRules, now_ms: int) -> bool:
     )
 
 
-def _check_records(records: Iterable[Record], rules: ProduceRules, now_ms: int) -> None:
-    """Raise RecordErrors if records break the topic's rules."""
+def _suspects(records: Buffer, header: BatchHeader, rules: ProduceRules, now_ms: int) -> Iterator[tuple[int, Record]]:
+    """The records near those that break the rules, with their indexes in the batch."""
+    return batch.suspects(
+        records,
+        header,
+        is_fine=lambda seen: not _breaks_rules(seen, rules, now_ms),
+        max_bytes=rules.decompressed_bytes_max,
+    )
+
+
+def _check_records(records: Iterable[tuple[int, Record]], rules: ProduceRules, now_ms: int) -> None:
+    """Raise RecordErrors if records break the topic's rules. ``records`` come with their indexes in the batch."""
     errors: list[tuple[int, str]] = []
     code = ErrorCode.INVALID_RECORD
     require_keys = rules.require_keys
     least, most = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
     if rules.timestamp_type is TimestampType.APPEND:
         least, most = -_UNBOUNDED, _UNBOUNDED
-    for index, (_, timestamp, key, _, _) in enumerate(records):
+    for index, (_, timestamp, key, _, _) in records:
         if require_keys and key is None:
             errors.append((index, "A record of a compacted topic must have a key."))
         elif least <= timestamp <= most or timestamp == NO_TIMESTAMP:
@@ -234,7 +244,7 @@ def _prepare_legacy(records: Buffer, rules: ProduceRules, now_ms: int) -> Prepar
     source, found = legacy_records(
         records, max_message_bytes=rules.max_message_bytes, decompressed_bytes_max=rules.decompressed_bytes_max
     )
-    _check_records(found, rules, now_ms)
+    _check_records(enumerate(found), rules, now_ms)
     codec = source if rules.compression is None else rules.compression
     rebuilt = batch.build(found, compression=codec, level=rules.compression_level)
     if len(rebuilt) > rules.max_message_bytes:

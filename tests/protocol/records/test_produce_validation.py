@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records import legacy
+from parley.protocol.records._walk import read_records
 from parley.protocol.records.batch import assemble, build, records, validate
 from parley.protocol.records.batch_header import HEADER_SIZE, Buffer, TimestampType, read_header
 from parley.protocol.records.compression import Compression, compress
@@ -317,6 +319,29 @@ def test_timestamps_outside_the_bounds() -> None:
     assert errors(build(outside), BOUNDED) == (ErrorCode.INVALID_TIMESTAMP, [3, 4])
     old = legacy.build(outside, 1)
     assert errors(old, BOUNDED, version=2) == (ErrorCode.INVALID_TIMESTAMP, [3, 4])
+
+
+def test_few_records_are_read_to_find_the_ones_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 50,000 tiny records is too late, and a large one: the others are not made into objects."""
+    late = {30_000, 49_999}
+    some = [
+        Record(i, NOW + 2 * HOUR * (i in late), None, b"v" * (9000 if i == 30_000 else 0), ()) for i in range(50_000)
+    ]
+    read: list[int] = []
+
+    def counting(*args: Any) -> Any:
+        found = read_records(*args)
+        read.append(len(found[0]))
+        return found
+
+    monkeypatch.setattr("parley.protocol.records.batch.read_records", counting)
+    for codec in (Compression.NONE, Compression.GZIP):
+        read.clear()
+        with pytest.raises(RecordErrors) as refused:
+            prepared(build(some, compression=codec), BOUNDED)
+        assert refused.value.code is ErrorCode.INVALID_TIMESTAMP
+        assert [index for index, _ in refused.value.record_errors] == sorted(late)
+        assert sum(read) < 1000
 
 
 def test_a_wrong_timestamp_outweighs_a_missing_key() -> None:
