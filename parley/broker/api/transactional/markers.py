@@ -132,6 +132,8 @@ class TransactionMarkers:
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)  # no transaction ever writes to it
             if marker.producer_id == NO_PRODUCER_ID:
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)  # Kafka's code for a marker of no producer
+            if marker.producer_epoch < 0:
+                raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)  # no producer has it
             partition = self._partitions.find(topic, outcome.partition_index)
             partition.check_leader()
             if topic == OFFSETS_TOPIC:

@@ -160,6 +160,8 @@ async def test_each_partition_fails_alone(bench: MarkersBench) -> None:
     }
     nobody = await bench.end(marker(("t", 0), producer=-1))
     assert nobody == [(-1, {("t", 0): ErrorCode.UNKNOWN_SERVER_ERROR})], "a marker needs a producer"
+    no_epoch = await bench.end(marker(("t", 0), (OFFSETS_TOPIC, 0), epoch=-1))
+    assert set(no_epoch[0][1].values()) == {ErrorCode.INVALID_PRODUCER_EPOCH}, "and an epoch"
 
 
 async def test_old_epochs_are_fenced(bench: MarkersBench) -> None:
