@@ -260,6 +260,33 @@ def test_a_hanging_transaction_is_found_and_aborted(tool: Tool, server: Server) 
 
 
 @pytest.mark.system
+@pytest.mark.parametrize("older", [False, True])
+def test_kafkas_tool_aborts_what_hangs(tool: Tool, server: Server, older: bool) -> None:
+    """Kafka's tool names a transaction by its first offset, or, for older brokers, by its producer and epochs."""
+    topic = f"theirs-{older}"
+    create(AdminClient({"bootstrap.servers": server.bootstrap_servers}), NewTopic(topic, 1))
+    asyncio.run(leave_hanging(server, topic))
+    at = "--producer-id", str(WITHOUT_ID), "--producer-epoch", "3", "--coordinator-epoch", "0"
+    words = at if older else ("--start-offset", "0")
+    place = "--bootstrap-server", tool.at, "abort", "--topic", topic, "--partition", "0"
+    typed = run_tool(TOOL, *place, *words)
+    assert typed.code == 0, typed
+    assert tool.data("find-hanging", "--topic", topic, "--max-transaction-timeout", "0") == []
+    again = run_tool(TOOL, *place, "--start-offset", "0")
+    assert (again.code, "Could not find any open transactions starting at offset 0" in again.err) == (1, True), again
+
+
+@pytest.mark.system
+def test_kafkas_tool_terminates_a_transaction(tool: Tool, server: Server) -> None:
+    producer = begin(server, "ended", "id-ended")
+    typed = run_tool(TOOL, "--bootstrap-server", tool.at, "forceTerminateTransaction", "--transactionalId", "id-ended")
+    assert typed.code == 0, typed
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(30)
+    assert tool.data("find-hanging", "--topic", "ended", "--max-transaction-timeout", "0") == []
+
+
+@pytest.mark.system
 def test_logs_with_transactions_are_dumped_as_kafka_does(tool: Tool, server: Server, tmp_path: Path) -> None:
     producer = begin(server, "dumped", "id-dumped")
     consumer = Consumer({"bootstrap.servers": server.bootstrap_servers, "group.id": "of-dumped"})
