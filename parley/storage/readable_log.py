@@ -88,6 +88,7 @@ class ReadableLog:
         self._integrity = LogIntegrity(
             f"{self.topic}-{self.partition}",
             self._lock,
+            lambda: self.log_start_offset,
             lambda: self.log_end_offset,
             self._durability,
             loaded.epochs,

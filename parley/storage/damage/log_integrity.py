@@ -40,12 +40,16 @@ class DamagedOffset(CorruptRecord):
 
 
 class LogIntegrity:
-    """The known damage of a log called ``name``. ``lock`` is the log's; ``log_end`` returns its end, under ``lock``."""
+    """The known damage of a log called ``name``. ``lock`` is the log's; ``log_end`` returns its end, under ``lock``.
+
+    ``log_start`` returns the log start offset. What lies below it may be damaged: it is known, but not reported.
+    """
 
     def __init__(
         self,
         name: str,
         lock: RLock,
+        log_start: Callable[[], int],
         log_end: Callable[[], int],
         durability: Durability,
         epochs: LeaderEpochCache,
@@ -57,6 +61,7 @@ class LogIntegrity:
         """The ranges between segments, or before the first one, whose batches are not in any file."""
         self._name = name
         self._lock = lock
+        self._log_start = log_start
         self._log_end = log_end
         self._durability = durability
         self._epochs = epochs
@@ -162,7 +167,8 @@ class LogIntegrity:
             facts = {"partition": self._name, "segment": segment.base_offset}
             _log.warning("the digest of intact records is wrong, and will be written again", extra=facts)
         for damaged in new:
-            self.report(damaged.offsets)
+            if damaged.last_offset >= self._log_start():
+                self.report(damaged.offsets)
         return checked, bool(new)
 
     def write_missing_digest(self, segment: Segment) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from types import TracebackType
 
+import pytest
+
+from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.log import Log
-from tests.storage.logs import append, check, fill, open_log, values_of
+from tests.storage.logs import append, check, fill, open_log, reopened, values_of
 
 
 class AppendingLock:
@@ -33,3 +37,20 @@ def test_what_is_appended_meanwhile_is_not_damage(tmp_path: Path) -> None:
     assert log.damage == ()
     assert list(values_of(log).values())[: len(values)] == values
     check(log)
+
+
+def test_damage_below_the_log_start_is_not_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The operator deleted the damaged records; their segment also has records that are kept."""
+    log = open_log(tmp_path)
+    fill(log, 5)
+    path = log.segments[-1].path_of(".log")
+    log.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100] + bytes([whole[100] ^ 0xFF]) + whole[101:])
+    log = open_log(tmp_path, clean=True, recovery_point=5, log_start_offset=2)
+    reported: list[DamagedRange] = []
+    log.on_damage = reported.append
+    with caplog.at_level(logging.ERROR):
+        log.verify_segment(log.segments[-1], 0, log.segments[-1].size)
+    assert (reported, caplog.records, log.damage) == ([], [], ())
+    assert list(values_of(log)) == [2, 3, 4]
