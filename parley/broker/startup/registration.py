@@ -9,6 +9,7 @@ import asyncio
 import logging
 from pathlib import Path
 
+from parley.broker.controller.elections.replica_conditions import is_older_copy
 from parley.broker.controller.log_adoption import FoundPartition, adopt_partitions
 from parley.broker.controller.stored_metadata import BROKERS, DELEGATION_TOKENS, SCRAM, SECRETS, read_image
 from parley.broker.membership.known_stores import with_advice
@@ -30,23 +31,32 @@ STORE = "coordination store"
 """The name under which it reports an outage of the store."""
 
 
-async def report_missing_directories(parts: Parts) -> None:
-    """Log which log directories of the last registration are missing. The controller learns it from the new one."""
+async def report_changed_directories(parts: Parts) -> None:
+    """Log how the log directories differ from the last registration. The controller learns it from the new one."""
     try:
         entry = await parts.lifecycle.store.get(f"{BROKERS}{parts.identity.broker_id:010d}")
     except CoordinationError:
         return  # registering waits for the store
     if entry is None:
         return
+    known, joining = registration_from_bytes(entry.value), parts.lifecycle.registration
+    if known.epoch < joining.kept_epoch:
+        return  # the store was set back: it may know directories that this broker had earlier
+    if is_older_copy(known, joining):
+        _log.warning(
+            "the log directories of this broker are an older copy of themselves: the replicas are fetched again from "
+            "other brokers",
+            extra={"epoch_on_disk": joining.kept_epoch, "epoch_registered": known.epoch},
+        )
     present = {directory.id for directory in parts.logs.directories}
-    missing = [encode_id(each) for each in registration_from_bytes(entry.value).log_dirs if each not in present]
+    missing = [encode_id(each) for each in known.log_dirs if each not in present]
     offline = any(directory.id is None for directory in parts.logs.directories)
     if missing and not offline:
         new = [str(directory) for directory in parts.logs.directories if directory.is_new]
         _log.error(
             "log directories of this broker are missing: they were emptied or exchanged, or log.dirs has changed; "
             "their replicas are fetched again from other brokers",
-            extra={"missing": ",".join(missing), "new": ",".join(new)},
+            extra={"missing": ",".join(missing), **({"new": ",".join(new)} if new else {})},
         )
 
 
@@ -73,7 +83,7 @@ async def register(environment: Environment, parts: Parts) -> None:
     environment.health.starting("registering with the controller")
     tasks, undo = environment.tasks, environment.undo
     undo.push_async_callback(parts.peers.close)
-    await report_missing_directories(parts)
+    await report_changed_directories(parts)
     undo.push_async_callback(environment.membership.close)
     undo.push_async_callback(tasks.close)
     reported_here = (CoordinationError, DuplicateBrokerId)

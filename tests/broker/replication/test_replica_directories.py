@@ -278,3 +278,45 @@ async def test_a_broker_names_the_directory_that_was_emptied(tmp_path: Path, cap
     (line,) = [each for each in caplog.records if "log directories of this broker are missing" in each.message]
     assert line.levelno == logging.ERROR
     assert (vars(line)["missing"], vars(line)["new"]) == (encode_id(lost), str(tmp_path / "a"))
+
+
+def changed_directories(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.message for each in caplog.records if "log directories of this broker" in each.message]
+
+
+async def test_a_broker_names_an_older_copy_of_its_directories(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        server = server_in(tmp_path, "a")
+        await server.start()
+        await server.stop()
+        if not (tmp_path / "copy").exists():
+            shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    assert changed_directories(caplog) == []
+    shutil.rmtree(tmp_path / "a")
+    (tmp_path / "copy").rename(tmp_path / "a")
+    again = server_in(tmp_path, "a")
+    await again.start()
+    await again.stop()
+    (line,) = changed_directories(caplog)
+    assert "are an older copy of themselves" in line
+
+
+async def test_an_older_store_does_not_make_a_new_disk_a_missing_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store was set back behind the exchange of a disk: it names the directory of before."""
+    for names in (("a",), ("a", "b"), ("b",)):
+        server = server_in(tmp_path, *names)
+        await server.start()
+        await server.stop()
+        if names == ("a",):
+            shutil.copytree(tmp_path / "store", tmp_path / "dump")
+    caplog.clear()
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "dump").rename(tmp_path / "store")
+    again = server_in(tmp_path, "b")
+    await again.start()
+    await again.stop()
+    assert changed_directories(caplog) == []

@@ -35,6 +35,11 @@ ConditionOf = Callable[[UUID, int, PartitionState], Condition]
 """Returns the condition of the broker's replica of a partition, which is given by topic id, index and state."""
 
 
+def is_older_copy(known: BrokerRegistration, joined: BrokerRegistration) -> bool:
+    """True if the broker epochs in a broker's directories are below its previous registration, ``known``."""
+    return any(0 <= epoch < known.epoch for epoch in (joined.previous_epoch, joined.kept_epoch))
+
+
 def conditions(
     known: BrokerRegistration | None,
     joined: BrokerRegistration,
@@ -53,7 +58,7 @@ def conditions(
     if not joined.log_dirs:
         return None
     is_unclean = joined.previous_epoch < (0 if known is None else known.epoch)
-    is_older_copy = known is not None and any(0 <= e < known.epoch for e in (joined.previous_epoch, joined.kept_epoch))
+    is_outdated = known is not None and is_older_copy(known, joined)
     former = () if known is None or not directories_count else known.log_dirs
     is_any_offline = len(joined.log_dirs) < len(former)  # perhaps: the registration has the others only
 
@@ -62,13 +67,13 @@ def conditions(
         expected = former if assigned == UNASSIGNED_DIRECTORY or not directories_count else (assigned,)
         if report is None:
             is_missing = not set(expected).issubset(joined.log_dirs)
-            if is_older_copy or (is_missing and not is_any_offline):
+            if is_outdated or (is_missing and not is_any_offline):
                 return Condition.LOST
             return Condition.SUSPECT if is_unclean or is_missing else Condition.UNHARMED
         found = report.replica(topic_id, index)
         if not found.is_conclusive:
             return Condition.SUSPECT
-        if is_older_copy or not found.is_intact or (expected and found.directory not in expected):
+        if is_outdated or not found.is_intact or (expected and found.directory not in expected):
             return Condition.LOST
         return Condition.SUSPECT if is_unclean else Condition.UNHARMED
 

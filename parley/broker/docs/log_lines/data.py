@@ -190,6 +190,13 @@ _DIRECTORIES: Final = Section(
             "If a disk was not mounted: stop the broker and mount it. Else let it fetch its replicas again.",
         ),
         Line(
+            "the log directories of this broker are an older copy of themselves: the replicas are fetched again "
+            "from other brokers",
+            "The broker has registered since with a higher broker epoch than the directories know: a backup or a "
+            "snapshot of them was put back.",
+            "Nothing, if that was intended. The broker was in no ISR until its replicas had caught up.",
+        ),
+        Line(
             "logs with committed records are missing: their directories were removed",
             "`names` has the first ones. With other replicas they are fetched again.",
             "Without other replicas: restore the directories before clients write.",
