@@ -112,6 +112,12 @@ class Mark(Enum):
     STRAY = "stray"
 
 
+def is_stray(name: str) -> bool:
+    """True for the name of a directory that was set aside as a stray."""
+    marked = _MARKED.fullmatch(name)
+    return marked is not None and marked[1] == Mark.STRAY.value
+
+
 def set_aside_name(name: str, random: Random, mark: Mark) -> str:
     """The name under which a partition's directory called ``name`` is set aside; a long topic name is cut."""
     topic, _, partition = name.rpartition("-")

@@ -1,4 +1,4 @@
-"""The free and total space of log directories, measured outside of the event loop.
+"""The free and total space of log directories, and their stray logs, measured outside of the event loop.
 
 A scrape returns what was measured last, and begins the next measurement: a disk that hangs holds up neither the event
 loop nor the scrape. Without scrapes nothing is measured.
@@ -7,11 +7,14 @@ loop nor the scrape. Without scrapes nothing is measured.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from parley.storage.log_directory import is_stray
 
 UNKNOWN: Final = -1
 
@@ -22,6 +25,8 @@ class Space(NamedTuple):
     total: int
     free: int
     """What an unprivileged process may still write."""
+    strays: int = 0
+    """Folders in it with logs that belong to no topic of the cluster."""
 
 
 class LogDirectorySpace:
@@ -60,7 +65,8 @@ def _measured(directories: Iterable[Path]) -> dict[Path, Space]:
     for directory in directories:
         try:
             volume = shutil.disk_usage(directory)
+            strays = sum(map(is_stray, os.listdir(directory)))
         except OSError:
             continue
-        found[directory] = Space(volume.total, volume.free)
+        found[directory] = Space(volume.total, volume.free, strays)
     return found

@@ -27,6 +27,7 @@ from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.changes import BrokerRegistered, Delta
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER
 from parley.broker.network.peers import Peers
 from parley.broker.replication.damaged_partition import DamagedPartition, HealEvent, HealState, sources
 from parley.broker.replication.hosted_partitions import HostedPartitions
@@ -204,7 +205,8 @@ class Healing:
         except KafkaError as error:
             _log.warning("a leader with a damaged log cannot hand over", extra={**damaged.facts, "reason": str(error)})
             return
-        if await self._metadata.until(lambda image: not partition.is_leader, HAND_OVER_S):
+        is_given_up = await self._metadata.until(lambda image: not partition.is_leader, HAND_OVER_S)
+        if is_given_up and partition.state.leader != NO_LEADER:
             self.counts.handed_over += 1
             facts = {**damaged.facts, "leader": partition.state.leader}
             _log.warning("a leader with a damaged log has handed over", extra=facts)

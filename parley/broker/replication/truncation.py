@@ -81,7 +81,8 @@ class Truncations:
             return
         loss = loss_by(step, log, state.unclean_epoch)
         if loss is Loss.NONE:
-            _log.info("a log is truncated to agree with its leader's", extra=facts)
+            if step.offset < log.log_end_offset:
+                _log.info("a log is truncated to agree with its leader's", extra=facts)
             await self._partitions.truncate(partition, partial(_truncate, step=step))
         elif loss is Loss.UNEXPLAINED:
             self._refuse(partition, facts)

@@ -331,10 +331,10 @@ def directory_metrics(logs: LogManager, space: LogDirectorySpace) -> Iterable[La
     """Whether each log directory works, and its space as of the previous scrape."""
     space.begin(directory.path for directory in logs.directories)
     for directory in logs.directories:
-        total, free = space.of(directory.path)
+        total, free, strays = space.of(directory.path)
         yield (
             (str(directory),),
-            LogDirectoryMetrics(offline=not directory.online, total_bytes=total, free_bytes=free),
+            LogDirectoryMetrics(offline=not directory.online, total_bytes=total, free_bytes=free, stray_logs=strays),
         )
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
+from parley.broker.metadata.terms import NO_TERM, Term
+
 TopicPartition = tuple[str, int]
 
 
@@ -198,6 +200,10 @@ class Store:
     """The median time of a read."""
     clock_ahead_s: float | None = None
     """How far the clock of the store's server is ahead of this machine's; None if the store does not show it."""
+    registered: Mapping[int, int] = field(default_factory=dict)
+    """How many log directories each registered broker had when it last joined."""
+    terms: Sequence[Term] = ()
+    """The latest terms of controllers that the store has."""
     keys: Mapping[str, int] = field(default_factory=dict)
     """The number of keys of each kind."""
 
@@ -303,16 +309,21 @@ class Folder:
     """The process that has the directory's lock open."""
     was_closed_cleanly: bool = False
     has_logs: bool = False
+    strays: Sequence[str] = ()
+    """The names of folders with logs that belong to no topic of the cluster."""
+    seen: Term = NO_TERM
+    """The newest metadata that the broker has seen, as the directory knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The first damaged batch of a segment. ``is_tail`` if nothing but it follows, as after a crash."""
+    """The first damage of a segment, or a missing one. ``is_tail`` if nothing follows it, as after a crash."""
 
     path: str
     position: int
     reason: str
     is_tail: bool
+    is_missing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

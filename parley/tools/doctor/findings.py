@@ -119,6 +119,6 @@ def some(names: Iterable[object], most: int = LISTED) -> str:
     return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def plural(count: int, noun: str) -> str:
-    """The count with its noun: "1 partition", "2 partitions"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def plural(count: int, noun: str, several: str = "") -> str:
+    """The count with its noun: "1 partition", "2 partitions"; ``several`` is the plural if it is not regular."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {several or noun + 's'}"

@@ -7,7 +7,7 @@ import urllib.request
 from base64 import b64encode
 from email.utils import parsedate_to_datetime
 from time import time
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 MOST_BYTES: Final = 64 << 20
@@ -18,14 +18,21 @@ class NoPage(Exception):
     """A page cannot be read; the text says why, without the password in its address."""
 
 
+class Page(NamedTuple):
+    """The body of a page, and how far the server's clock is certainly ahead, in seconds; None if it does not tell."""
+
+    text: str
+    clock_ahead_s: float | None
+
+
 def shown(url: str) -> str:
     """The server's address without its password."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
-def fetched(url: str, limit_s: float, tls: ssl.SSLContext | None = None) -> tuple[str, str]:
-    """The body of a page and its Date header, whatever its status, such as the 503 of a broker that is not well.
+def fetched(url: str, limit_s: float, tls: ssl.SSLContext | None = None) -> Page:
+    """Fetch a page, whatever its status, such as the 503 of a broker that is not well.
 
     Raises ``NoPage`` if the server does not respond, or refuses.
     """
@@ -37,11 +44,13 @@ def fetched(url: str, limit_s: float, tls: ssl.SSLContext | None = None) -> tupl
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls), _EveryStatus()
     )
+    sent_s = time()
     try:
         with opener.open(request, timeout=limit_s) as response:
             if response.status in _REFUSED:
                 raise NoPage(f"{shown(url)}{parts.path} responds with status {response.status}")
-            return response.read(MOST_BYTES).decode(errors="replace"), response.headers.get("Date", "")
+            text = response.read(MOST_BYTES).decode(errors="replace")
+            return Page(text, clock_ahead(response.headers.get("Date", ""), sent_s, time()))
     except (OSError, ValueError) as error:
         raise NoPage(f"{shown(url)} does not respond: {error}") from error
 
@@ -54,12 +63,18 @@ def unverified_tls() -> ssl.SSLContext:
     return context
 
 
-def clock_ahead(date: str) -> float | None:
-    """How far a Date header that was just received is ahead of this machine's clock, in seconds."""
+def clock_ahead(date: str, sent_s: float, received_s: float) -> float | None:
+    """How far the clock behind a Date header is at least ahead of this machine's, in seconds; below 0 if it is behind.
+
+    The server read its clock at some time between the request and the end of the response, and the header has whole
+    seconds. So a slow response proves less, and 0 means that the clocks may agree.
+    """
     try:
-        return parsedate_to_datetime(date).timestamp() + 0.5 - time()  # it has whole seconds
+        at = parsedate_to_datetime(date).timestamp()
     except ValueError:
         return None
+    least, most = at - received_s, at + 1 - sent_s
+    return max(least, 0.0) + min(most, 0.0)
 
 
 class _EveryStatus(urllib.request.HTTPErrorProcessor):

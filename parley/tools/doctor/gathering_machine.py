@@ -25,8 +25,9 @@ from parley.broker.security.tls.server import server_tls
 from parley.configuration.providers import is_about_providers, read_configuration
 from parley.tools.cli.invocation import CommandError
 from parley.tools.doctor.facts import Advertised, Certificate, Folder, Listener, Machine, Missing, Part, Process
-from parley.tools.doctor.gathering_folders import damage_in, folder_at
+from parley.tools.doctor.gathering_folders import folder_at
 from parley.tools.doctor.gathering_processes import listening_on
+from parley.tools.doctor.gathering_segments import damage_in
 from parley.tools.doctor.gathering_store import STORE_S, store_of
 from parley.tools.doctor.steps import LIMIT_S, Steps, in_background
 

@@ -7,7 +7,7 @@ import ssl
 from typing import Final
 
 from parley.tools.doctor.facts import Metrics
-from parley.tools.doctor.gathering_http import NoPage, clock_ahead, fetched, shown
+from parley.tools.doctor.gathering_http import NoPage, fetched, shown
 
 _WANTED: Final = ("parley_", "process_")
 
@@ -16,22 +16,22 @@ def metrics_at(url: str, limit_s: float, tls: ssl.SSLContext | None = None) -> M
     """The metrics at ``http[s]://[user:password@]host:port``. Raises ``NoPage``."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    text, date = fetched(f"{url}/metrics", limit_s, tls)
+    page = fetched(f"{url}/metrics", limit_s, tls)
     samples: dict[str, list[tuple[dict[str, str], float]]] = {}
     try:
-        for family in text_string_to_metric_families(text):
+        for family in text_string_to_metric_families(page.text):
             for sample in family.samples:
                 if sample.name.startswith(_WANTED):
                     samples.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
     except ValueError as error:
         raise NoPage(f"{shown(url)}/metrics is not in Prometheus' format: {error}") from error
-    return Metrics(shown(url), samples, _problems(url, limit_s, tls), clock_ahead(date))
+    return Metrics(shown(url), samples, _problems(url, limit_s, tls), page.clock_ahead_s)
 
 
 def _problems(url: str, limit_s: float, tls: ssl.SSLContext | None) -> list[str]:
     """What ``/healthz`` reports; nothing if it hides its facts from this client."""
     try:
-        found = json.loads(fetched(f"{url}/healthz", limit_s, tls)[0])
+        found = json.loads(fetched(f"{url}/healthz", limit_s, tls).text)
     except (NoPage, ValueError):
         return []
     return [f"{what}: {text}" for what, text in found.get("problems", {}).items()]

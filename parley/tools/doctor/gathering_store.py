@@ -9,16 +9,19 @@ from statistics import median
 from typing import Final
 from urllib.parse import parse_qs
 
-from parley.broker.controller.stored_metadata import CLUSTER
+from parley.broker.controller.stored_metadata import BROKERS, CLUSTER, TERMS
+from parley.broker.metadata.encoding import registration_from_bytes
+from parley.broker.metadata.terms import terms_from_bytes
 from parley.consensus.backend import Backend
 from parley.consensus.errors import CoordinationError
 from parley.consensus.recipes.keyvalue import FOLDER as DATA
+from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.registry import BackendFactory, backend_factory, configured_url
 from parley.consensus.store_move.store_lookup import open_existing
 from parley.consensus.urls import parse_servers, split_url
 from parley.tools.coordination.status import status_of
 from parley.tools.doctor.facts import Store
-from parley.tools.doctor.gathering_http import NoPage, clock_ahead, fetched, unverified_tls
+from parley.tools.doctor.gathering_http import NoPage, fetched, unverified_tls
 
 STORE_S: Final = 20.0
 """A store that is so slow, all requests together, counts as one that does not respond."""
@@ -60,6 +63,9 @@ async def _opened(url: str, shown: str, backend_at: BackendFactory) -> Store:
         opened_s = loop.time() - begun
         read_s = await _read_time(backend)
         status = await status_of(backend, shown)
+        stored = KeyValue(backend)
+        registered = [registration_from_bytes(each.value) async for each in stored.entries(BROKERS)]
+        terms = await stored.get(TERMS)
     finally:
         await backend.close()
     return Store(
@@ -73,6 +79,8 @@ async def _opened(url: str, shown: str, backend_at: BackendFactory) -> Store:
         },
         open_s=opened_s,
         read_s=read_s,
+        registered={each.broker_id: len(each.log_dirs) for each in registered},
+        terms=() if terms is None else terms_from_bytes(terms.value),
         keys={kind: count for kind, (count, _) in status.sizes.items()},
     )
 
@@ -96,6 +104,6 @@ def _clock_ahead(url: str) -> float | None:
     is_tls = "ca-file" in parse_qs(url.partition("?")[2])
     try:
         page = f"{'https' if is_tls else 'http'}://{host}:{port}/v1/status/leader"
-        return clock_ahead(fetched(page, _CLOCK_S, unverified_tls())[1])
+        return fetched(page, _CLOCK_S, unverified_tls()).clock_ahead_s
     except NoPage:
         return None

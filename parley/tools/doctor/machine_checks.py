@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from parley.tools.doctor.facts import Folder, Machine
-from parley.tools.doctor.findings import Seen, some
+from parley.tools.doctor.findings import Seen, plural, some
 from parley.tools.doctor.replica_checks import is_local
 
 _EVERYWHERE = ("", "0.0.0.0", "::")
@@ -89,6 +89,20 @@ def unusable(machine: Machine) -> Iterator[Seen]:
     for each in machine.folders:
         if each.error:
             yield Seen(f"{each.path} cannot be used: {each.error}", [f"ls -ld {each.path}"])
+
+
+def missing_directories(machine: Machine) -> Iterator[Seen]:
+    """Log directories that were removed or emptied since the broker joined last."""
+    store, id_ = machine.store, machine.broker_id
+    if store is None or id_ is None or any(each.error for each in machine.folders):
+        return
+    had, new = store.registered.get(id_, 0), [each.path for each in machine.folders if each.cluster_id is None]
+    if new and len(machine.folders) - len(new) < had:
+        yield Seen(
+            f"broker {id_} had {plural(had, 'log directory', 'log directories')}, and {some(new)} "
+            "is empty or does not exist",
+            [f"its registration in the store {store.url}"],
+        )
 
 
 def locked(machine: Machine) -> Iterator[Seen]:

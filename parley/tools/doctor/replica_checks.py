@@ -143,6 +143,7 @@ def shrunk(cluster: Cluster) -> Iterator[Seen]:
             why.setdefault(id_, []).append(each)
     for id_, partitions in sorted(why.items()):
         broker = cluster.broker(id_)
+        partitions.sort(key=lambda each: each.topic.startswith("__"))  # the users' first
         reason = "it does not run"
         if broker is not None and not broker.is_fenced:
             reason = f"it does not respond to this client: {broker.error}" if broker.error else "it runs, and is behind"
@@ -158,7 +159,7 @@ def under_min_isr(cluster: Cluster) -> Iterator[Seen]:
     found = [
         (each, least)
         for each in cluster.partitions
-        if each.leader >= 0 and len(each.isr) < (least := cluster.min_isr.get(each.topic, 1))
+        if each.leader >= 0 and len(each.isr) < (least := min(cluster.min_isr.get(each.topic, 1), len(each.replicas)))
     ]
     if found:
         yield Seen(
@@ -212,13 +213,18 @@ def without_racks(cluster: Cluster) -> Iterator[Seen]:
 # --- Leaders ---
 
 
-def not_preferred(cluster: Cluster) -> Iterator[Seen]:
-    """Partitions whose preferred leader could lead, and does not."""
-    found = [
+def _displaced(cluster: Cluster) -> list[Partition]:
+    """The partitions whose preferred leader could lead, and does not."""
+    return [
         each
         for each in cluster.partitions
         if each.replicas and each.leader >= 0 and each.leader != each.replicas[0] and each.replicas[0] in each.isr
     ]
+
+
+def not_preferred(cluster: Cluster) -> Iterator[Seen]:
+    """Partitions whose preferred leader could lead, and does not."""
+    found = _displaced(cluster)
     if found:
         leads = Counter(each.leader for each in found)
         yield Seen(
@@ -232,9 +238,11 @@ def not_preferred(cluster: Cluster) -> Iterator[Seen]:
 
 
 def skewed(cluster: Cluster) -> Iterator[Seen]:
-    """Brokers that lead much more than their share."""
+    """Brokers that lead much more than their share, also when the preferred leaders lead again."""
     running = [each.id for each in cluster.running]
+    displaced = _displaced(cluster)
     led = Counter(each.leader for each in cluster.partitions if each.leader >= 0)
+    led = led - Counter(each.leader for each in displaced) + Counter(each.replicas[0] for each in displaced)
     if len(running) < 2 or led.total() < SKEW_PARTITIONS_MIN:
         return
     share = led.total() / len(running)

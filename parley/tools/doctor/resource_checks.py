@@ -8,7 +8,7 @@ from typing import Final
 
 from parley.tools.cli.byte_sizes import bytes_text
 from parley.tools.doctor.facts import Cluster, Machine
-from parley.tools.doctor.findings import Seen, plural
+from parley.tools.doctor.findings import Seen, plural, some
 
 FULL: Final = 0.02
 NEARLY_FULL: Final = 0.15
@@ -224,17 +224,45 @@ def damaged(cluster: Cluster) -> Iterator[Seen]:
         lost = int(broker.metrics.sum("parley_damaged_ranges_without_copy"))
         if count:
             more = f"; no live replica has {plural(lost, 'range')} of them" if lost else ""
+            advice = "start the other brokers; if no copy is left: docs/damage.md#skipping-records-that-are-lost"
             yield Seen(
                 f"broker {broker.id} has damaged records in {plural(count, 'replica')}{more}",
                 [f"{broker.metrics.address}/metrics"],
+                next=("parley log-dirs --verify, which names the topics and offsets",) + ((advice,) if lost else ()),
             )
 
 
 def damaged_file(machine: Machine) -> Iterator[Seen]:
-    """Segments with damaged batches."""
+    """Segments with damaged batches, and what is missing."""
     for each in machine.damage:
-        if each.is_tail:
+        if each.is_missing:
+            yield Seen(f"{each.path} lacks records: {each.reason}")
+        elif each.is_tail:
             text = f"{each.path} ends in a broken batch, as after a crash: the next start cuts it off there"
             yield Seen(text, [f"byte {each.position:,}: {each.reason}"])
         else:
             yield Seen(f"{each.path} is damaged at byte {each.position:,}", [each.reason])
+
+
+def strays(cluster: Cluster) -> Iterator[Seen]:
+    """Logs on the brokers' disks that belong to no topic of the cluster."""
+    found = {
+        broker.id: count
+        for broker in cluster.brokers
+        if broker.metrics is not None and (count := int(broker.metrics.sum("parley_log_directory_stray_logs")))
+    }
+    if found:
+        yield Seen(
+            f"{plural(sum(found.values()), 'log')} on broker {some(found)} belong to no topic of the cluster: "
+            "the store was set back, or the replicas were moved away while a broker was down",
+            [f"broker {id_}: {plural(count, 'folder')} with names that end in -stray" for id_, count in found.items()],
+        )
+
+
+def strays_in_folders(machine: Machine) -> Iterator[Seen]:
+    """Logs in the log directories that belong to no topic of the cluster."""
+    for each in machine.folders:
+        if each.strays:
+            yield Seen(
+                f"{plural(len(each.strays), 'log')} in {each.path} belong to no topic of the cluster", each.strays[:5]
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from parley.broker.metadata.terms import contradicts
 from parley.tools.doctor.facts import Cluster, Machine
 from parley.tools.doctor.findings import Seen, some
 from parley.tools.doctor.machine_checks import owners
@@ -59,6 +60,24 @@ def other_store(machine: Machine) -> Iterator[Seen]:
                 f"{each.path} belongs to the store {each.store_identity}, and {store.url} is {store.identity}",
                 [f"{each.path}/coordination.identity"],
             )
+
+
+def set_back(machine: Machine) -> Iterator[Seen]:
+    """The store lacks metadata that the broker has seen."""
+    store = machine.store
+    if store is None or store.error or not machine.folders:
+        return
+    seen = max(each.seen for each in machine.folders)
+    if contradicts(store.terms, seen):
+        last = store.terms[-1]
+        yield Seen(
+            f"the coordination store {store.url} was set back to an older state: it lacks changes that this broker "
+            "has seen",
+            [
+                f"the broker has seen version {seen.version} of controller epoch {seen.epoch}",
+                f"the store ends with version {last.version} of controller epoch {last.epoch}",
+            ],
+        )
 
 
 def slow(facts: Cluster | Machine) -> Iterator[Seen]:

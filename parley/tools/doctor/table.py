@@ -65,7 +65,10 @@ _CLUSTER: Final = (
     ),
     Check(
         "preferred-leader-not-leading", _W, "Are partitions not led by their preferred leader?",
-        ("parley elect-leaders --election-type preferred --all-topic-partitions",),
+        (
+            "nothing, if a broker has just returned: leaders return within leader.imbalance.check.interval.seconds",
+            "parley elect-leaders --election-type preferred --all-topic-partitions",
+        ),
         _METADATA, replicas.not_preferred,
     ),
     Check(
@@ -168,10 +171,18 @@ _BOTH: Final = (
     Check(
         "log-damaged", _E, "Are records damaged?",
         (
+            "start the broker, and those of the other replicas: it fetches what is damaged or missing (docs/damage.md)",
             "parley log-dirs --verify, while the brokers run",
-            "start the broker: it replaces damaged records from other replicas (docs/damage.md)",
         ),
         (Part.METRICS, Part.MACHINE), resources.damaged, resources.damaged_file, of_parley=True,
+    ),
+    Check(
+        "stray-logs", _W, "Are there logs on the disks that belong to no topic?",
+        (
+            "if the records are needed: docs/coordination.md#records-in-stray-folders",
+            "else remove the folders that end in -stray, on the broker's machine",
+        ),
+        (Part.METRICS, Part.MACHINE), resources.strays, resources.strays_in_folders, of_parley=True,
     ),
     Check(
         "clock-off", _W, "Do clocks differ?",
@@ -241,6 +252,14 @@ _MACHINES: Final = (
         _MACHINE, on_machine=machine.locked,
     ),
     Check(
+        "log-directory-missing", _E, "Are log directories missing that the broker had?",
+        (
+            "mount the disk, or correct log.dirs, before you start the broker",
+            "if the disk is lost: start the broker, which fetches its replicas from other brokers",
+        ),
+        (Part.MACHINE, Part.STORE), on_machine=machine.missing_directories,
+    ),
+    Check(
         "wrong-cluster-id", _E, "Does a log directory belong to another cluster?",
         ("correct log.dirs or coordination.url", "or empty the directory, to give up its data"),
         (Part.MACHINE, Part.STORE), on_machine=machine.other_cluster,
@@ -289,6 +308,14 @@ _STORES: Final = (
         "store-empty", _E, "Is the coordination store empty, and the disks are not?",
         ("correct coordination.url, or restore the store: parley coordination restore BACKUP URL",),
         _STORE, on_machine=stores.empty,
+    ),
+    Check(
+        "store-set-back", _E, "Was the coordination store set back to an older state?",
+        (
+            "if that was not intended, put the newer store back before you start a broker",
+            "else start all brokers with their disks: docs/coordination.md#a-store-that-was-set-back",
+        ),
+        (Part.MACHINE, Part.STORE), on_machine=stores.set_back,
     ),
     Check(
         "wrong-store", _E, "Do the log directories belong to another coordination store?",

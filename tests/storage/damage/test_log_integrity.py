@@ -10,7 +10,7 @@ import pytest
 
 from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.log import Log
-from tests.storage.logs import append, check, fill, open_log, reopened, values_of
+from tests.storage.logs import append, check, fill, open_log, values_of
 
 
 class AppendingLock:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from parley.broker.metadata.terms import Term
 from parley.tools.cli import colours
 from parley.tools.cli.invocation import INCOMPLETE
 from parley.tools.doctor.facts import (
@@ -155,7 +156,10 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
     "under-min-isr": [(replace(partition(isr=(1,)), min_isr={"t": 2}), "too few replicas of 1 partition are in sync")],
     "preferred-leader-not-leading": [(partition(leader=2), "the preferred leader of 1 partition does not lead")],
     "leader-skew": [
-        (cluster(partitions=[replace(each, leader=1) for each in PARTITIONS]), "broker 1 leads 12 of 12 partitions")
+        (
+            cluster(partitions=[replace(each, leader=1, replicas=(1, 2, 3)) for each in PARTITIONS]),
+            "broker 1 leads 12 of 12 partitions",
+        )
     ],
     "reassignment-stuck": [
         (cluster(moves=[MOVE]), "the reassignment of t-0 waits for broker 4, which does not run"),
@@ -208,6 +212,19 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
         (broker(metrics=metrics(parley_damaged_partitions=2)), "broker 1 has damaged records in 2 replicas"),
         (machine(damage=[Damage("/d/t-0/0.log", 5, "bad", is_tail=False)]), "is damaged at byte 5"),
         (machine(damage=[Damage("/d/t-0/0.log", 5, "bad", is_tail=True)]), "as after a crash"),
+        (machine(damage=[Damage("/d/t-0", 0, "offsets 3 to 4 are missing", False, is_missing=True)]), "offsets 3 to 4"),
+    ],
+    "stray-logs": [
+        (broker(metrics=metrics(parley_log_directory_stray_logs=6)), "6 logs on broker 1 belong to no topic"),
+        (folder(strays=["t-0.0-stray"]), "1 log in /data belong to no topic of the cluster"),
+    ],
+    "log-directory-missing": [
+        (replace(folder(exists=False, cluster_id=None), store=replace(STORE, registered={1: 1})),
+         "broker 1 had 1 log directory, and /data is empty or does not exist"),
+    ],
+    "store-set-back": [
+        (replace(folder(seen=Term(3, 1, 20)), store=replace(STORE, terms=[Term(2, 1, 9), Term(3, 1, 15)])),
+         "was set back to an older state"),
     ],
     "clock-off": [
         (broker(metrics=replace(metrics(), clock_ahead_s=60.0)), "broker 1 is 60 s ahead of this machine's"),
@@ -313,6 +330,13 @@ def test_names_are_unique_and_all_have_examples() -> None:
         (machine(running=OTHER, listeners=[Listener("l", "P", "", 1, "used", is_taken=True, holder=OTHER)]), []),
         (folder(broker_id=None, cluster_id=None, store_identity=None), []),
         (store(members={1: ["b1:9092"]}), []),
+        (store(registered={1: 1}), []),
+        (
+            cluster(partitions=[replace(each, leader=1) for each in PARTITIONS]),
+            ["preferred-leader-not-leading"],  # and no leader-skew, which would have the same cause
+        ),
+        (replace(folder(seen=Term(3, 1, 15)), store=replace(STORE, terms=[Term(3, 1, 15)])), []),
+        (cluster(partitions=[Partition("t", 0, 1, (1,), (1,))], min_isr={"t": 2}), []),
         (store(error="empty", kind_of_error="EmptyStore"), ["store-empty"]),
     ],
 )

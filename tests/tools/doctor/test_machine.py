@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from confluent_kafka import Producer
 
 from parley import Broker
 from parley.tools.cli.json_shapes import SHAPES, differences
+from parley.tools.doctor.gathering_http import clock_ahead
 from tests.support.certificates import Authority
 from tests.support.ports import free_port
 from tests.tools.conftest import Parley
@@ -141,8 +143,66 @@ def test_a_segment_that_is_damaged(doctor: Doctor, tmp_path: Path, used: Path) -
     path.write_bytes(whole[:500] + bytes([whole[500] ^ 0xFF]) + whole[501:])
     found = doctor()["log-damaged"]
     assert f"{path} is damaged at byte 0" in found["text"]
+    (used / "log-start-offset-checkpoint").write_text("0\n1\nt 0 1\n")
+    assert "log-damaged" not in doctor(), "the damaged record was deleted"
     path.write_bytes(whole[:-10])
     assert "ends in a broken batch, as after a crash" in doctor()["log-damaged"]["text"]
+
+
+def test_what_is_missing(doctor: Doctor, tmp_path: Path, used: Path) -> None:
+    store = {"coordination__url": f"local://{tmp_path / 'store'}"}
+    shutil.copytree(used / "coordination", tmp_path / "store")
+    assert doctor(**store) == {}
+    path = next((used / "t-0").glob("*.log"))
+    size = path.stat().st_size
+    path.write_bytes(b"")
+    assert f"{path} lacks records: the file has 0 of {size:,} bytes" in doctor(**store)["log-damaged"]["text"]
+    shutil.rmtree(used / "t-0")
+    assert "the log is missing, it had records up to 2" in doctor(**store)["log-damaged"]["text"]
+    shutil.rmtree(used)
+    assert "broker 1 had 1 log directory" in doctor(**store)["log-directory-missing"]["text"]
+
+
+def test_segments_that_are_missing(doctor: Doctor, tmp_path: Path) -> None:
+    with Broker(broker_id=1, data_dir=tmp_path / "data", log_segment_bytes=1 << 20) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        for _ in range(5):
+            producer.produce("t", os.urandom(700_000), partition=0)
+            assert producer.flush(60) == 0
+    paths = sorted((tmp_path / "data" / "t-0").glob("*.log"))
+    paths[2].unlink()
+    assert f"{paths[0].parent} lacks records: offsets 2 to 2 are missing" in doctor()["log-damaged"]["text"]
+    paths[0].unlink()
+    assert "offsets 0 to 0 are missing" in doctor()["log-damaged"]["text"]
+
+
+def test_the_store_was_set_back(doctor: Doctor, tmp_path: Path) -> None:
+    used = tmp_path / "data"
+    with Broker(broker_id=1, data_dir=used) as broker:
+        pass
+    shutil.copytree(used / "coordination", tmp_path / "dump")
+    with Broker(broker_id=1, data_dir=used) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        producer.produce("t", b"", partition=0)
+        assert producer.flush(60) == 0
+    assert doctor() == {}
+    shutil.rmtree(used / "coordination")
+    (tmp_path / "dump").rename(used / "coordination")
+    assert "it lacks changes that this broker has seen" in doctor()["store-set-back"]["text"]
+    with Broker(broker_id=1, data_dir=used):
+        pass
+    found = doctor()
+    assert "store-set-back" not in found
+    assert f"1 log in {used} belong to no topic" in found["stray-logs"]["text"]
+
+
+def test_a_slow_response_does_not_make_a_clock_differ() -> None:
+    date = format_datetime(datetime.fromtimestamp(1_000_000, UTC), usegmt=True)
+    assert clock_ahead(date, 1_000_000.2, 1_000_000.9) == 0
+    assert clock_ahead(date, 999_990.0, 1_000_005.0) == 0
+    assert clock_ahead(date, 999_990.0, 999_991.0) == 9
+    assert clock_ahead(date, 1_000_011.0, 1_000_020.0) == -10
+    assert clock_ahead("", 0, 0) is None
 
 
 def test_the_store_does_not_respond(doctor: Doctor, tmp_path: Path) -> None:

@@ -33,6 +33,10 @@ class LogDirectoryMetrics(Instruments, title="Log directories", labels=("directo
         "parley_log_directory_free_bytes",
         "Bytes that the broker can still write there, as of the previous scrape; -1 if unknown.",
     )
+    stray_logs: int = gauge(
+        "parley_log_directory_stray_logs",
+        "Logs in the directory that belong to no topic of the cluster (`-stray`), as of the previous scrape.",
+    )
 
 
 class DamageMetrics(Instruments, title="Damaged records"):
