@@ -98,8 +98,7 @@ class BrokerLifecycle:
         self._store_move_driver = store_move_driver
         self._epochs = epochs
         self._ids_in_use = ids_in_use
-        self.registration = registration
-        """What this broker registers, without the epoch that it gets then."""
+        self._broker = registration
         self._registration = Registration(registration, listener)
         self._metadata = metadata
         self._publisher = publisher
@@ -180,6 +179,11 @@ class BrokerLifecycle:
         return self.silence.metadata_age_s > SAFE_FRACTION * self._silence_s
 
     @property
+    def registration(self) -> BrokerRegistration:
+        """What this broker registers, without the epoch that it gets then."""
+        return self._broker
+
+    @property
     def store(self) -> KeyValue:
         """The keys of the store that is in charge now."""
         return KeyValue(self.store_move.store, self._rng)
@@ -194,13 +198,13 @@ class BrokerLifecycle:
     @property
     def incarnation_id(self) -> UUID:
         """The id of this process in its registration."""
-        return self.registration.incarnation_id
+        return self._broker.incarnation_id
 
     @property
     def registered_epoch(self) -> int:
         """The epoch under which the metadata shows this process as registered; ``NO_EPOCH`` if it does not."""
-        known = self._metadata.image.brokers.get(self.registration.broker_id)
-        is_this = known is not None and known.incarnation_id == self.registration.incarnation_id
+        known = self._metadata.image.brokers.get(self._broker.broker_id)
+        is_this = known is not None and known.incarnation_id == self._broker.incarnation_id
         return known.epoch if known is not None and is_this else NO_EPOCH
 
     @property
@@ -218,8 +222,8 @@ class BrokerLifecycle:
         """Wait until the metadata shows this very incarnation of the broker as alive."""
 
         def is_registered(image: MetadataImage) -> bool:
-            known = image.brokers.get(self.registration.broker_id)
-            return known is not None and known.incarnation_id == self.registration.incarnation_id and not known.fenced
+            known = image.brokers.get(self._broker.broker_id)
+            return known is not None and known.incarnation_id == self._broker.incarnation_id and not known.fenced
 
         await self._metadata.until(is_registered, None)
 
@@ -274,7 +278,7 @@ class BrokerLifecycle:
         joined = asyncio.Event()
         try:
             await race(
-                self.store_move.follow(str(self.registration.broker_id), session),
+                self.store_move.follow(str(self._broker.broker_id), session),
                 self._observe_elections(elections),
                 self._stay_member(groups, session, joined),
                 self._be_candidate(elections, groups, since_s, joined),
@@ -383,7 +387,7 @@ class BrokerLifecycle:
 
     def _compare_with_metadata(self) -> None:
         """Note what the metadata shows for this broker's present registration; join again if it was fenced."""
-        known = self._metadata.image.brokers.get(self.registration.broker_id)
+        known = self._metadata.image.brokers.get(self._broker.broker_id)
         if known is None or not known.epoch >= self.broker_epoch >= 0:
             return
         if not known.fenced:
