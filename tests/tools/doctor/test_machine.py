@@ -170,10 +170,10 @@ def test_segments_that_are_missing(doctor: Doctor, tmp_path: Path) -> None:
             producer.produce("t", os.urandom(700_000), partition=0)
             assert producer.flush(60) == 0
     paths = sorted((tmp_path / "data" / "t-0").glob("*.log"))
-    paths[2].unlink()
-    assert f"{paths[0].parent} lacks records: offsets 2 to 2 are missing" in doctor()["log-damaged"]["text"]
     paths[0].unlink()
-    assert "offsets 0 to 0 are missing" in doctor()["log-damaged"]["text"]
+    assert f"{paths[0].parent} lacks records: offsets 0 to 0 are missing" in doctor()["log-damaged"]["text"]
+    paths[2].unlink()
+    assert "offsets 2 to 2 are missing" in doctor()["log-damaged"]["text"]
 
 
 def test_the_store_was_set_back(doctor: Doctor, tmp_path: Path) -> None:
