@@ -186,7 +186,8 @@ def resources_of(options: Options) -> list[_Resource]:
 
 
 def entries_of(options: Options, operations: Iterable[Operation]) -> list[_Entry]:
-    """Return who may and may not do these operations, and from where."""
+    """Return the entries for the principals that are allowed or denied these operations, and the hosts they
+    apply to."""
     entries: list[_Entry] = []
     for principals, hosts, permission in (
         (options.allow_principal, options.allow_host, PermissionType.ALLOW),
@@ -258,12 +259,13 @@ def _check_operations(type: ResourceType, entries: Iterable[_Entry]) -> None:
 
 
 async def select(client: Client, wanted: AclFilter) -> list[AclBinding]:
-    """Return the ACLs of the cluster that a filter selects. Raises ``CommandError`` if the cluster refuses."""
+    """Return the cluster's ACLs that match a filter. Raises ``CommandError`` if the cluster refuses."""
     return _bindings(await _described(client, wanted))
 
 
 async def _present(client: Client, wanted: AclFilter) -> list[AclBinding]:
-    """As ``select``, but none for a client that may not list ACLs: adding one then says which right it lacks."""
+    """Like ``select``, but return no ACLs if the client may not list them. Adding an ACL then reports the missing
+    right."""
     answer = await _described(client, wanted)
     return [] if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED else _bindings(answer)
 
@@ -285,7 +287,7 @@ async def _described(client: Client, wanted: AclFilter) -> DescribeAclsResponse:
 
 
 def _bindings(answer: DescribeAclsResponse) -> list[AclBinding]:
-    """Return the ACLs of a response. Raises ``CommandError`` if it is an error."""
+    """Return the ACLs in a response. Raises ``CommandError`` if the response is an error."""
     check(answer.error_code, answer.error_message, doing="The ACLs cannot be listed")
     return [
         AclBinding(
@@ -323,7 +325,7 @@ async def create(client: Client, bindings: Sequence[AclBinding]) -> None:
 
 
 async def delete(client: Client, filters: Sequence[AclFilter]) -> None:
-    """Delete the ACLs that the filters select. Raises ``CommandError`` if the cluster refuses."""
+    """Delete the ACLs that match the filters. Raises ``CommandError`` if the cluster refuses."""
     from parley.protocol.messages.acls import DeleteAclsRequest
 
     make = DeleteAclsRequest.DeleteAclsFilter
@@ -441,7 +443,7 @@ def _print(found: Iterable[AclBinding]) -> None:
 
 
 def pattern_text(pattern: ResourcePattern) -> str:
-    """Return a pattern as kafka-acls prints it."""
+    """Format a pattern as kafka-acls prints it."""
     return (
         f"ResourcePattern(resourceType={pattern.type.name}, name={pattern.name}, "
         f"patternType={pattern.pattern_type.name})"
@@ -449,7 +451,7 @@ def pattern_text(pattern: ResourcePattern) -> str:
 
 
 def entry_text(acl: AclBinding) -> str:
-    """Return who may do what, as kafka-acls prints it."""
+    """Format an entry (principal, host, operation and permission) as kafka-acls prints it."""
     return _entry_text(acl.principal, acl.host, acl.operation, acl.permission)
 
 

@@ -26,8 +26,8 @@ class App(typer.Typer):
     """A command, or a group of subcommands.
 
     ``help`` describes it. ``examples`` are pairs of a command line and its purpose, shown below the options.
-    ``optional_values`` maps options whose value may be left out to the value used then. ``many_values`` are options
-    that take every value up to the next option. ``replaced`` are words that stand for others. Without
+    ``optional_values`` maps each option whose value may be omitted to the value that is then used. ``many_values`` are
+    options that take all values up to the next option. ``replaced`` maps words to the words that replace them. Without
     ``takes_profiles``, ``--bootstrap-server`` never comes from a profile.
     """
 
@@ -65,7 +65,7 @@ class App(typer.Typer):
     def invoke(self, name: str, arguments: Sequence[str]) -> None:
         """Run the command with these arguments. Always raises ``SystemExit``, as the option parser does.
 
-        A ``CommandError`` names the profile if the command used one.
+        If the command used a profile, a ``CommandError`` names the profile.
         """
         command = self.parser()
         head, part, words = _divided(command, self.prepared(arguments))
@@ -80,11 +80,11 @@ class App(typer.Typer):
             raise CommandError(f"{error} (The profile {profile.name} was used: {profile.path})") from error
 
     def parser(self) -> Any:
-        """Return the option parser's command, with the options that all commands have."""
+        """Return the option parser's command, including the options common to all commands."""
         return _with_common_options(typer.main.get_command(self), takes_profiles=self._takes_profiles)
 
     def only_command(self) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Decorate the function of an app with a single command; the command shows the app's help text."""
+        """Decorate the function of an app with a single command. The command shows the app's help text."""
         return self.command(help=self._help, epilog=example_text(self._examples))
 
     def only_command_with(self, options: type[O]) -> Callable[[Callable[[O], None]], Callable[[O], None]]:
@@ -156,11 +156,11 @@ def _profile_option(
         str | None, typer.Option("--profile", expose_value=False, help="The profile with the address and the settings.")
     ] = None,
 ) -> None:
-    """Declare ``--profile``, which ``profiles.applied`` takes out of the words."""
+    """Declare ``--profile``, which ``profiles.applied`` removes from the arguments."""
 
 
 def _with_common_options(command: Any, *, takes_profiles: bool) -> Any:
-    """Add the options that all commands have to a command and its subcommands."""
+    """Add the options common to all commands to a command and its subcommands."""
     for one in (command, *getattr(command, "commands", {}).values()):
         if takes_profiles and any("--bootstrap-server" in each.opts for each in one.params):
             one.params += _options_of(_profile_option)
@@ -175,7 +175,7 @@ def _options_of(declaration: Callable[..., None]) -> list[Any]:
 
 
 def _divided(command: Any, words: list[str]) -> tuple[list[str], Any, list[str]]:
-    """Divide a command line into the words up to the subcommand, the subcommand, and its words."""
+    """Split a command line into the words before the subcommand, the subcommand, and the words after it."""
     parts = getattr(command, "commands", {})
     at = next((at for at, word in enumerate(words) if not word.startswith("-")), None) if parts else None
     if at is None or words[at] not in parts:
@@ -184,7 +184,7 @@ def _divided(command: Any, words: list[str]) -> tuple[list[str], Any, list[str]]
 
 
 def _prints_data(command: Any) -> bool:
-    """True if the command has the option ``OutputFormat``, for whose commonest value ``--json`` stands."""
+    """Return True if the command has the option ``OutputFormat``. ``--json`` is then short for ``--output json``."""
     return any(each.name == "output_format" for each in command.params)
 
 
@@ -197,7 +197,7 @@ def example_text(examples: Sequence[tuple[str, str]]) -> str | None:
 
 
 def _width() -> int:
-    """The width of a help text in columns, limited by the terminal's."""
+    """Return the width of a help text in columns, limited by the terminal's width."""
     columns = os.environ.get("COLUMNS", "")
     return min(int(columns), _HELP_WIDTH) if columns.isdecimal() and int(columns) > 0 else _HELP_WIDTH
 
@@ -205,8 +205,8 @@ def _width() -> int:
 def with_values(words: Sequence[str], optional: Mapping[str, str], many: frozenset[str]) -> list[str]:
     """Rewrite a command line so that every option takes exactly one value.
 
-    Kafka's tools have options whose value may be left out (``optional``: option -> the value to insert), and options
-    that take all values up to the next option (``many``): the option is repeated for each of them.
+    In Kafka's tools, the value of some options may be omitted (``optional`` maps each option to the value to insert),
+    and some options take all values up to the next option (``many``). Such an option is repeated for each value.
     """
     prepared: list[str] = []
     at = 0

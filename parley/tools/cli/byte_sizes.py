@@ -1,4 +1,4 @@
-"""Format numbers of bytes for people."""
+"""Format numbers of bytes for display."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def bytes_text(count: int) -> str:
-    """Format a number of bytes in the largest unit in which it is at least 1, such as ``1.5 MiB``."""
+    """Format a number of bytes in the largest unit that gives a value of at least 1, such as ``1.5 MiB``."""
     size, unit = float(count), 0
     while size >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1

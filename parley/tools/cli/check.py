@@ -153,12 +153,13 @@ def check(
 
 
 def _has_no_transaction(verdict: Verdict) -> bool:
-    """True if the producers were transactional, and none has committed: the rules about transactions were not tried."""
+    """Return True if the producers were transactional, but none has committed. The transaction rules were then not
+    tested."""
     return verdict.counts.get("committed") == 0
 
 
 def _try_to_delete_topic(trial: Trial) -> None:
-    """Delete the topic; a failure is a warning, because the verdict on the cluster stands."""
+    """Delete the topic. A failure is only a warning, because it does not change the verdict on the cluster."""
     from confluent_kafka import KafkaException
 
     try:

@@ -1,4 +1,4 @@
-"""Client quotas for ``parley configs``: as kafka-configs shows and changes them."""
+"""Client quotas for ``parley configs``, shown and changed as in kafka-configs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from parley.protocol.client import Client
 
 Named = tuple[tuple[str, str | None], ...]
-"""The parts of an entity: types in the protocol's words, and names. In requests, an empty name is the default."""
+"""The parts of an entity: the protocol's types, and names. In requests, an empty name means the default."""
 
 _TYPES: Final = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
 _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2
@@ -22,7 +22,8 @@ Quotas = Mapping[Named, Mapping[str, float]]
 
 
 def values(added: Mapping[str, str], removed: Sequence[str]) -> dict[str, float | None]:
-    """Return the new value of each quota, None to remove it. Raises ``CommandError`` for a value that is no number."""
+    """Return the new value of each quota, or None to remove it. Raises ``CommandError`` for a value that is not a
+    number."""
     found: dict[str, float | None] = dict.fromkeys(removed)
     for key, text in added.items():
         try:
@@ -35,7 +36,7 @@ def values(added: Mapping[str, str], removed: Sequence[str]) -> dict[str, float 
 
 
 def components(parts: Named) -> list[tuple[str, int, str | None]]:
-    """Return the filter for exactly these parts; None selects every name."""
+    """Return the filter that matches exactly these parts. A name of None matches every name."""
     return [
         (kind, _SPECIFIED, None) if name is None else (kind, _EXACT, name) if name else (kind, _DEFAULT, None)
         for kind, name in parts
@@ -65,7 +66,7 @@ async def alter(client: Client, parts: Named, quotas: Mapping[str, float | None]
 
 
 def check_present(found: Quotas, quotas: Mapping[str, float | None]) -> None:
-    """Raise ``CommandError`` if a quota that is to be removed does not exist, as kafka-configs does."""
+    """Raise ``CommandError`` if a quota to be removed does not exist, as kafka-configs does."""
     present = {key for each in found.values() for key in each}
     missing = [key for key, value in quotas.items() if value is None and key not in present]
     if missing:

@@ -1,4 +1,5 @@
-"""``parley cluster``: show the cluster's id and its brokers' addresses, unregister a broker, as kafka-cluster does."""
+"""``parley cluster``: show the cluster's id and its brokers' addresses, or unregister a broker, as
+kafka-cluster does."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _CLOSED = (
     "Connection reset by peer",
     "looks like a port with TLS",
 )
-"""What the message of an error contains if a broker accepted a connection, and closed it."""
+"""The phrases in an error message that mean that a broker accepted the connection and then closed it."""
 _USED_PROPERTIES = ("bootstrap.servers", "client.id", "request.timeout.ms")
 _RIGHTS = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "--topic TOPIC",
@@ -41,7 +41,7 @@ _RIGHTS = {
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "--cluster",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "--transactional-id ID",
 }
-"""The resource of the right that a user lacks, as an option of ``parley acls``."""
+"""The kind of resource on which the user lacks a right, as an option of ``parley acls``."""
 _NOT_REACHED = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION)
 
 
@@ -109,14 +109,17 @@ def _explained(error: KafkaError, bootstrap: str) -> str:
 
 
 def _reason_of_closing(message: str) -> str:
-    """The message without the advice that the command gives itself, and without "no broker responds": one has."""
+    """Return the message without the advice that the command itself gives, and without "no broker responds", because a
+    broker did."""
     return message.removeprefix("no broker responds: ").removesuffix(MAYBE_TLS)
 
 
 async def why_refused(bootstrap: str, security: Mapping[str, str]) -> str:
-    """Why brokers that accept connections do not serve a client with these settings; empty if that cannot be told.
+    """Return why brokers that accept connections do not serve a client with these settings; empty if the reason is
+    unknown.
 
-    librdkafka does not tell a listener that closes the connection, because it needs TLS or a login, from a dead broker.
+    librdkafka cannot distinguish an unreachable broker from a listener that closes the connection because it requires
+    TLS or a login.
     """
     try:
         client = Client(
@@ -137,26 +140,27 @@ async def why_refused(bootstrap: str, security: Mapping[str, str]) -> str:
 
 
 def _is_closed_without_a_response(error: KafkaError) -> bool:
-    """True if a broker accepted the connection and closed it, as listeners do that need TLS or a login."""
+    """Return True if a broker accepted the connection and then closed it, as listeners that require TLS or
+    a login do."""
     is_closed = any(text in error.message for text in _CLOSED)
     return error.code in _NOT_REACHED and is_closed and not isinstance(error, NoBrokerListens)
 
 
 def described(code: int, message: str | None = None) -> str:
-    """An error code as a message, followed by the code's name for searching."""
+    """Return the message of an error code, followed by the name of the code so that users can search for it."""
     known = ErrorCode(code)
     return f"{message or known.message} ({known.name})"
 
 
 def check(code: int, message: str | None = None, *, doing: str = "") -> None:
-    """Raise ``CommandError`` if the code is not NONE. ``doing`` is put in front of the message."""
+    """Raise ``CommandError`` if the code is not NONE. ``doing`` is the start of the message."""
     if code != ErrorCode.NONE:
         text = described(code, message) + _next_step(code)
         raise CommandError(f"{doing}: {text}" if doing else text)
 
 
 def _next_step(code: int) -> str:
-    """Return what to do about an error that an administrator can end, or an empty text."""
+    """Return what to do about an error that an administrator can resolve, or an empty string."""
     resource = _RIGHTS.get(ErrorCode(code))
     return (
         f". An administrator grants the right: `parley acls --add --allow-principal User:NAME --operation OPERATION "
@@ -167,9 +171,10 @@ def _next_step(code: int) -> str:
 
 
 async def until_ready(ask: Callable[[], Awaitable[T]], code_of: Callable[[T], int], timeout_ms: int) -> T:
-    """Send the request until its error code is not retriable or the timeout expires. Returns the last response.
+    """Repeat the request while its error code is retriable, until the timeout expires. Returns the last response.
 
-    REQUEST_TIMED_OUT is not repeated: the broker has waited already, as while the coordination store does not respond.
+    A request that failed with REQUEST_TIMED_OUT is not repeated: the broker has already waited, for example because the
+    coordination store did not respond.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_ms / 1000
@@ -193,7 +198,7 @@ def _is_temporary(code: ErrorCode) -> bool:
 async def of_coordinator(
     client: Client, group: str, request: Request, code_of: Callable[[Any], int], *, timeout_ms: int = TIMEOUT_MS
 ) -> Any:
-    """Send a request to the coordinator of a group. Retries while there is no coordinator or it is loading."""
+    """Send a request to the coordinator of a group. Retries while the coordinator is unavailable or loading."""
 
     async def ask() -> Any:
         return await client.send(request, node=await client.coordinator(group))
@@ -210,7 +215,7 @@ async def by_leader(client: Client, partitions: Iterable[TopicPartition]) -> dic
 
 
 def led_by(topics: Iterable[Any]) -> dict[int, list[TopicPartition]]:
-    """Group the partitions of a Metadata response's topics by leader. Partitions without a leader are left out."""
+    """Group the partitions of a Metadata response's topics by leader. Partitions without a leader are omitted."""
     grouped: dict[int, list[TopicPartition]] = {}
     for topic in topics:
         for partition in topic.partitions:
@@ -220,7 +225,7 @@ def led_by(topics: Iterable[Any]) -> dict[int, list[TopicPartition]]:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Group the partitions by topic: the partition numbers of each, sorted."""
+    """Group the partitions by topic, as sorted partition numbers."""
     grouped: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         grouped.setdefault(topic, []).append(index)

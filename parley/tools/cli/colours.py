@@ -1,6 +1,6 @@
-"""Colours and bold text on terminals: the rules of ``--color`` and of the variable ``NO_COLOR``.
+"""Colors and bold text on terminals: the rules of ``--color`` and of the variable ``NO_COLOR``.
 
-``auto``, the default, colours what goes to a terminal, unless ``NO_COLOR`` is set or ``TERM`` is ``dumb``.
+``auto``, the default, colors output to a terminal, unless ``NO_COLOR`` is set or ``TERM`` is ``dumb``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class When(StrEnum):
 
 
 class Colour(IntEnum):
-    """Foreground colours of a terminal."""
+    """Foreground colors of a terminal."""
 
     RED = 31
     YELLOW = 33
@@ -28,7 +28,7 @@ class Colour(IntEnum):
 
 
 _PARTITIONS: Final = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-"""The foreground colours that tell partitions apart; red is for errors."""
+"""The foreground colors that distinguish partitions. Red is reserved for errors."""
 
 _chosen = When.AUTO
 
@@ -40,29 +40,29 @@ def choose(when: When) -> None:
 
 
 def is_coloured(stream: TextIO) -> bool:
-    """True if text for this stream is to be coloured."""
+    """Return True if text for this stream is to be colored."""
     if _chosen is not When.AUTO:
         return _chosen is When.ALWAYS
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def bold(text: str) -> str:
-    """Return a text for standard output, bold if it is coloured."""
+    """Return a text for standard output, in bold if color is enabled."""
     return _styled(text, "1", sys.stdout)
 
 
 def coloured(text: str, colour: Colour) -> str:
-    """Return a text for standard output, bold and in this colour if it is coloured."""
+    """Return a text for standard output, in bold and in this color if color is enabled."""
     return _styled(text, f"1;{colour.value}", sys.stdout)
 
 
 def of_partition(text: str, index: int) -> str:
-    """Return a text for standard output, in the colour of a partition if it is coloured."""
+    """Return a text for standard output, in the color of a partition if color is enabled."""
     return _styled(text, str(_PARTITIONS[index % len(_PARTITIONS)]), sys.stdout)
 
 
 def alarming(text: str) -> str:
-    """Return a text for standard error, red and bold if it is coloured."""
+    """Return a text for standard error, in bold red if color is enabled."""
     return _styled(text, f"1;{Colour.RED.value}", sys.stderr)
 
 

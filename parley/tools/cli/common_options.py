@@ -61,7 +61,7 @@ CLIENT_SETTINGS: Final = (
     "ssl.truststore.type",
     "transactional.id",
 )
-"""The settings of Java's clients that are used most: one of them may be meant by a misspelt name."""
+"""The most frequently used settings of Kafka's Java clients, which are suggested when a setting is misspelled."""
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
@@ -78,15 +78,15 @@ CommandConfig = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the log of the client library.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-"""For commands that print an object per line while they run."""
+"""For commands that print one object per line while they run."""
 OutputFormat = Annotated[
     Format | None, typer.Option("--output", help="Print this instead of text; --json stands for --output json.")
 ]
-"""For commands that list or describe; ``print_data`` prints the form. The parameter is called ``output_format``."""
+"""For commands that list or describe, and print with ``print_data``. The parameter must be called ``output_format``."""
 
 
 def one_action(**actions: object) -> str:
-    """The name of the only action that is set. Raises ``CommandError`` if none or several are."""
+    """Return the name of the only action that is set. Raises ``CommandError`` if none or several are set."""
     flags = {name: f"--{name.replace('_', '-')}" for name in actions}
     chosen = [name for name, is_set in actions.items() if is_set]
     if len(chosen) != 1:
@@ -96,7 +96,7 @@ def one_action(**actions: object) -> str:
 
 
 def required(value: T | None, option: str, action: str) -> T:
-    """The value of an option that the action requires. Raises ``CommandError`` if it is empty."""
+    """Return the value of an option that the action requires. Raises ``CommandError`` if the value is empty."""
     if not value:
         raise CommandError(f"--{action.replace('_', '-')} needs {option}.")
     return value
@@ -127,7 +127,7 @@ def client_properties(path: Path | None) -> dict[str, str]:
 
 
 def security_of(properties: Mapping[str, str], option: str) -> ClientSecurity:
-    """Read the security settings of a client; ``option`` names their file in errors."""
+    """Read the security settings of a client. Errors name ``option``, the option that takes the file."""
     from parley.protocol.security.client_security import client_security
 
     try:
@@ -137,10 +137,10 @@ def security_of(properties: Mapping[str, str], option: str) -> ClientSecurity:
 
 
 def warn_ignored(names: Iterable[str], kind: str = "client settings") -> None:
-    """Warn about settings that have no effect here, in one line; print nothing if there are none.
+    """Warn about settings that have no effect here, in one line. Prints nothing if there are none.
 
-    Those that declare config providers have had their effect when the file was read. A name that is nearly one of
-    ``CLIENT_SETTINGS`` is shown with that.
+    Settings that declare config providers are not mentioned, because they took effect when the file was read. If a name
+    resembles one of ``CLIENT_SETTINGS``, the warning suggests that setting.
     """
     from parley.configuration.providers import is_about_providers
 

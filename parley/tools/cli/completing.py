@@ -1,9 +1,9 @@
 """What can follow on a command line: subcommands, options, values, and names of topics and groups.
 
-1. A candidate consists of letters, digits, '.', '_', '-' and, after an option, '='. Shells insert it as it is, so a
-   name from a cluster with any other character is left out.
-2. The cluster is asked only for the value of an option that names a topic or group, with the address and the login
-   that the command itself would use, for at most ``_PATIENCE_S``. An error means no candidates.
+1. A candidate consists of letters, digits, '.', '_', '-' and, after an option, '='. Shells insert candidates verbatim,
+   so names from a cluster that contain any other character are omitted.
+2. The cluster is queried only for the value of an option that names a topic or group, with the address and login that
+   the command itself would use, and for at most ``_PATIENCE_S``. If the query fails, there are no candidates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SAFE: Final = re.compile(r"[A-Za-z0-9._=-]+")
 _PATIENCE_S: Final = 1.0
 _NAMES_MAX: Final = 500
-"""The names of topics or groups that are offered at once; a longer list helps no reader."""
+"""The maximum number of topic or group names offered. A longer list would not help the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Candidate:
 
 
 def candidates(words: Sequence[str]) -> list[Candidate]:
-    """Return what can stand for the last of the words, which follow ``parley`` and may be unfinished."""
+    """Return the candidates for the last word. The words are those after ``parley``, and the last may be unfinished."""
     *done, unfinished = _joined(words) or [""]
     if not done:
         found: Iterable[Candidate] = (Candidate(name, command.summary) for name, command in COMMANDS.items())
@@ -52,7 +52,7 @@ def candidates(words: Sequence[str]) -> list[Candidate]:
 
 
 def _joined(words: Sequence[str]) -> list[str]:
-    """Join what bash divides: ``--output = js`` is an option and its unfinished value."""
+    """Rejoin words that bash splits: ``--output = js`` is an option and its unfinished value."""
     joined: list[str] = []
     for at, word in enumerate(words):
         if word == "=" and joined and joined[-1].startswith("--"):
@@ -64,7 +64,7 @@ def _joined(words: Sequence[str]) -> list[str]:
 
 
 def _of_start(done: Sequence[str], unfinished: str) -> Iterator[Candidate]:
-    """``parley start`` has a parser of its own."""
+    """Yield the candidates for ``parley start``, which uses its own parser."""
     actions = import_module("parley.tools.cli.start").parser()._actions
     for action in actions:
         if done and done[-1] in action.option_strings and action.nargs != 0:
@@ -105,7 +105,8 @@ def _option(command: Any, word: str) -> Any:
 
 
 def _options(command: Any, done: Sequence[str], unfinished: str) -> Iterator[Candidate]:
-    """Yield the options that are not on the command line yet. Without a ``-``, a command offers them, too."""
+    """Yield the options that are not on the command line yet. They are offered even if the word does not start with
+    ``-``."""
     if unfinished and not unfinished.startswith("-"):
         return
     for each in command.params:
@@ -136,7 +137,7 @@ def _next_argument(command: Any, done: Sequence[str]) -> Any:
 
 
 def _values(command: Any, parameter: Any, done: Sequence[str], unfinished: str) -> Iterator[Candidate]:
-    """Yield the values of an option or argument that are known."""
+    """Yield the known values of an option or argument."""
     context = command.make_context(command.name, [], resilient_parsing=True)
     for item in parameter.shell_complete(context, unfinished):
         if item.type == "plain":
@@ -148,7 +149,7 @@ def _values(command: Any, parameter: Any, done: Sequence[str], unfinished: str) 
 
 
 def _asked(command: Any, done: Sequence[str], ask: Callable[[Client], Awaitable[list[str]]]) -> list[str]:
-    """Return names from the cluster that the command line means; empty if it does not respond in time."""
+    """Return names from the cluster that the command line names, or none if the cluster does not respond in time."""
     from parley.protocol.client import Client
     from parley.protocol.errors import KafkaError
 
@@ -190,4 +191,4 @@ async def _groups(client: Client) -> list[str]:
 
 
 _NAMES: Final = {"--topic": _topics, "topic": _topics, "--group": _groups}
-"""Where the values of these options and arguments come from."""
+"""The source of the values of these options and arguments."""

@@ -1,6 +1,6 @@
 """The scripts that connect ``parley completion`` to the shells.
 
-Each passes the words up to the cursor, and lets the shell complete file names if there is no candidate.
+Each script passes the words up to the cursor. If there are no candidates, the shell completes file names.
 """
 
 from __future__ import annotations

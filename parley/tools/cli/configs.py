@@ -52,7 +52,7 @@ app = App(
 )
 
 RESOURCE_TYPES: Final = {"topic": 2, "broker": 4, "broker-logger": 8, "client-metrics": 16, "group": 32}
-"""The protocol's number of each resource type, by the singular of its name in ``--entity-type``."""
+"""The protocol's number for each resource type, by the singular of its name in ``--entity-type``."""
 _DEFAULTS: Final = ("broker", *users_and_clients.TYPES)
 """The entity types that have defaults."""
 _SOURCES: Final = {
@@ -73,7 +73,8 @@ _SET, _DELETE = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """What has settings: its type in the singular and its name. Empty is the default, None every entity of the type."""
+    """An entity that has settings: its type in the singular, and its name. An empty name is the default, None every
+    entity of the type."""
 
     kind: str
     name: str | None
@@ -87,15 +88,15 @@ class Entity:
 
     @property
     def node(self) -> int | None:
-        """The id of the only broker that can handle the request; None if any broker can."""
+        """The id of the only broker that can handle the request, or None if any broker can."""
         return int(self.name) if self.kind in ("broker", "broker-logger") and self.name else None
 
 
 def parse_entities(types: Sequence[str], names: Sequence[str], short: Mapping[str, str | None]) -> tuple[Entity, ...]:
-    """Get the entity from the long options, or from a short one such as ``--topic``.
+    """Return the entity that the long options name, or a short option such as ``--topic``.
 
-    A user with a client id counts as two. The first type belongs to the first name, and so on. Raises ``CommandError``
-    if the options are wrong.
+    A user with a client id counts as two entities. The first type belongs to the first name, and so on. Raises
+    ``CommandError`` if the options are wrong.
     """
     given = [Entity(kind, name) for kind, name in short.items() if name is not None]
     if given and (types or names):
@@ -114,7 +115,7 @@ def parse_entities(types: Sequence[str], names: Sequence[str], short: Mapping[st
 
 
 def _check(entity: Entity) -> None:
-    """Raise ``CommandError`` if there is no such type, or it has no such entity."""
+    """Raise ``CommandError`` if the type does not exist, or has no such entity."""
     kind, name = entity.kind, entity.name
     if kind not in RESOURCE_TYPES and kind not in users_and_clients.TYPES:
         types = ", ".join(_plural(each) for each in (*RESOURCE_TYPES, *users_and_clients.TYPES))
@@ -134,7 +135,8 @@ def _plural(kind: str) -> str:
 
 
 def parse_settings(text: str) -> dict[str, str]:
-    """Parse ``k1=v1,k2=[v1,v2]``; a value with commas is in brackets. Raises ``CommandError`` for another form."""
+    """Parse ``k1=v1,k2=[v1,v2]``, where a value that contains commas is in brackets. Raises ``CommandError`` for any
+    other format."""
     found: dict[str, str] = {}
     rest = text
     while rest.strip(", "):
@@ -152,7 +154,7 @@ def parse_settings(text: str) -> dict[str, str]:
 
 
 async def change(client: Client, entity: Entity, set_: dict[str, str], removed: Sequence[str]) -> None:
-    """Set and remove settings as ``apply``, and print that, with the cluster's warnings."""
+    """Set and remove settings with ``apply``, then print the result and the cluster's warnings."""
     await apply(client, entity, set_, removed)
     print(f"Completed updating {_target(entity)}.")
     for warning in await warnings_about(client, entity, list(set_)):
@@ -160,7 +162,7 @@ async def change(client: Client, entity: Entity, set_: dict[str, str], removed: 
 
 
 async def apply(client: Client, entity: Entity, set_: Mapping[str, str], removed: Sequence[str]) -> None:
-    """Set and remove settings of one entity, all or none. Raises ``CommandError`` if the cluster refuses."""
+    """Set and remove settings of one entity, all of them or none. Raises ``CommandError`` if the cluster refuses."""
     from parley.protocol.messages.configs import IncrementalAlterConfigsRequest as Request
 
     await check_exists(client, entity)
@@ -178,7 +180,7 @@ async def apply(client: Client, entity: Entity, set_: Mapping[str, str], removed
 
 
 async def warnings_about(client: Client, entity: Entity, names: Sequence[str]) -> list[str]:
-    """Get the cluster's warnings about these settings: which ones have no effect in Parley, and why."""
+    """Return the cluster's warnings about these settings: which settings have no effect in Parley, and why."""
     from parley.broker.config.describe import IN_PARLEY
     from parley.protocol.messages.configs import DescribeConfigsRequest as Request
 
@@ -194,7 +196,7 @@ async def warnings_about(client: Client, entity: Entity, names: Sequence[str]) -
 
 
 async def check_exists(client: Client, entity: Entity) -> None:
-    """Raise ``CommandError`` for a broker that is not in the cluster, instead of waiting for it."""
+    """Raise ``CommandError`` if the broker is not in the cluster, instead of waiting for the broker."""
     if entity.node is None:
         return
     brokers = [broker.node_id for broker in (await client.metadata([])).brokers]
@@ -207,7 +209,7 @@ async def check_exists(client: Client, entity: Entity) -> None:
 
 
 async def _check_known(client: Client, entity: Entity, names: Sequence[str]) -> None:
-    """Raise ``CommandError`` for an unknown setting: the cluster would silently ignore its removal."""
+    """Raise ``CommandError`` for an unknown setting, because the cluster would silently ignore its removal."""
     if entity.kind not in _LISTS_ALL:
         return
     if entity.is_default:  # for the defaults, Kafka lists only the settings that are set
@@ -220,7 +222,7 @@ async def _check_known(client: Client, entity: Entity, names: Sequence[str]) -> 
 
 
 async def entities(client: Client, entity: Entity) -> list[Entity]:
-    """The entity itself, or all entities of its type if it has no name."""
+    """Return the entity itself, or all entities of its type if the entity has no name."""
     if entity.name is not None:
         return [entity]
     if entity.kind == "topic":
@@ -243,7 +245,7 @@ def _name(topic: Any) -> str:
 async def describe(
     client: Client, entity: Entity, *, all_settings: bool, with_documentation: bool = False
 ) -> list[Any]:
-    """Describe one entity: its own settings, or all. Raises ``CommandError`` if it does not exist."""
+    """Return the settings of one entity: only its own, or all. Raises ``CommandError`` if the entity does not exist."""
     from parley.protocol.errors import ErrorCode
     from parley.protocol.messages.configs import DescribeConfigsRequest as Request
 
@@ -266,14 +268,14 @@ async def describe(
 
 
 def heading(entity: Entity, *, all_settings: bool) -> str:
-    """The heading above the settings of an entity."""
+    """Return the heading above the settings of an entity."""
     if entity.is_default:
         return "Default configs for brokers in the cluster are:"
     return f"{'All' if all_settings else 'Dynamic'} configs for {entity} are:"
 
 
 def line(config: Any) -> str:
-    """Format a setting as kafka-configs does: its value, and all sources of its value by precedence."""
+    """Format a setting as kafka-configs does: its value, and all sources of the value in order of precedence."""
     synonyms = ", ".join(f"{source_name(one.source)}:{one.name}={_value(one)}" for one in config.synonyms)
     sensitive = "true" if config.is_sensitive else "false"
     return f"  {config.name}={_value(config)} sensitive={sensitive} synonyms={{{synonyms}}}"
@@ -284,12 +286,12 @@ def _value(config: Any) -> str:
 
 
 def source_name(number: int) -> str:
-    """Kafka's name of the source of a value."""
+    """Return Kafka's name for the source of a value."""
     return _SOURCES.get(number, "UNKNOWN")
 
 
 def as_data(entity: Entity, configs: Iterable[Any]) -> dict[str, Any]:
-    """The settings of an entity as JSON data."""
+    """Return the settings of an entity as JSON data."""
     return {
         "type": entity.kind,
         "name": entity.name or None,

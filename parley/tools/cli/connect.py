@@ -130,7 +130,7 @@ def _connector(path: Path) -> ConnectorFile:
 
 
 def _as_json(path: Path) -> dict[str, Any] | None:
-    """Read the object in a JSON file; None if the file holds something else."""
+    """Read the object in a JSON file. Returns None if the file contains anything else."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -139,7 +139,8 @@ def _as_json(path: Path) -> dict[str, Any] | None:
 
 
 def _supervised(is_wanted: bool) -> Callable[[str], None]:
-    """What the worker calls with its URL when it is ready. Goes on in a child process if it is to be supervised."""
+    """Return the function that the worker calls with its URL when it is ready. If ``is_wanted``, continues in a
+    supervised child process."""
     child = supervise() if is_wanted else None
 
     def ready(url: str) -> None:

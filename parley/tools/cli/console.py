@@ -83,7 +83,7 @@ def _settings(
     config: Path | None,
     url: str | None,
 ) -> ConsoleSettings:
-    """The settings of the console. Raises ``CommandError`` if they cannot be used."""
+    """Return the settings of the console. Raises ``CommandError`` if they are invalid."""
     from parley.protocol.client import parse_bootstrap
     from parley.tools.cli.store_client import store_address
     from parley.tools.console.settings import MECHANISMS, ConsoleSettings

@@ -31,7 +31,7 @@ app = App(
 
 
 def parse_plan(text: str) -> dict[TopicPartition, int]:
-    """Parse the offset of each partition. Raises ``CommandError`` if the text has another form."""
+    """Parse the offset of each partition. Raises ``CommandError`` if the text has any other format."""
     try:
         plan = json.loads(text)
     except ValueError as error:

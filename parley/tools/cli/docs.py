@@ -1,4 +1,4 @@
-"""``parley docs``: generate the documentation pages that are made from code, so that they cannot contradict it."""
+"""``parley docs``: generate the documentation pages that are derived from code, so that they cannot contradict it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ a key that ends with `?` may be missing, and `|` separates alternative types.
 
 
 def pages() -> dict[str, str]:
-    """The text of every page, by its path below the repository's root."""
+    """Return the text of every page, by its path below the repository's root."""
     from parley.broker.docs.pages import PAGES
     from parley.tools.cli.manual import manual_pages
     from parley.tools.doctor.page import doctor_page
@@ -76,14 +76,14 @@ def pages() -> dict[str, str]:
 
 
 def openapi_file() -> str:
-    """The OpenAPI document of Connect's REST API, which its workers also serve."""
+    """Return the OpenAPI document of Connect's REST API, which its workers also serve."""
     from parley.pipeline.connect.rest.app import application
 
     return json.dumps(application(None).openapi(), indent=2) + "\n"
 
 
 def stores_page() -> str:
-    """The page about stores, with its table made again from the conformance results in ``docs/measured/``."""
+    """Return the page about stores, with its table regenerated from the conformance results in ``docs/measured/``."""
     from parley.consensus.conformance.table import table
 
     page = (_root() / STORES_PAGE).read_text(encoding="utf-8")
@@ -98,7 +98,7 @@ def stores_page() -> str:
 
 
 def tools_page() -> str:
-    """The page with the help text of every command."""
+    """Return the page with the help text of every command."""
     from parley.tools.cli import COMMANDS
 
     parts = [_INTRODUCTION]
@@ -111,7 +111,7 @@ def tools_page() -> str:
 
 
 def shapes_section() -> str:
-    """The section that shows the shape of each command's JSON output."""
+    """Return the section that shows the shape of each command's JSON output."""
     from parley.tools.cli.json_shapes import SHAPES
 
     parts = [_JSON_INTRODUCTION]
@@ -122,7 +122,7 @@ def shapes_section() -> str:
 
 
 def _parts_of(name: str) -> list[str]:
-    """The subcommands of a command; empty if it has none."""
+    """Return the subcommands of a command. The result is empty if there are none."""
     from parley.tools.cli import COMMANDS
 
     if name == "start":
@@ -135,7 +135,7 @@ def _parts_of(name: str) -> list[str]:
 
 
 def help_of(name: str, *part: str) -> str:
-    """The help text of a command, independent of the terminal's width."""
+    """Return the help text of a command, independent of the terminal's width."""
     from parley.tools.cli import COMMANDS
 
     module = import_module(f"parley.tools.cli.{COMMANDS[name].module}")

@@ -112,7 +112,7 @@ def _of_cluster(
 
 
 def metrics_of(texts: list[str]) -> dict[int, str]:
-    """The URLs of brokers' metrics by broker id, from ``ID=host:port``. Raises ``CommandError``."""
+    """Return the URLs of brokers' metrics by broker id, from ``ID=host:port``. Raises ``CommandError``."""
     found = {}
     for id_, address in pairs(texts, "--metrics").items():
         if not id_.isdecimal():
@@ -122,7 +122,7 @@ def metrics_of(texts: list[str]) -> dict[int, str]:
 
 
 def progress() -> Callable[[str], None]:
-    """A function that shows on a terminal what is being examined, and nothing elsewhere."""
+    """Return a function that shows on a terminal what is being examined. It prints nothing if there is no terminal."""
     if not sys.stderr.isatty():
         return lambda text: None
     return lambda text: print(f"examining {text} ...", file=sys.stderr, flush=True)

@@ -64,7 +64,7 @@ def parse_partitions(entries: Sequence[dict[str, object]]) -> list[TopicPartitio
 
 
 async def elect(client: Client, election_type: int, partitions: Sequence[TopicPartition] | None) -> list[Outcome]:
-    """Elect leaders of these partitions, or of all (None). Raises ``CommandError`` if the whole request fails."""
+    """Elect leaders for these partitions, or for all (None). Raises ``CommandError`` if the whole request fails."""
     from parley.protocol.messages.elections import ElectLeadersRequest as Request
 
     chosen = [
@@ -108,7 +108,7 @@ def show(outcomes: Sequence[Outcome], election_type: str) -> None:
 
 
 def failures(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The partitions whose election failed; a partition that needed no election is not a failure."""
+    """Return the partitions whose election failed. A partition that needed no election is not a failure."""
     from parley.protocol.errors import ErrorCode
 
     return [one for one in outcomes if one.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)]
@@ -117,7 +117,7 @@ def failures(outcomes: Sequence[Outcome]) -> list[Outcome]:
 def _chosen(
     topic: str, partition: int | None, all_topic_partitions: bool, path: Path | None
 ) -> list[TopicPartition] | None:
-    """The partitions that the options name; None for all."""
+    """Return the partitions that the options name, or None for all."""
     if bool(topic) + all_topic_partitions + (path is not None) != 1:
         raise CommandError("Name exactly one of --topic, --all-topic-partitions, --path-to-json-file.")
     if topic and partition is None:

@@ -2,13 +2,14 @@
 
 Rules:
 
-1. ``KAFKA_LOG_RETENTION_MS`` sets ``log.retention.ms``; ``PARLEY_`` is the same. ``_`` stands for a dot, ``__`` for
-   ``_``, ``___`` for ``-``. Kafka's image reads names in this way, and variables of its start scripts are no settings.
-2. ``--override`` wins over variables, variables win over the file, the file wins over what an image sets by itself.
-3. ``${pod:name}``, ``${pod:ordinal}`` and ``${pod:ordinal+N}`` in a value are taken from the host name, which a
-   StatefulSet gives its pods. ``${file:...}``, ``${dir:...}`` and ``${env:...}`` need no declaration.
-4. Two variables that contradict each other, and a variable that names no key, are errors: nobody reads the log of a
-   container that seems to work.
+1. ``KAFKA_LOG_RETENTION_MS`` sets ``log.retention.ms``. The prefix ``PARLEY_`` has the same effect. ``_`` stands for a
+   dot, ``__`` for ``_``, ``___`` for ``-``. This is how Kafka's image reads names. Variables of its start scripts are
+   not settings.
+2. ``--override`` overrides variables, variables override the file, and the file overrides the image's defaults.
+3. ``${pod:name}``, ``${pod:ordinal}`` and ``${pod:ordinal+N}`` in a value are replaced using the host name, which a
+   StatefulSet assigns to its pods. ``${file:...}``, ``${dir:...}`` and ``${env:...}`` need no declaration.
+4. Variables that contradict each other, or that name no key, are errors, because a warning in the log of a container
+   that seems to work would go unnoticed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from parley.broker.config import BrokerConfig
 
 MOUNTED: Final = "/etc/parley/broker.properties"
-"""Where an image expects the configuration file, if there is one."""
+"""The path at which an image expects the optional configuration file."""
 
 PREFIXES: Final = ("KAFKA_", "PARLEY_")
 
@@ -48,7 +49,7 @@ OF_JAVA: Final = frozenset(
         "KAFKA_VERSION",
     }
 )
-"""Variables of Kafka's start scripts, which are about Java."""
+"""Variables of Kafka's start scripts that concern Java."""
 OF_COMMANDS: Final = frozenset({"PARLEY_CONSUL", "PARLEY_ETCD", "PARLEY_PROFILE", "PARLEY_PURE", "PARLEY_ZOOKEEPER"})
 """Variables of other commands and of the build."""
 
@@ -58,12 +59,13 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "config.providers.dir.class": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
     "config.providers.env.class": "org.apache.kafka.common.config.provider.EnvVarConfigProvider",
 }
-"""The providers of a configuration that declares none."""
+"""The config providers of a configuration that declares none."""
 
 _SERVICE_LINK: Final = re.compile(
     r"\w+?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)=.*|\w+?_PORT=\w+://.*"
 )
-"""Kubernetes gives pods such variables for each Service: a Service ``kafka`` makes ``KAFKA_PORT=tcp://...``."""
+"""The pattern of variables that Kubernetes sets in pods for each Service: a Service ``kafka`` sets
+``KAFKA_PORT=tcp://...``."""
 _OF_KEY: Final = re.compile(r"_{1,3}")
 _SIGNS: Final = {"_": ".", "__": "_", "___": "-"}
 _POD: Final = re.compile(r"\$\{pod:([^}]*)\}")
@@ -78,7 +80,7 @@ def key_of(variable: str) -> str:
 
 
 def settings_in(environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings that variables make, by key. Raises CommandError if two contradict each other."""
+    """Return the settings in the variables, by key. Raises CommandError if two variables contradict each other."""
     found: dict[str, str] = {}
     origin: dict[str, str] = {}
     for variable, value in sorted(environment.items()):
@@ -94,7 +96,7 @@ def settings_in(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_effect(environment: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable of Java's that is set."""
+    """Return a sentence for each Java variable that is set."""
     return [f"{name} has no effect: it is about Java." for name in sorted(OF_JAVA & environment.keys())]
 
 
@@ -104,7 +106,7 @@ def merged(
     overrides: Mapping[str, str],
     host_name: str,
 ) -> dict[str, str]:
-    """The settings of a broker in a container; ``in_file`` is None without a file. Raises CommandError."""
+    """Return the settings of a broker in a container; ``in_file`` is None without a file. Raises CommandError."""
     given = {**(in_file or {}), **settings_in(environment), **overrides}
     addresses = () if "listeners" not in given else ("listeners", "advertised.listeners")
     base = {key: value for key, value in CONTAINER.items() if key not in addresses}
@@ -118,9 +120,10 @@ def merged(
 
 
 def of_pod(key: str, value: str, host_name: str) -> str:
-    """The value with what it takes from the host name. Raises CommandError if that has no ordinal, or for other names.
+    """Return the value with its references to the host name resolved. Raises CommandError if the host name has no
+    ordinal, or the reference is unknown.
 
-    A host name with a domain counts up to its first dot.
+    Only the part of the host name before the first dot is used.
     """
     pod = host_name.partition(".")[0]
 
@@ -142,7 +145,7 @@ def of_pod(key: str, value: str, host_name: str) -> str:
 
 
 def refuse_unknown(environment: Mapping[str, str], config: BrokerConfig) -> None:
-    """Raise CommandError with a line for each variable that sets no key of ``config``."""
+    """Raise CommandError, with one line for each variable that sets no key of ``config``."""
     lines = []
     for variable in sorted(environment):
         key = key_of(variable) if variable.startswith(PREFIXES) else ""

@@ -64,7 +64,7 @@ def describe(
 
 
 async def described(client: Client) -> list[dict[str, Any]]:
-    """The features as JSON data: their supported and their finalized levels."""
+    """Return the features as JSON data: their supported and finalized levels."""
     from parley.protocol.messages.api_versions import ApiVersionsRequest
 
     request = ApiVersionsRequest(client_software_name="parley-cli", client_software_version="1")

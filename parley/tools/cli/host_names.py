@@ -1,4 +1,4 @@
-"""The addresses of host names that users type. Brokers look up no names: a slow name server would hold them up."""
+"""Resolve host names that users type. Brokers do not resolve names, because a slow name server would block them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import socket
 from typing import Final
 
 _HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
-"""What may be the name of a host. Anything else is not looked up."""
+"""The syntax of a host name. Anything else is not looked up."""
 
 
 def address_of(name: str) -> str | None:
-    """Return the first address of a host, IPv4 before IPv6, as Java does; None if there is none."""
+    """Return the first address of a host, preferring IPv4 to IPv6 as Java does, or None if there is none."""
     if _HOST.fullmatch(name) is None:
         return None
     try:

@@ -10,22 +10,22 @@ from typing import Protocol
 from parley.tools.cli.colours import alarming
 
 FAILED = 1
-"""Kafka's tools exit with 1 for wrong usage as well as for an operation that failed."""
+"""The exit code of Kafka's tools for wrong usage as well as for an operation that failed."""
 DISK_FAILED = 74
-"""The exit code of a broker that has no log directory left (EX_IOERR). Restarting it unchanged does not help."""
+"""The exit code of a broker that has no usable log directory left (EX_IOERR). Restarting it unchanged does not help."""
 STARVED = 75
 """The exit code of a broker that has run out of file descriptors or memory (EX_TEMPFAIL). A restart helps."""
 INCOMPLETE = 3
-"""The exit code of a check that has found nothing, but could not look at everything."""
+"""The exit code of a check that found no problems, but could not examine everything."""
 INTERRUPTED = 130
 
 
 class Ended(SystemExit):
-    """Ends a command with an exit code of its own; wrong usage ends every command with ``FAILED``."""
+    """The end of a command with a specific exit code. Wrong usage ends every command with ``FAILED``."""
 
 
 class CommandError(Exception):
-    """The command cannot do its work. The text says why, and what to do."""
+    """The command cannot do its work. The message says why, and what to do about it."""
 
 
 class Command(Protocol):
@@ -36,7 +36,7 @@ class Command(Protocol):
 
 
 def sentence(text: str) -> str:
-    """Return a text that a broker or a library wrote, with one full stop at its end."""
+    """Return a text from a broker or a library, ending in exactly one period."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
@@ -85,7 +85,7 @@ def _reported(work: Callable[[], int]) -> int:
 
 
 def _discard_output() -> None:
-    """Discard buffered output, also that of standard error if it goes to the same closed pipe."""
+    """Discard buffered output. Standard error is discarded too if it goes to the same closed pipe."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     try:
@@ -95,7 +95,7 @@ def _discard_output() -> None:
 
 
 def silence_store_clients() -> None:
-    """Keep the log of a store's client off standard error: the command itself reports the failure, once."""
+    """Keep the log of a store's client off standard error. The command itself reports the failure, once."""
     import logging
 
     logging.getLogger("parley.consensus").addHandler(
@@ -104,14 +104,14 @@ def silence_store_clients() -> None:
 
 
 def open_streams() -> None:
-    """Open /dev/null as standard output or error if the process was started without (``>&-``)."""
+    """Open /dev/null as standard output or error if the process was started without that stream (``>&-``)."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - stays open until the process exits
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
-    """Parse the ``key=value`` values of a repeated option."""
+    """Parse the ``key=value`` values of an option that may be repeated."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")

@@ -16,7 +16,7 @@ VERSION = 1
 def read_plan(path: Path, of: str) -> list[dict[str, Any]]:
     """Read the list named ``of`` from a file, or from standard input if ``path`` is ``-``.
 
-    Raises ``CommandError`` if the file cannot be read or has another form.
+    Raises ``CommandError`` if the file cannot be read or has any other format.
     """
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text()
@@ -28,7 +28,7 @@ def read_plan(path: Path, of: str) -> list[dict[str, Any]]:
 
 
 def parse_plan(text: str, of: str) -> list[dict[str, Any]]:
-    """Parse the list named ``of`` in a JSON text. Raises ``CommandError`` if the text has another form."""
+    """Parse the list named ``of`` in a JSON text. Raises ``CommandError`` if the text has any other format."""
     try:
         plan = json.loads(text)
     except ValueError as error:
@@ -44,7 +44,7 @@ def parse_plan(text: str, of: str) -> list[dict[str, Any]]:
 
 
 def member(entry: Mapping[str, Any], name: str, kind: type) -> Any:
-    """Get a value that each entry must have. Raises ``CommandError`` if it is missing or has another type."""
+    """Return a required value of an entry. Raises ``CommandError`` if the value is missing or of another type."""
     value = entry.get(name)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         wanted = {str: "a string", int: "a number", list: "a list"}[kind]

@@ -1,8 +1,8 @@
-"""The shape of each command's ``--output json`` and ``--json``: for the documentation, and checked by tests.
+"""The shape of each command's ``--output json`` and ``--json``, for the documentation. Tests check it.
 
 A shape is JSON with type names instead of values: ``string``, ``integer``, ``number``, ``boolean``, ``null``, ``any``,
-or several of them separated by ``|``. A list has one element, the shape of all its elements. The key ``<name>`` stands
-for any key; a key that ends with ``?`` may be missing.
+or several of them separated by ``|``. A list contains a single element, the shape of all its elements. The key
+``<name>`` stands for any key. A key that ends with ``?`` may be missing.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 Rules:
 
-1. The log of librdkafka is shown with ``--verbose`` only; each of its error events is one line for the user.
-2. Settings of Kafka's Java client are translated if librdkafka has the same under another name. All others are ignored
-   with one warning that lists them, because users reuse their properties files.
-3. A command first requests metadata. It fails within seconds if no broker responds, after one second if every
-   connection is refused. After that it waits for brokers to return, as Kafka's clients do.
+1. librdkafka's log is shown only with ``--verbose``. Each of its error events is one line for the user.
+2. Settings of Kafka's Java client are translated if librdkafka supports them under another name. All others are ignored
+   with a single warning that lists them, because users reuse their properties files.
+3. A command first requests metadata. It fails within seconds if no broker responds, and after one second if every
+   connection is refused. Later on, it waits for brokers to return, as Kafka's clients do.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from parley.tools.cli.common_options import client_properties, warn_ignored
 from parley.tools.cli.invocation import CommandError, pairs, sentence
 
 REACH_S: Final = 5.0
-"""The timeout of the first response, in seconds."""
+"""The timeout for the first response, in seconds."""
 REFUSED_S: Final = 1.0
-"""How long refused connections are retried, in seconds: a broker may just be starting."""
+"""How long to retry refused connections, in seconds, because a broker may just be starting."""
 
 WAITED_FOR: Final = ("UNKNOWN_TOPIC_OR_PART", "LEADER_NOT_AVAILABLE", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
-"""Errors of topics and partitions that may be created later; Kafka's consumers warn and wait."""
+"""Errors of topics and partitions that may be created later. Kafka's consumers warn and wait."""
 
 _OTHER_NAMES: Final = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
@@ -38,7 +38,7 @@ _OTHER_NAMES: Final = {
     "max.request.size": "message.max.bytes",
     "buffer.memory": "queue.buffering.max.kbytes",
 }
-"""Settings that have another name in librdkafka than in Kafka's Java client."""
+"""Settings whose names in librdkafka differ from those in Kafka's Java client."""
 _ASSIGNORS: Final = {
     "org.apache.kafka.clients.consumer.RangeAssignor": "range",
     "org.apache.kafka.clients.consumer.RoundRobinAssignor": "roundrobin",
@@ -56,7 +56,7 @@ _UNKNOWN: Final = re.compile(r'No such configuration property: "([^"]*)"')
 
 
 def reason_of(error: Any) -> str:
-    """Return what an error of librdkafka means, as sentences."""
+    """Return the meaning of a librdkafka error, as sentences."""
     text = sentence(error.str())
     match error.name():
         case "INCONSISTENT_GROUP_PROTOCOL":
@@ -74,7 +74,8 @@ def reason_of(error: Any) -> str:
 
 
 def settings_of(own: Mapping[str, Any], file: Path | None, texts: Sequence[str], option: str) -> dict[str, Any]:
-    """The settings of a client. ``key=value`` options override the file, which overrides the command's own."""
+    """Return the settings of a client. ``key=value`` options override the file, which overrides the
+    command's defaults."""
     return {**own, **translated({**client_properties(file), **pairs(texts, option)})}
 
 
@@ -95,7 +96,8 @@ def translated(java: Mapping[str, str]) -> dict[str, str]:
 
 
 def _assignors(classes: str) -> str:
-    """Translate assignor classes to librdkafka's names. A cooperative assignor cannot be combined with others there."""
+    """Translate assignor classes to librdkafka's names. librdkafka cannot combine a cooperative assignor
+    with others."""
     names = [_ASSIGNORS.get(one.strip(), one.strip()) for one in classes.split(",") if one.strip()]
     return ",".join([name for name in names if name != "cooperative-sticky"] or names)
 
@@ -110,11 +112,11 @@ class Connection:
     reached: bool = False
     """True once a broker has responded."""
     is_down: bool = False
-    """True while no broker can be connected to."""
+    """True while no broker is reachable."""
     reason: str = ""
     """The latest connection error."""
     refusal: str = ""
-    """The latest error of a login or of TLS, before a broker has responded."""
+    """The latest login or TLS error, before any broker has responded."""
 
     @property
     def is_refused(self) -> bool:
@@ -122,7 +124,8 @@ class Connection:
         return self.is_down and "Connection refused" in self.reason
 
     def on_error(self, error: Any) -> None:
-        """Handle an error event of librdkafka: print a warning, but only one each time all brokers are lost."""
+        """Handle an error event of librdkafka: print a warning, but only one each time all brokers become
+        unreachable."""
         match error.name():
             case "_TRANSPORT" | "_RESOLVE" | "_TIMED_OUT":
                 self.reason = error.str()
@@ -140,14 +143,14 @@ class Connection:
                 self.reason = error.str()
 
     def on_response(self) -> None:
-        """Note that a broker responded, so that the next loss of all brokers is reported again."""
+        """Record that a broker responded, so that the next loss of all brokers is reported again."""
         self.is_down = False
 
 
 def connect(
     make: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any], *, verbose: bool
 ) -> tuple[Any, Connection]:
-    """Create a client, not connected yet, and the state of its connections.
+    """Return a client that is not connected yet, and the state of its connections.
 
     Ignores unknown settings with a warning. Raises ``CommandError`` if a setting is invalid.
     """
@@ -175,15 +178,15 @@ def connect(
 
 
 def security_properties(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The security settings among those of a client, in the notation of Java's client.
+    """Return the security settings among a client's settings, in the notation of the Java client.
 
-    Settings of librdkafka's own (``sasl.username``) are only known to librdkafka.
+    librdkafka's own settings (``sasl.username``) are not translated.
     """
     return {name: value for name, value in settings.items() if is_security_key(name) and isinstance(value, str)}
 
 
 def secured(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate the security settings to those of librdkafka. Raises ``CommandError`` if they cannot be used."""
+    """Translate the security settings to those of librdkafka. Raises ``CommandError`` if they are unusable."""
     from parley.protocol.security.librdkafka import librdkafka_settings
 
     if not any(map(is_security_key, settings)):
@@ -217,7 +220,7 @@ def reach(client: Any, connection: Connection, topic: str | None = None, *, time
 
 
 def unreached(connection: Connection, reason: str) -> str:
-    """The error message for a cluster that does not respond, or does not let this client in."""
+    """Return the error message for a cluster that does not respond, or does not let this client in."""
     from parley.tools.cli.cluster_client import why_refused  # slow to import
 
     bootstrap = connection.bootstrap

@@ -258,7 +258,8 @@ def _iceberg(options: Options) -> IcebergPlace | None:
 
 
 def _below(output: str, topic: str) -> str:
-    """The topic's folder below the output; a URL may have settings after a question mark."""
+    """Return the path of the topic's folder inside the output. The output may be a URL with settings after a question
+    mark."""
     place, mark, query = output.partition("?") if "://" in output else (output, "", "")
     return f"{place.rstrip('/')}/{topic}{mark}{query}"
 

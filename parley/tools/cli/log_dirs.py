@@ -1,7 +1,7 @@
 """``parley log-dirs``: show the brokers' log directories and the partitions in them, as kafka-log-dirs does.
 
-``--space`` and ``--verify`` are Parley's own: the space of each directory, and the damaged records that the brokers
-find when they read their logs again.
+``--space`` and ``--verify`` are Parley's own. They show the space of each directory, and the damaged records that the
+brokers find when they read their logs again.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ VERSION: Final = 1
 async def directories(
     client: Client, brokers: Sequence[int], topics: Sequence[str]
 ) -> tuple[list[int], dict[int, list[Any]]]:
-    """Get the ids of all brokers, and the log directories of these brokers (all if empty).
+    """Return the ids of all brokers, and the log directories of these brokers (all if empty).
 
-    The directories have only these topics (all if empty). Raises ``CommandError`` if a broker does not exist.
+    Only these topics are listed in the directories (all if empty). Raises ``CommandError`` if a broker does not exist.
     """
     from parley.protocol.messages.log_dirs import DescribeLogDirsRequest
 
@@ -67,7 +67,7 @@ async def directories(
 
 
 async def _present(client: Client, brokers: Sequence[int]) -> list[int]:
-    """Get the ids of all brokers. Raises ``CommandError`` if one of ``brokers`` is not among them."""
+    """Return the ids of all brokers. Raises ``CommandError`` if any of ``brokers`` is not among them."""
     present = sorted(broker.broker_id for broker in (await describe_cluster(client, fenced=False)).brokers)
     missing = [broker for broker in brokers if broker not in present]
     if missing:
@@ -85,7 +85,7 @@ def _only(directory: Any, topics: Sequence[str]) -> Any:
 
 
 def as_data(found: Mapping[int, Sequence[Any]]) -> dict[str, object]:
-    """The JSON data of kafka-log-dirs."""
+    """Return the JSON data of kafka-log-dirs."""
     return {
         "brokers": [
             {"broker": broker, "logDirs": [_directory(one) for one in each]} for broker, each in sorted(found.items())
@@ -112,7 +112,7 @@ def _directory(directory: Any) -> dict[str, object]:
 
 
 def space_data(found: Mapping[int, Sequence[Any]]) -> list[dict[str, object]]:
-    """The space of each log directory. A number is null if the broker does not know it."""
+    """Return the space of each log directory. A number is null if it is unknown to the broker."""
     return [
         {
             "broker": broker,
@@ -128,7 +128,7 @@ def space_data(found: Mapping[int, Sequence[Any]]) -> list[dict[str, object]]:
 
 
 def space_lines(data: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The same as a table."""
+    """Return the space of each log directory as a table."""
     rows = [("BROKER", "LOG-DIR", "TOTAL", "FREE", "FREE%", "PARTITIONS", "STATE")]
     for one in data:
         total, free = one["totalBytes"], one["freeBytes"]

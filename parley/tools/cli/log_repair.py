@@ -1,6 +1,6 @@
 """``parley log-repair``: show the committed records that replicas had to remove from their logs (``.cut`` files).
 
-The files are only read; a broker may use them at the same time. Kafka has no such files.
+The files are only read, so a broker may use them at the same time. Kafka has no such files.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Cut:
 
     @property
     def data(self) -> dict[str, object]:
-        """The same as JSON data."""
+        """The description as JSON data."""
         return {
             "file": self.file,
             "topic": self.topic,
@@ -96,7 +96,7 @@ def log_repair(options: Options) -> None:
 
 
 def _cuts(directories: Iterable[Path]) -> Iterator[Cut]:
-    """The cut files in log directories, sorted by partition. Raises ``OSError``."""
+    """Return the cut files in log directories, sorted by partition. Raises ``OSError``."""
     from parley.storage.cut_files import cut_files
     from parley.storage.log_directory import parse_partition_name
 
@@ -109,7 +109,7 @@ def _cuts(directories: Iterable[Path]) -> Iterator[Cut]:
 
 
 def _read(file: CutFile, topic: str, partition: int) -> Cut:
-    """Read the headers of the batches in a file; a damaged batch ends it."""
+    """Read the headers of the batches in a file, up to the first damaged batch."""
     from parley.protocol.errors import KafkaError
     from parley.protocol.records.batch_header import headers
 

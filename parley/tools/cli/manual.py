@@ -1,4 +1,4 @@
-"""The manual pages in ``docs/man``, one per command, made from the same texts as ``--help``.
+"""The manual pages in ``docs/man``, one per command, generated from the same texts as ``--help``.
 
 They use the macros of man(7). ``parley docs`` writes them, and the wheel installs them in ``share/man/man1``.
 """
@@ -35,7 +35,7 @@ _OWN_CODES: Final = {
         ("75", "The broker has run out of file descriptors or memory. A restart helps."),
     ),
 }
-"""The exit codes of commands that differ."""
+"""The exit codes of commands whose codes differ from the usual ones."""
 _VARIABLES: Final = (
     ("PARLEY_PROFILE", "The profile that commands use; empty for none. See parley-profile(1)."),
     ("NO_COLOR", "Without --color, the output has no colours."),
@@ -85,7 +85,7 @@ def _page(name: str) -> str:
 
 
 def _of_start() -> Iterator[str]:
-    """``parley start`` has a parser of its own, and examples with its help text."""
+    """Yield the page of ``parley start``, which uses its own parser, and shows examples in its help text."""
     parser = import_module("parley.tools.cli.start").parser()
     yield from (".SH SYNOPSIS", ".B parley start", r"[\fIOPTIONS\fR] [\fIproperties\fR]")
     yield from (".SH DESCRIPTION", *_paragraphs(parser.description), ".SH OPTIONS")
@@ -133,7 +133,8 @@ def _examples(parser: Any) -> list[str]:
 
 
 def _divided(text: str) -> list[tuple[str, str]]:
-    """Return the examples of a help text: each command line, and below it, further to the right, its purpose."""
+    """Return the examples in a help text. Each is a command line, followed by its purpose on the next line,
+    indented."""
     found: list[tuple[str, str]] = []
     for line in text.replace("\b", "").splitlines():
         if line.startswith("      ") and found:
@@ -162,12 +163,13 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Return running text on one line, with what stands in backticks in bold."""
+    """Return running text on one line, with text in backticks set in bold."""
     return re.sub(r"`([^`]*)`", r"\\fB\1\\fR", _escaped(" ".join(text.split())))
 
 
 def _escaped(text: str) -> str:
-    """Escape what the formatter would interpret: backslashes, minus signs, a control character at the line's begin."""
+    """Escape what the formatter would interpret: backslashes, minus signs, and a control character at the start of a
+    line."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-").replace("^", r"\(ha").replace("~", r"\(ti")
     return rf"\&{escaped}" if escaped.startswith((".", "'")) else escaped
 

@@ -1,8 +1,9 @@
-"""``parley metadata``: show the controller, the brokers, the partitions' leaders, and what is wrong with them.
+"""``parley metadata``: show the controller, the brokers, the partitions' leaders, and their problems.
 
-Most of it comes from Kafka's own APIs. Epochs and listeners, which only Parley's brokers exchange, are shown if the
-controller responds to FetchMetadata. While the coordination store is down, no broker can be fenced: the cluster shows a
-stopped broker as alive. So the command connects to each broker itself, and asks the controller for the store.
+Most of the data comes from Kafka's own APIs. Epochs and listeners, which only Parley's brokers exchange, are shown if
+the controller responds to FetchMetadata. While the coordination store is down, no broker can be fenced, so the cluster
+reports a stopped broker as alive. Therefore the command connects to each broker itself, and queries the controller for
+the state of the store.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ app = App(
 
 _TROUBLED: Final = ("leaderless", "under-replicated")
 CONNECT_MAX_S = 2.0
-"""The timeout of a connection to a broker, in seconds."""
+"""The timeout for connecting to a broker, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class PartitionView:
 
     @property
     def state(self) -> str:
-        """Its most serious problem, or ``ok``."""
+        """The partition's most serious problem, or ``ok``."""
         if self.leader is None:
             return "leaderless"
         if len(self.isr) < len(self.replicas):
@@ -89,7 +90,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The cluster as its controller sees it, or any broker if the controller does not respond."""
+    """The cluster as seen by its controller, or by any broker if the controller does not respond."""
 
     cluster_id: str
     controller_id: int
@@ -102,7 +103,7 @@ class ClusterView:
 
 
 async def view(client: Client) -> ClusterView:
-    """Request all of it from the cluster."""
+    """Request the whole view from the cluster."""
 
     async def ask() -> Any:
         return await describe_cluster(client, fenced=True)
@@ -136,7 +137,7 @@ async def view(client: Client) -> ClusterView:
 
 
 def warnings_for(controller_id: int, brokers: Sequence[BrokerView], store_problem: str) -> list[str]:
-    """Why the cluster's view may be out of date, in sentences for the operator."""
+    """Return why the cluster's view may be out of date, in sentences for the operator."""
     silent = [one.id for one in brokers if not one.reachable and not one.fenced]
     warnings = []
     if store_problem:
@@ -182,7 +183,7 @@ def _broker(broker: Any, registration: Any, partitions: Iterable[PartitionView],
 
 
 async def _from_controller(client: Client, controller: int) -> Any:
-    """The controller's own image of the metadata, or None if the controller does not respond with one."""
+    """Return the controller's own image of the metadata, or None if the controller does not respond with one."""
     from parley.broker.metadata.changes import Delta
     from parley.broker.metadata.encoding import changes_from_bytes
     from parley.broker.metadata.image import MetadataImage
@@ -202,9 +203,10 @@ async def _from_controller(client: Client, controller: int) -> Any:
 
 
 async def _store_problem(client: Client, controller: int) -> str:
-    """A clause that says that the store does not respond; empty if it does, or if the controller is not Parley's.
+    """Return a clause that says that the store does not respond. The clause is empty if the store responds, or if the
+    controller is not Parley's.
 
-    A controller that has lost its office to the outage, and any other broker, respond with REQUEST_TIMED_OUT.
+    A controller that has lost its role because of the outage responds with REQUEST_TIMED_OUT, as does any other broker.
     """
     from parley.protocol.errors import ErrorCode, KafkaError
     from parley.protocol.messages.coordination import STATUS, MigrateCoordinationRequest
@@ -223,7 +225,7 @@ async def _store_problem(client: Client, controller: int) -> str:
 
 
 async def _is_reachable(host: str, port: int) -> bool:
-    """True if the broker accepts a connection from here."""
+    """Return True if the broker accepts a connection from this machine."""
     try:
         async with asyncio.timeout(CONNECT_MAX_S):
             _, writer = await asyncio.open_connection(host, port)
@@ -237,7 +239,7 @@ async def _is_reachable(host: str, port: int) -> bool:
 
 
 def show(cluster: ClusterView, partitions: Sequence[PartitionView], hidden: int) -> None:
-    """Print the cluster, with only these partitions, and how many of internal topics are hidden."""
+    """Print the cluster with only these partitions, and the number of hidden partitions of internal topics."""
     for warning in cluster.warnings:
         print(f"Warning: {warning}.", file=sys.stderr)
     print("\n".join(_summary(cluster)))

@@ -168,7 +168,8 @@ def _settings(options: Options) -> MirrorSettings:
 
 
 def _flags(options: Options) -> Mapping[str, str]:
-    """The configuration of MirrorMaker 2 that corresponds to ``--source``, ``--target`` and the related options."""
+    """Return the configuration of MirrorMaker 2 that corresponds to ``--source``, ``--target`` and the
+    related options."""
     from parley.protocol.security.client_security import is_security_key
 
     if not options.source or not options.target:

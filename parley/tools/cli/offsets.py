@@ -88,7 +88,7 @@ def parse_patterns(text: str) -> list[PartitionPattern]:
 async def find(
     client: Client, wanted: Callable[[str, int], bool], time: int, *, exclude_internal: bool
 ) -> list[tuple[TopicPartition, FoundOffset]]:
-    """Find the offsets of the wanted partitions, in order. Skips a partition without a leader, with a warning."""
+    """Find the offsets of the selected partitions, in order. Skips a partition without a leader, with a warning."""
     from parley.tools.cli.topic_offsets import list_offsets
 
     metadata = await client.metadata()
@@ -161,7 +161,7 @@ def offsets(options: Options) -> None:
 
 
 def wanted_partitions(options: Options) -> Callable[[str, int], bool]:
-    """The predicate that selects partitions. Raises ``CommandError`` for contradicting options."""
+    """Return the predicate that selects partitions. Raises ``CommandError`` for contradicting options."""
     from parley.tools.cli.topics.describing import matching
 
     if options.topic_partitions and (options.topic or options.partitions):

@@ -1,9 +1,9 @@
-"""Print data in the form that ``--output`` names: JSON, YAML, or an aligned table.
+"""Print data in the format that ``--output`` names: JSON, YAML, or an aligned table.
 
 Every command that lists or describes passes plain data (mappings, lists, strings, numbers, None) to ``print_data``.
-``parley/tools/cli/json_shapes.py`` documents the keys of each command. JSON and YAML hold the same data. A table shows
-an object as lines of key and value, and a list of objects as rows; lists of objects inside them are tables of their
-own below, whose first column names the object that contains them.
+``parley/tools/cli/json_shapes.py`` documents the keys of each command. JSON and YAML contain the same data. A table
+shows an object as lines of key and value, and a list of objects as rows. Lists of objects inside them become separate
+tables below, whose first column names the object that contains them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _BETWEEN: Final = "  "
 
 
 def print_data(data: Any, output_format: Format) -> None:
-    """Print data to standard output in this form."""
+    """Print data to standard output in this format."""
     print(formatted(data, output_format), flush=True)
 
 
 def formatted(data: Any, output_format: Format) -> str:
-    """Return data in this form, without a line end."""
+    """Return data in this format, without a newline at the end."""
     match output_format:
         case Format.JSON:
             return json.dumps(data, indent=2)
@@ -54,7 +54,7 @@ def _as_yaml(data: Any) -> str:
 
 
 def table_lines(data: Any) -> list[str]:
-    """Return the lines of the tables for this data."""
+    """Return the lines of the tables that show this data."""
     if isinstance(data, Mapping):
         return list(_object_lines(data))
     if isinstance(data, list | tuple):
@@ -73,7 +73,7 @@ def _object_lines(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _list_lines(rows: Sequence[Any], title: str) -> Iterator[str]:
-    """Yield the table of a list, below its title if it has one, then the tables of the lists in it."""
+    """Yield the table of a list, below its title if it has one, and then the tables of the lists inside it."""
     if not all(isinstance(row, Mapping) for row in rows):
         yield from map(_text, rows)
         return
@@ -91,7 +91,7 @@ def _list_lines(rows: Sequence[Any], title: str) -> Iterator[str]:
 
 
 def _inner_rows(row: Mapping[str, Any], names: Sequence[str], value: Any) -> list[Mapping[str, Any]]:
-    """Return the objects in a field of a row, each with the first simple field of that row in front."""
+    """Return the objects in a field of a row, each preceded by the row's first simple field."""
     whole = {names[0]: row.get(names[0])} if names else {}
     if isinstance(value, Mapping):
         return [{**whole, **each} for each in _entries(value)]
@@ -99,14 +99,14 @@ def _inner_rows(row: Mapping[str, Any], names: Sequence[str], value: Any) -> lis
 
 
 def _entries(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return a mapping with objects in it as rows: an object, or objects by name."""
+    """Return a mapping that contains objects as rows. The mapping is either one object, or objects by name."""
     if all(isinstance(each, Mapping) for each in value.values()):
         return [{"name": name, **each} for name, each in value.items()]
     return [value]
 
 
 def _holds_objects(value: Any) -> bool:
-    """True if the value needs a table of its own: a list of objects, or an object with such values in it."""
+    """Return True if the value needs a separate table: a list of objects, or an object that contains such values."""
     if isinstance(value, Mapping):
         return any(isinstance(each, Mapping) or _holds_objects(each) for each in value.values())
     return isinstance(value, list | tuple) and any(isinstance(each, Mapping) for each in value)
@@ -133,7 +133,7 @@ def _aligned(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[st
 
 
 def _heading(name: str) -> str:
-    """Return a key as a heading: ``currentOffset`` as ``CURRENT-OFFSET``."""
+    """Format a key as a heading: ``currentOffset`` becomes ``CURRENT-OFFSET``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).replace("_", "-").upper()
 
 

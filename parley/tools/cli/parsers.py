@@ -1,4 +1,4 @@
-"""The option parsers of all commands: for the shells' completion, the manual pages and tests."""
+"""The option parsers of all commands, for shell completion, the manual pages and tests."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 
 def parser_of(name: str) -> Any:
-    """Return the option parser's command for ``parley NAME``, which is not ``start``."""
+    """Return the option parser's command for ``parley NAME``. ``start`` is not supported."""
     from parley.tools.cli import COMMANDS
 
     return import_module(f"parley.tools.cli.{COMMANDS[name].module}").app.parser()
 
 
 def parsers() -> Iterator[tuple[str, Any]]:
-    """Yield each command except ``start``, which has a parser of its own, and each subcommand, with its full name."""
+    """Yield each command and each subcommand with its full name, except ``start``, which uses a parser of its own."""
     from parley.tools.cli import COMMANDS
 
     for name in COMMANDS:

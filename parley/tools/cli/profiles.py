@@ -1,10 +1,10 @@
-"""Profiles: the address of a cluster and the settings of its clients, under a name, in files of this user.
+"""Profiles: the address of a cluster and the settings of its clients, stored under a name in the user's files.
 
 1. A profile is a properties file, ``NAME.properties`` in ``~/.config/parley/profiles`` (below ``XDG_CONFIG_HOME`` if it
-   is set), which any client of Kafka can read. Only this user can read it (mode 0600).
-2. ``--profile`` chooses a profile; otherwise the variable ``PARLEY_PROFILE``; otherwise the profile of ``parley profile
-   use``. An empty variable chooses none.
-3. The settings of a profile that was not named on the command line go only to the address of the same profile.
+   is set), which any Kafka client can read. Only the user can read it (mode 0600).
+2. ``--profile`` selects a profile. Without it, the variable ``PARLEY_PROFILE`` does, and then ``parley profile use``.
+   An empty variable selects none.
+3. The settings of a profile that was not named on the command line are used only with the address in the same profile.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Profile:
 
 
 def folder() -> Path:
-    """Return the folder of Parley's files of this user."""
+    """Return the folder of the user's Parley files."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     return (Path(base) if base else Path.home() / ".config") / "parley"
 
@@ -75,7 +75,7 @@ def named(name: str) -> Profile:
 
 
 def current_name() -> str:
-    """Return the name that ``PARLEY_PROFILE`` or ``parley profile use`` has chosen, or an empty text."""
+    """Return the name selected by ``PARLEY_PROFILE`` or ``parley profile use``, or an empty string."""
     if VARIABLE in os.environ:
         return os.environ[VARIABLE]
     try:
@@ -85,7 +85,7 @@ def current_name() -> str:
 
 
 def use(name: str) -> None:
-    """Choose the profile for all later commands of this user; an empty name chooses none."""
+    """Select the profile for all later commands of this user. An empty name selects none."""
     if name:
         named(name)
         _write(_current_file(), f"{name}\n")
@@ -104,14 +104,14 @@ def store(name: str, settings: Mapping[str, str], *, replace: bool) -> Profile:
 
 
 def remove(name: str) -> None:
-    """Delete a profile; it is no longer chosen. Raises ``CommandError`` if there is none."""
+    """Delete a profile. It is then no longer selected. Raises ``CommandError`` if it does not exist."""
     named(name).path.unlink()
     if VARIABLE not in os.environ and current_name() == name:
         use("")
 
 
 def masked(key: str, value: str) -> str:
-    """Return a value for people's eyes: a secret is replaced, unless a config provider holds it."""
+    """Return a value for display. A secret is masked, unless it is a reference to a config provider."""
     return _MASK if value and _SECRET.search(key) and not value.startswith("${") else value
 
 
@@ -185,7 +185,7 @@ def _check_name(name: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that only this user can read, whole or not at all."""
+    """Write a file atomically, readable by this user only."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

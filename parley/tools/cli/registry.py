@@ -70,7 +70,8 @@ def registry(
 
 
 def _warn_of(unknown: Iterable[str], known: Iterable[str]) -> None:
-    """Warn of settings that nothing reads. They are no errors: files of Confluent's registry have more of them."""
+    """Warn about settings that have no effect. They are not errors, because files of Confluent's registry contain more
+    settings."""
     for name in unknown:
         meant = closest(name, known)
         hint = f": is {meant} meant?" if meant else ""

@@ -1,4 +1,4 @@
-"""Users that log in with SCRAM, for ``parley configs``: as kafka-configs shows and changes them."""
+"""Users that log in with SCRAM, for ``parley configs``, shown and changed as in kafka-configs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Users = Mapping[str, Mapping[str, int]]
 
 
 def alterations(user: str, added: Mapping[str, str], removed: Sequence[str]) -> list[ScramAlteration]:
-    """Return the changes that ``--add-config`` and ``--delete-config`` ask for. Takes milliseconds for each password.
+    """Return the changes that ``--add-config`` and ``--delete-config`` request. Takes milliseconds per password.
 
-    Raises ``CommandError`` for values of another form.
+    Raises ``CommandError`` for values in any other format.
     """
     return [
         *(_deletion(user, mechanism) for mechanism in removed),

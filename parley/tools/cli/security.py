@@ -89,7 +89,7 @@ _Merged = tuple["Finding", list[str]]
 
 
 def merged(findings: Iterable[Finding]) -> list[_Merged]:
-    """Join the findings that several brokers have in common, the most severe first."""
+    """Merge the findings that several brokers have in common, most severe first."""
     found: dict[tuple[str, str], _Merged] = {}
     for each in findings:
         found.setdefault((each.check.name, each.text), (each, []))[1].append(each.subject)

@@ -56,10 +56,10 @@ _ALL_ADDRESSES: Final = ("", "0.0.0.0", "::")
 """The hosts of a listener on all addresses of a machine."""
 
 FILES_MIN: Final = 64
-"""The lowest limit of open files under which a broker starts: it opens about 30 before it hosts a partition."""
+"""The lowest limit on open files with which a broker starts. It opens about 30 files before it hosts a partition."""
 COLLECT_AFTER: Final = 20_000
-"""How many more objects there must be before Python looks for garbage among them. A broker makes hardly any that needs
-it, and keeps much: with Python's default (700), a third of the time to read back committed offsets is spent on that."""
+"""The number of new objects after which Python's garbage collector runs. A broker creates few objects that need it, and
+keeps many alive: with Python's default (700), collection takes a third of the time to read back committed offsets."""
 
 _NO_ORDERLY_END: Final = (
     "Error: the process has run out of file descriptors or memory, and the broker could not end in order.\n"
@@ -104,7 +104,8 @@ def main(words: Sequence[str]) -> int:
 
 
 def _configured_by_environment(options: argparse.Namespace) -> BrokerConfig:
-    """The configuration of a broker in a container. Prints what has no effect. Raises ``CommandError``."""
+    """Return the configuration of a broker in a container. Prints the variables that have no effect. Raises
+    ``CommandError``."""
     from parley.configuration.properties import read_properties
     from parley.configuration.providers import ConfigProviders
     from parley.tools.cli import environment
@@ -143,7 +144,8 @@ def _run_cluster(options: argparse.Namespace) -> int:
 
 
 def _refuse_folders_of_a_cluster(folders: Sequence[str]) -> None:
-    """Raise ``CommandError`` if a folder has the data of a cluster: a single broker must not use it by mistake."""
+    """Raise ``CommandError`` if a folder contains the data of a cluster, so that a single broker does not use it by
+    mistake."""
     for folder in folders:
         if any(Path(folder).glob(f"broker-*/{DIRECTORY_FILE}")):
             raise CommandError(
@@ -153,7 +155,8 @@ def _refuse_folders_of_a_cluster(folders: Sequence[str]) -> None:
 
 
 def _refuse_folders_of_one(folders: Sequence[str]) -> None:
-    """Raise ``CommandError`` if a folder has the data of a single broker: the cluster would not know its topics."""
+    """Raise ``CommandError`` if a folder contains the data of a single broker, because the cluster would not know its
+    topics."""
     for folder in folders:
         parent = Path(folder).parent
         if (parent / DIRECTORY_FILE).exists():
@@ -208,7 +211,7 @@ def configuration(properties: Path | None, overrides: Sequence[str]) -> BrokerCo
 
 
 def _given(properties: Path | None, overrides: Sequence[str]) -> dict[str, str]:
-    """The settings of the file (or of the preset) with the overrides applied."""
+    """Return the settings of the file (or of the preset) with the overrides applied."""
     from parley.configuration.providers import ConfigProviders, read_configuration
 
     given = dict(pairs(overrides, "--override"))
@@ -219,7 +222,7 @@ def _given(properties: Path | None, overrides: Sequence[str]) -> dict[str, str]:
 
 @contextmanager
 def _explained(properties: Path | None) -> Iterator[None]:
-    """Turn what can go wrong with a file and its providers into ``CommandError``."""
+    """Turn the errors of reading a file and calling its config providers into ``CommandError``."""
     from parley.configuration.providers import UnresolvedValue
 
     try:
@@ -242,7 +245,7 @@ def _checked(settings: Mapping[str, str]) -> BrokerConfig:
 
 
 def _preset() -> dict[str, str]:
-    """The settings of a broker without a file. If the metrics port is taken, any free port is used."""
+    """Return the settings of a broker without a file. If the metrics port is taken, any free port is used."""
     from parley.broker.config.presets import COMMAND
 
     host, _, port = COMMAND["metrics.listener"].rpartition(":")
@@ -320,7 +323,7 @@ def why_it_ended(server: BrokerServer) -> tuple[str | None, int]:
 
 
 class NotStarted(Exception):
-    """The start failed. The text says at which step, why, and what to do."""
+    """The start failed. The message says at which step, why, and what to do."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
@@ -328,7 +331,8 @@ class NotStarted(Exception):
 
 
 def _raise_file_limit() -> float:
-    """Raise the limit of file descriptors to the maximum: connections and active logs need them. Returns the limit."""
+    """Raise the limit on file descriptors to the maximum, because connections and active logs need them. Returns the
+    limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(OSError, ValueError):
@@ -338,7 +342,7 @@ def _raise_file_limit() -> float:
 
 
 def _hold_reserves() -> None:
-    """Hold back file descriptors and memory for a shortage, as far as the limits allow."""
+    """Reserve file descriptors and memory for a shortage, as far as the limits allow."""
     from parley.broker.runtime.exhaustion_watch import MEMORY_RESERVED_BYTES, Allowance
     from parley.storage.resource_exhaustion import DESCRIPTORS, MEMORY
 
@@ -348,7 +352,8 @@ def _hold_reserves() -> None:
 
 
 def _on_unraisable(raised: sys.UnraisableHookArgs) -> None:
-    """Note a shortage where no caller learns of it, such as at the start of a thread; its starter then waits for ever.
+    """Report a shortage whose error reaches no caller. For example, if a thread fails while starting, its starter waits
+    forever.
 
     ``LastResort`` ends such a process.
     """
@@ -359,7 +364,8 @@ def _on_unraisable(raised: sys.UnraisableHookArgs) -> None:
 
 
 def _end_at_once(reason: str) -> NoReturn:
-    """End the process without what Python does at its end: a shortage may keep that from ever being done."""
+    """End the process immediately, without Python's usual shutdown, which a shortage may prevent from ever
+    completing."""
     os.write(2, reason.encode())
     os._exit(STARVED)
 
@@ -399,7 +405,7 @@ async def _serve(server: BrokerServer, config: BrokerConfig) -> None:
 
 
 def _code_of(error: Exception) -> int:
-    """The exit code after a start that ended with ``error``."""
+    """Return the exit code for a start that failed with ``error``."""
     from parley.storage.log_manager import NoLogDirectory
     from parley.storage.resource_exhaustion import reserve_for
 
@@ -409,7 +415,7 @@ def _code_of(error: Exception) -> int:
 
 
 def _on_signals(stop: Callable[[], object]) -> None:
-    """Stop cleanly at the first signal, exit at once at the second SIGINT."""
+    """Stop cleanly at the first signal, and exit immediately at the second SIGINT."""
     interrupts = 0
 
     def interrupted() -> None:
@@ -427,7 +433,7 @@ def _on_signals(stop: Callable[[], object]) -> None:
 
 
 def summary(server: Any, config: BrokerConfig) -> str:
-    """The summary for the person who started the broker: data folder, metrics, address."""
+    """Return the summary for the person who started the broker: data folder, metrics, address."""
     data = ", ".join(str(Path(name).absolute()) for name in config.data_dirs)
     lines = [
         f"Broker {server.identity.broker_id} of cluster {server.identity.cluster_id} is ready.",
@@ -443,8 +449,8 @@ def summary(server: Any, config: BrokerConfig) -> str:
 
 
 def notes_on_listeners(config: BrokerConfig, bootstrap_servers: str) -> list[tuple[str, str]]:
-    """What an operator should know about the listeners, as labels and texts: that they have all addresses, and that
-    clients of other machines may do everything."""
+    """Return what an operator should know about the listeners, as labels and texts: that they listen on all addresses,
+    and that clients on other machines may do everything."""
     notes = []
     everywhere = ", ".join(str(each) for each in config.bound if each.host in _ALL_ADDRESSES)
     if everywhere:
@@ -457,7 +463,7 @@ def notes_on_listeners(config: BrokerConfig, bootstrap_servers: str) -> list[tup
 
 
 def _is_local(host: str) -> bool:
-    """True if a listener at this host is reached from this machine only."""
+    """Return True if a listener at this host can be reached only from this machine."""
     from ipaddress import ip_address
 
     try:
@@ -472,7 +478,7 @@ def _host(config: BrokerConfig) -> str:
 
 
 def why_not_started(error: Exception, config: BrokerConfig) -> str:
-    """Say in one line without secrets what failed and what to do. Logs an unexpected error."""
+    """Return one line, without secrets, that says what failed and what to do. Logs an unexpected error."""
     from parley.broker.config import Password
     from parley.broker.logging.lines import secrets_in
 
@@ -516,7 +522,8 @@ def _reason(error: Exception, config: BrokerConfig) -> str:
 
 
 def _another_address(reason: str, error: OSError, config: BrokerConfig) -> str:
-    """A setting that gives the listener of ``reason`` another address: its protocol and the other listeners stay."""
+    """Return a setting that gives the listener of ``reason`` another address, and keeps its protocol and the other
+    listeners."""
     keeps_host = not isinstance(error, socket.gaierror) and error.errno in (errno.EADDRINUSE, errno.EACCES)
     if "metrics.listener" in reason:
         host, port = _corrected(*(config.metrics_address or ("", 0)), keeps_host=keeps_host)
@@ -531,16 +538,17 @@ def _another_address(reason: str, error: OSError, config: BrokerConfig) -> str:
 
 
 def _corrected(host: str, port: int, *, keeps_host: bool) -> tuple[str, int]:
-    """The same host and another port, or this machine and the same port."""
+    """Return the same host and another port, or this machine and the same port."""
     if not keeps_host:
         return "127.0.0.1", port
     return host, port + 10_000 if port + 10_000 < 1 << 16 else port - 10_000
 
 
 def _of_the_store(error: CoordinationError, config: BrokerConfig) -> str:
-    """Say what is wrong with the store, by the configuration key that the operator has set, and what to do.
+    """Return what is wrong with the store, naming the configuration key that the operator has set, and what to do.
 
-    If the store is down, do not advise to change its address: with another store the broker would form a new cluster.
+    If the store is down, the text does not suggest another address: with another store, the broker would form a new
+    cluster.
     """
     from parley.consensus.errors import DamagedStore, Retriable, WrongStore
 

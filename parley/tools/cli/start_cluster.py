@@ -33,7 +33,7 @@ BROKERS_MAX: Final = 100
 RESTART_PAUSE_S: Final = 1.0
 _READY: Final = "bootstrap.servers="
 _NOTES: Final = ("listens", "warning")
-"""The labels of what a broker says about its listeners."""
+"""The labels of a broker's notes about its listeners."""
 _LINE_BYTES_MAX: Final = 1 << 20
 
 
@@ -41,7 +41,8 @@ _LINE_BYTES_MAX: Final = 1 << 20
 class Given:
     """The settings for all brokers, from a properties file (``file``, None if there is none) and from overrides.
 
-    ``settings`` has the values that config providers supplied; ``typed`` has the overrides as the user typed them.
+    ``settings`` contains the values that config providers supplied. ``typed`` contains the overrides as the user typed
+    them.
     """
 
     settings: Mapping[str, str]
@@ -58,10 +59,11 @@ class Plan:
     given: Given
 
     def words(self) -> list[str]:
-        """The arguments of ``parley`` that start the broker.
+        """Return the arguments of ``parley`` that start the broker.
 
-        Every user of the machine can read the arguments of a process. So the broker reads the properties file itself,
-        and asks config providers itself: the arguments have only the overrides as typed, and what differs per broker.
+        Every user of the machine can read the arguments of a process. Therefore the broker itself reads the properties
+        file and queries the config providers. The arguments contain only the overrides as typed, and the settings that
+        differ per broker.
         """
         given = self.given
         overrides = {
@@ -80,7 +82,7 @@ class Plan:
 
 
 def plans(given: Given, brokers: int, *, port: int | None = None) -> list[Plan]:
-    """Derive each broker's settings from those given for all. Raises ``CommandError`` if one is impossible."""
+    """Derive each broker's settings from those given for all. Raises ``CommandError`` if a setting is impossible."""
     from parley.broker.config.presets import COMMAND, of_cluster
 
     if not 1 <= brokers <= BROKERS_MAX:
@@ -121,7 +123,7 @@ def _first_id(settings: dict[str, str]) -> int:
 
 
 def _moved(settings: Mapping[str, str], step: int) -> dict[str, str]:
-    """The settings with all ports raised by ``step``, so that the brokers do not share them."""
+    """Return the settings with all ports raised by ``step``, so that the brokers do not share ports."""
     moved = dict(settings)
     for key in ("advertised.listeners", "metrics.listener"):
         if moved.get(key):
@@ -140,7 +142,7 @@ def _shifted(addresses: str, step: int) -> str:
 
 
 def _at_port(addresses: str, port: int) -> str:
-    """Give the first address this port, and the others the next ports."""
+    """Assign this port to the first address, and the following ports to the others."""
     heads = [head for head, _ in map(_head_and_port, addresses.split(","))]
     return ",".join(f"{head}:{port + index if port else 0}" for index, head in enumerate(heads))
 
@@ -164,7 +166,7 @@ def _is_free(address: str) -> bool:
 
 
 class _Child:
-    """The process of a broker."""
+    """The process of one broker."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -220,7 +222,8 @@ class _Child:
         sys.stderr.flush()
 
     async def ended(self) -> int:
-        """Wait until it has exited and its output is read. Returns the exit code, negative for a signal."""
+        """Wait until the process has exited and its output has been read. Returns the exit code, negative
+        for a signal."""
         assert self._process is not None
         code = await self._process.wait()
         await asyncio.gather(*self._readers)
@@ -238,7 +241,7 @@ class _Child:
 
 
 def labelled(line: str, broker_id: int) -> str:
-    """Put the broker's id in front of a line of its log, in the format of the line."""
+    """Prefix a line of a broker's log with the broker's id, in the format of the line."""
     if line.startswith('{"'):
         return f'{{"broker.id": {broker_id}, {line[1:]}'
     return f"broker.id={broker_id} {line}" if line else line
@@ -329,7 +332,7 @@ def _how(code: int) -> str:
 
 
 def summary(children: Sequence[_Child]) -> str:
-    """The summary for the person who started the cluster."""
+    """Return the summary for the person who started the cluster."""
     cluster = children[0].facts.get("Broker", "").partition(" of cluster ")[2].partition(" ")[0]
     ids = [str(child.plan.broker_id) for child in children]
     servers = ",".join(child.facts["clients"].removeprefix(_READY) for child in children)

@@ -1,4 +1,4 @@
-"""Run a command's work on a coordination store: its address, its opening, and errors that say what to do."""
+"""Run a command's work on a coordination store: resolve its address, open it, and report errors that say what to do."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def store_address(url: str | None, config: Path | None) -> tuple[str, BackendFac
 
 
 async def in_store(url: str, backend_at: BackendFactory, work: Callable[[Backend], Awaitable[T]]) -> T:
-    """Open a store, run ``work`` with it, close it. An empty store stays empty."""
+    """Open a store, run ``work`` with it, and close it. An empty store stays empty."""
     from parley.consensus.store_move.store_lookup import open_existing
 
     async with asyncio.timeout(OPEN_MAX_S):
@@ -51,7 +51,7 @@ async def in_store(url: str, backend_at: BackendFactory, work: Callable[[Backend
 
 
 def run_on_store(work: Callable[[], Awaitable[T]]) -> T:
-    """Run ``work`` in an event loop. Raises ``CommandError`` for errors of the store."""
+    """Run ``work`` in an event loop. Turns errors of the store into ``CommandError``."""
 
     async def run() -> T:
         return await work()

@@ -1,14 +1,14 @@
-"""A command that is started again when it dies: the supervisor behind ``--supervise``.
+"""Restart a command when it dies: the supervisor behind ``--supervise``.
 
 Rules:
 
-* The command runs in a child process. The supervisor hands SIGINT and SIGTERM on to it, and ends with it when it ends
-  by such a signal or without an error.
-* A child that was killed, or has ended with an error, is started again after a pause, which is longer after each child
-  that did not get ready. If the first child does not get ready and was not killed, the supervisor ends, too: what it
-  complained of is for the operator to mend.
-* A child ends when its supervisor has ended, however that ended: so whatever starts the supervisor again finds the
-  ports and files free.
+* The command runs in a child process. The supervisor forwards SIGINT and SIGTERM to the child, and exits when the child
+  ends by such a signal or without an error.
+* A child that was killed or failed is restarted after a pause, which grows with each child that did not become ready.
+  If the first child does not become ready and was not killed, the supervisor exits too: the operator must fix what the
+  child reported.
+* A child ends when its supervisor ends, however that happens. Whatever restarts the supervisor then finds the ports and
+  files free.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a child has ended: its exit code, the negative number of a signal; and what was before."""
+    """How a child ended: its exit code (negative for a signal), and what happened before."""
 
     exit_code: int
     was_ready: bool
     is_stopping: bool
-    """Whether the supervisor was told to end."""
+    """Whether the supervisor was asked to end."""
     any_ready: bool
-    """Whether this child, or one before it, got ready."""
+    """Whether this child, or an earlier one, became ready."""
     pause_s: float
-    """How long was waited before it was started; 0 for the first."""
+    """The pause before this child was started, in seconds. 0 for the first child."""
 
 
 def next_step(ended: Ended) -> float | None:
-    """For how long to wait before another child is started; None: the supervisor ends, too."""
+    """Return the seconds to wait before starting another child, or None if the supervisor is to end too."""
     if ended.is_stopping or ended.exit_code == 0:
         return None
     if not ended.any_ready and ended.exit_code > 0:
@@ -58,20 +58,20 @@ def next_step(ended: Ended) -> float | None:
 
 
 class Supervised:
-    """The child's side."""
+    """The child's side of the supervision."""
 
     def __init__(self, ready: int) -> None:
         self._ready = ready
 
     def is_ready(self) -> None:
-        """Say that the command does its work now."""
+        """Report that the command is now doing its work."""
         os.write(self._ready, _READY)
 
 
 def supervise(say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)) -> Supervised:
-    """Go on in a child process, which is started again as the module's rules say. Returns only in children.
+    """Continue in a child process, which is restarted according to the module's rules. Returns only in children.
 
-    Call it before threads are started. The supervisor itself leaves by SystemExit, with the code of the last child.
+    Call it before threads are started. The supervisor itself exits by SystemExit, with the code of the last child.
     """
     any_ready, pause_s = False, 0.0
     signals = _Signals()
@@ -107,7 +107,7 @@ def supervise(say: Callable[[str], None] = lambda text: print(text, file=sys.std
 
 
 class _Signals:
-    """SIGINT and SIGTERM of the supervisor: noted, and handed on to the child."""
+    """The supervisor's SIGINT and SIGTERM: recorded, and forwarded to the child."""
 
     def __init__(self) -> None:
         self.child: int | None = None
@@ -122,7 +122,7 @@ class _Signals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep signals back, so that none falls between a fork and the note of it."""
+        """Block signals, so that none arrives between a fork and the recording of the child."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
         try:
             yield
@@ -130,19 +130,19 @@ class _Signals:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def restore(self) -> None:
-        """Treat signals as before, in the child."""
+        """Restore the previous signal handlers, in the child."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def pause(self, pause_s: float) -> None:
-        """Wait, or not if the supervisor is to end."""
+        """Wait, unless the supervisor is to end."""
         deadline = time.monotonic() + pause_s
         while not self.is_stopping and time.monotonic() < deadline:
             time.sleep(_STEP_S)
 
 
 def _read(ready: int) -> bytes:
-    """What a child that has ended wrote. Processes that it has left behind may still hold its end of the pipe."""
+    """Return what a child that has ended wrote. Processes that it left behind may still hold its end of the pipe."""
     try:
         return os.read(ready, 1)
     except BlockingIOError:

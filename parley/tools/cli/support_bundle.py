@@ -1,4 +1,4 @@
-"""``parley support-bundle``: collect what helps to understand a problem in one archive, without secrets."""
+"""``parley support-bundle``: collect what helps to diagnose a problem in one archive, without secrets."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def support_bundle(
 
 
 def _settings_of(file: Path) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """The settings of a file as written, and with what config providers fill in."""
+    """Return the settings of a file as written, and with the values that config providers supply."""
     from parley.configuration.properties import read_properties
 
     try:

@@ -12,7 +12,7 @@ from parley.protocol.messages.offsets import ListOffsetsRequest
 from parley.tools.cli.cluster_client import TopicPartition, by_leader, by_topic
 
 _AT_ONCE: Final = 2000
-"""The partitions of one request."""
+"""The maximum number of partitions in one request."""
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -20,7 +20,7 @@ MAX_TIMESTAMP = -3
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """The response of a partition's leader; ``offset`` is -1 if it found none."""
+    """The response of a partition's leader. ``offset`` is -1 if no offset was found."""
 
     offset: int
     timestamp: int

@@ -13,7 +13,8 @@ from parley.tools.cli.invocation import CommandError
 
 
 def run_until_stopped(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
-    """Run ``work``, whose event is set by SIGINT and SIGTERM. Raises ``CommandError`` if it cannot start or go on."""
+    """Run ``work`` with an event that SIGINT and SIGTERM set. Raises ``CommandError`` if ``work`` cannot start or
+    continue."""
     from parley.pipeline.connect.herder import HerderError
     from parley.pipeline.service.errors import ServiceError
     from parley.protocol.errors import KafkaError

@@ -93,12 +93,12 @@ def alter(
 
 
 def entity_of(parts: Sequence[tuple[str, str | None]]) -> Named:
-    """Return an entity in the protocol's words, with the address of a host in place of its name."""
+    """Return an entity in the protocol's terms, with a host's name replaced by its address."""
     return tuple((TYPES[kind], _address(name) if kind == "ip" and name else name) for kind, name in parts)
 
 
 def _address(name: str) -> str:
-    """Return the address of a host, or the name itself if it has none: then the broker refuses it."""
+    """Return the address of a host, or the name itself if it has none, which the broker then refuses."""
     from parley.broker.quotas.entities import canonical_address
 
     return name if canonical_address(name) is not None else address_of(name) or name
@@ -142,9 +142,9 @@ def _alter_user(place: Place, user: str, added: Mapping[str, str], removed: Sequ
 
 
 def describe(place: Place, parts: Sequence[tuple[str, str | None]], *, output_format: Format | None) -> None:
-    """Print quotas, and the SCRAM credentials of users if no clients are asked for. None selects every name.
+    """Print quotas, and the SCRAM credentials of users unless clients are requested. A name of None selects every name.
 
-    Raises ``CommandError`` if an entity that is named has neither.
+    Raises ``CommandError`` if a named entity has neither.
     """
     entity = entity_of(parts)
     has_credentials = [kind for kind, _ in parts] == ["user"] and parts[0][1] != ""

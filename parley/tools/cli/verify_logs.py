@@ -1,4 +1,4 @@
-"""``parley log-dirs --verify``: have the brokers read their logs again, and show the damaged records they find."""
+"""``parley log-dirs --verify``: make the brokers read their logs again, and show the damaged records they find."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def _verified(client: Client, broker: int, topics: Sequence[str]) -> Any:
 
 
 def as_data(found: Mapping[int, Any]) -> dict[str, Any]:
-    """The JSON data: the logs of each broker, and the damaged records in them."""
+    """Return the logs of each broker, and the damaged records in them, as JSON data."""
     return {
         "brokers": [
             {
@@ -64,12 +64,12 @@ def as_data(found: Mapping[int, Any]) -> dict[str, Any]:
 
 
 def is_damaged(data: Mapping[str, Any]) -> bool:
-    """Return True if a log has damaged records."""
+    """Return True if a log contains damaged records."""
     return any(each["damage"] for broker in data["brokers"] for each in broker["partitions"])
 
 
 def as_lines(data: Mapping[str, Any]) -> list[str]:
-    """The text for people: one line for each damaged range, and one for each broker."""
+    """Return the lines to display: one for each damaged range, and one for each broker."""
     lines = []
     for broker in data["brokers"]:
         partitions = broker["partitions"]

@@ -1,4 +1,4 @@
-"""``parley balance``: balance replicas and leaders over the brokers, empty a broker, show what a broker holds."""
+"""``parley balance``: balance replicas and leaders across the brokers, empty a broker, show what a broker holds."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _show(options: Options, cluster: Cluster, made: Plan, goals: Goals) -> None:
 
 
 def _holds(options: Options) -> None:
-    """Print the replicas of a broker, the largest first."""
+    """Print the replicas on a broker, largest first."""
     from parley.tools.cli.balance.observing import observe
 
     broker = options.holds

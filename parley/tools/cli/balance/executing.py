@@ -1,8 +1,8 @@
-"""Execute a plan: a few moves at once, throttled, with the preferred leader elected after each.
+"""Execute a plan: a few moves at a time, throttled, electing the preferred leader after each.
 
-Nothing is kept outside the cluster. An execution that was killed is continued by planning again: moves in progress
-count as done, and the rest of the plan is what is still missing. The throttles that it left are found in the
-configuration of topics and brokers, and removed at the end.
+No state is kept outside the cluster. To continue an execution that was killed, plan again: moves in progress count as
+done, and the new plan contains what is still missing. Throttles left behind are found in the configuration of topics
+and brokers, and removed at the end.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from parley.tools.cli.reassign.throttles import (
 )
 
 _PAUSE_S: Final = 0.5
-"""How often the controller is asked for the moves in progress."""
+"""The interval at which the controller is queried for the moves in progress."""
 _TOPICS_AT_ONCE: Final = 500
 _OWN_SOURCES: Final = (1, 2)
-"""The sources of a setting that was made for this topic or broker."""
+"""The sources of a setting that was set for this topic or broker itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class Execution:
 
 
 async def execute(client: Client, plan: Plan, how: Execution, say: Callable[[str], None]) -> None:
-    """Make all moves and wait for them, and for those in progress. Raises ``CommandError`` if some are refused."""
+    """Make all moves, and wait for them and for those already in progress. Raises ``CommandError`` if any
+    are refused."""
     waiting = {(move.topic, move.index): move for move in plan.moves}
     ongoing = await requests.ongoing(client)
     if ongoing:
@@ -72,7 +73,7 @@ async def _run(
     at_once: int,
     say: Callable[[str], None],
 ) -> list[str]:
-    """Start moves as others finish, until none is left. Returns what was refused."""
+    """Start moves as others finish, until none is left. Returns the refused moves."""
     refused: list[str] = []
     total, bytes_done = len(waiting), 0
     started: dict[TopicPartition, Move] = {}
@@ -99,7 +100,7 @@ async def _run(
 
 
 async def _elect(client: Client, partitions: Mapping[TopicPartition, object] | tuple[TopicPartition, ...]) -> list[str]:
-    """Make the preferred leaders lead. Returns the elections that failed."""
+    """Elect the preferred leaders. Returns the elections that failed."""
     if not partitions:
         return []
     outcomes = await elect(client, ELECTION_TYPES["preferred"], sorted(partitions))
@@ -119,7 +120,7 @@ async def _throttle(client: Client, plan: Plan, ongoing: Mapping[TopicPartition,
 
 
 async def _unthrottle(client: Client) -> bool:
-    """Remove the throttles of all topics and brokers that have some. Returns True if there were any."""
+    """Remove the throttles of all topics and brokers. Returns True if there were any."""
     names = sorted(topic.name or "" for topic in (await client.metadata()).topics)
     topics: dict[str, dict[str, str | None]] = {}
     for begin in range(0, len(names), _TOPICS_AT_ONCE):
@@ -137,7 +138,7 @@ async def _unthrottle(client: Client) -> bool:
 async def _set_here(
     client: Client, kind: int, names: list[str], keys: tuple[str, ...], node: int | None
 ) -> dict[str, dict[str, str | None]]:
-    """Those of the keys that topics or brokers have as settings of their own, with None to remove them."""
+    """Return the keys that are set for the topics or brokers themselves, with None as the value to remove them."""
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsRequest.DescribeConfigsResource(

@@ -1,8 +1,8 @@
-"""Get the facts of a cluster for the planner, by Kafka's protocol alone.
+"""Collect the facts about a cluster for the planner, using only Kafka's protocol.
 
-Sizes are those of DescribeLogDirs. Rates: the end offsets of all partitions are read twice, and the records between
-them have the average size of the partition's records. Followers fetch what the leader receives; what consumers fetch is
-not in the protocol, so that it counts as one reader: a leader sends what it receives once for each replica.
+Sizes come from DescribeLogDirs. For rates, the end offsets of all partitions are read twice, and the records between
+them are assumed to be of the partition's average record size. Followers fetch what the leader receives. The protocol
+does not report what consumers fetch, so they count as one reader: a leader sends what it receives once per replica.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from parley.tools.cli.reassign import requests
 from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets_of
 
 Sizes = dict[TopicPartition, dict[int, int]]
-"""The bytes of each replica by broker."""
+"""The size of each replica in bytes, by broker."""
 
 
 async def observe(client: Client, interval_s: float) -> Cluster:
-    """Get the cluster. Rates are measured over ``interval_s`` seconds; with 0 they are not, and count as 0.
+    """Return the state of the cluster. Rates are measured over ``interval_s`` seconds. If it is 0, all rates are 0.
 
     Raises ``CommandError`` or KafkaError if a broker does not respond.
     """
@@ -50,7 +50,7 @@ async def observe(client: Client, interval_s: float) -> Cluster:
 
 
 async def _disks(client: Client, described: Sequence[Any]) -> tuple[list[Broker], Sizes]:
-    """The brokers with their disks, and the sizes of all replicas."""
+    """Return the brokers with their disks, and the sizes of all replicas."""
     brokers = []
     sizes: Sizes = {}
     _, directories_of = await directories(client, [one.broker_id for one in described], ())
@@ -73,7 +73,7 @@ async def _disks(client: Client, described: Sequence[Any]) -> tuple[list[Broker]
 async def _rates(
     client: Client, leaders: Mapping[TopicPartition, int], sizes: Sizes, interval_s: float
 ) -> dict[TopicPartition, int]:
-    """The bytes per second that are produced to each partition."""
+    """Return the bytes per second produced to each partition."""
     loop = asyncio.get_running_loop()
     led: dict[int, list[TopicPartition]] = {}
     for where, leader in leaders.items():
@@ -95,6 +95,6 @@ async def _rates(
 async def _offsets(
     client: Client, led: Mapping[int, Sequence[TopicPartition]], timestamp: int
 ) -> dict[TopicPartition, int]:
-    """The offsets at this position; without partitions whose leader has changed."""
+    """Return the offsets at this position. Partitions whose leader has changed are omitted."""
     found = await list_offsets_of(client, led, timestamp)
     return {where: each.offset for where, each in found.items() if not each.error}

@@ -115,7 +115,7 @@ def _consume_in_share_group(options: Options, in_file: dict[str, str], in_texts:
 
 @contextmanager
 def _until_the_end(options: Options, connection: Connection, close: Callable[[], object]) -> Iterator[Printed]:
-    """Close the consumer at the end, also after an interrupt, and print how many records were printed."""
+    """Close the consumer when the block ends, even after an interrupt, and print how many records were printed."""
     from confluent_kafka import KafkaException
 
     from parley.tools.cli.consume.reading import Printed
@@ -135,7 +135,7 @@ def _until_the_end(options: Options, connection: Connection, close: Callable[[],
 
 
 def _line(options: Options) -> Formatter:
-    """The formatter that the options name."""
+    """Return the formatter that the options name."""
     from parley.tools.cli.consume.formatting import formatter, json_formatter
 
     named = {"key.deserializer": options.key_deserializer, "value.deserializer": options.value_deserializer}

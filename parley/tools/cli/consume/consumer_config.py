@@ -1,4 +1,5 @@
-"""The configuration of the console consumer: which options exclude each other, and which source of a setting wins.
+"""The configuration of the console consumer: which options exclude each other, and which source of a setting takes
+precedence.
 
 The rules and their error messages are those of kafka-console-consumer.
 """
@@ -22,7 +23,8 @@ _UNSUPPORTED_PROTOCOL: Final = (
 
 
 def check_position(topic: str, include: str, partition: int | None, offset: str | None, from_beginning: bool) -> str:
-    """The start position: earliest, latest or an offset. Raises ``CommandError`` for contradicting options."""
+    """Return the start position: earliest, latest or an offset. Raises ``CommandError`` if options contradict each
+    other."""
     if bool(topic) == bool(include):
         raise CommandError("Exactly one of the following arguments is required: [topic], [include]")
     if partition is not None and not topic:
@@ -46,7 +48,8 @@ def check_position(topic: str, include: str, partition: int | None, offset: str 
 
 
 def group_of(group: str, in_file: Mapping[str, str], in_texts: Mapping[str, str], partition: int | None) -> str:
-    """The group that was asked for, empty for none. Raises ``CommandError`` if several places differ."""
+    """Return the requested group, or an empty string if there is none. Raises ``CommandError`` if the options and files
+    name different groups."""
     named = list(dict.fromkeys(one for one in (group, in_file.get("group.id"), in_texts.get("group.id")) if one))
     if len(named) > 1:
         raise CommandError(
@@ -59,7 +62,8 @@ def group_of(group: str, in_file: Mapping[str, str], in_texts: Mapping[str, str]
 
 
 def merged(given: Mapping[str, str], *, bootstrap: str, group: str, isolation: str | None, from_beginning: bool) -> Any:
-    """The consumer's settings: the given ones over the defaults. Raises ``CommandError`` if two contradict."""
+    """Return the consumer's settings: the given settings override the defaults. Raises ``CommandError`` if two
+    contradict each other."""
     reset = given.get("auto.offset.reset")
     if from_beginning and reset not in (None, EARLIEST):
         raise CommandError(
@@ -84,7 +88,8 @@ def merged(given: Mapping[str, str], *, bootstrap: str, group: str, isolation: s
 
 
 def check_protocol(settings: Mapping[str, Any]) -> None:
-    """Raise ``CommandError`` if the cluster lacks the group protocol, for which librdkafka would wait forever."""
+    """Raise ``CommandError`` if the cluster does not support the group protocol. librdkafka would wait for
+    it forever."""
     from parley.protocol.errors import ErrorCode, KafkaError
     from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 

@@ -19,7 +19,7 @@ _PACKAGE: Final = "org.apache.kafka.common.serialization."
 
 
 class WrongSize(ValueError):
-    """A deserializer cannot read these bytes. The message is Kafka's."""
+    """A deserializer cannot read these bytes. The message is Kafka's own."""
 
 
 def _number(name: str, form: str) -> Deserializer:
@@ -40,7 +40,7 @@ def _boolean(data: bytes) -> Value:
 
 
 def _float(data: bytes) -> Value:
-    """The shortest decimal number that is stored as these 4 bytes."""
+    """Return the shortest decimal number that is stored as these 4 bytes."""
     value = cast(float, _number("FloatDeserializer", ">f")(data))
     shortest = (float(f"{value:.{digits}g}") for digits in range(1, 10))
     return next((one for one in shortest if _packed(one) == data), value)
@@ -67,7 +67,7 @@ def _void(data: bytes) -> Value:
 
 
 def _printable(data: bytes) -> Value:
-    """Format bytes as ``Bytes.toString`` does: hexadecimal escapes for all but printable ASCII."""
+    """Format bytes as ``Bytes.toString`` does, with hexadecimal escapes for everything except printable ASCII."""
     return "".join(chr(byte) if 32 <= byte < 127 and byte != 92 else f"\\x{byte:02X}" for byte in data)
 
 
@@ -89,7 +89,7 @@ NAMES: Final = tuple(_BY_NAME)
 
 
 def deserializer(name: str) -> Deserializer | None:
-    """The deserializer with this class name, with or without its package; None if there is none."""
+    """Return the deserializer with this class name, with or without its package, or None if there is none."""
     return _BY_NAME.get(name.removeprefix(_PACKAGE))
 
 
@@ -107,7 +107,7 @@ def text(value: Value) -> bytes:
 
 
 def _java_float(value: float) -> str:
-    """Format as ``Double.toString``: always with a fraction; with an exponent from 10^7 on and below 10^-3."""
+    """Format as ``Double.toString`` does: always with a fraction, and with an exponent from 10^7 up and below 10^-3."""
     if value != value or value in (float("inf"), float("-inf")):
         return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
     if value == 0 or 1e-3 <= abs(value) < 1e7:

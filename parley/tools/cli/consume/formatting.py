@@ -12,7 +12,7 @@ from parley.tools.cli.consume.deserializers import NAMES, Deserializer, Value, d
 from parley.tools.cli.invocation import CommandError
 
 Formatter = Callable[[Any], bytes]
-"""Formats a message as text, including its line end; empty if the message is not shown."""
+"""Formats a message as text, including its newline. The text is empty if the message is not shown."""
 
 _PACKAGE: Final = "org.apache.kafka.tools.consumer."
 _DEFAULT: Final = f"{_PACKAGE}DefaultMessageFormatter"
@@ -28,7 +28,7 @@ _FORMER: Final = {
         f"{_PACKAGE}TransactionLogMessageFormatter"
     ),
 }
-"""The names of the formatters before Kafka 4."""
+"""The names that the formatters had before Kafka 4."""
 _TIMESTAMP_TYPES: Final = {1: "CreateTime", 2: "LogAppendTime"}
 _NOT_HELD: Final = "NOT_PRESENT"
 
@@ -50,7 +50,7 @@ class DefaultFormat:
     headers_separator: bytes = b","
     null_literal: bytes = b"null"
     deserializers: Mapping[str, Deserializer] = field(default_factory=dict)
-    """The deserializers of key, value and headers; without one, the bytes are shown unchanged."""
+    """The deserializers of key, value and headers. Bytes without a deserializer are shown unchanged."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> DefaultFormat:
@@ -105,7 +105,8 @@ def read(how: Deserializer, data: bytes) -> Value:
 
 
 def deserializers_of(properties: Mapping[str, str]) -> dict[str, Deserializer]:
-    """Get the deserializers that ``key.deserializer`` and the like name. Ignores unknown ones with a warning."""
+    """Return the deserializers that ``key.deserializer`` and similar properties name. Ignores unknown ones with a
+    warning."""
     found = {}
     for part, names in (("key", ("key",)), ("value", ("value",)), ("headers", ("headers", "header"))):
         for name in (properties.get(f"{one}.deserializer") for one in names):
@@ -121,12 +122,12 @@ def deserializers_of(properties: Mapping[str, str]) -> dict[str, Deserializer]:
 
 
 def delivery_count(message: Any) -> int | None:
-    """How often a share group has delivered the record; None for a record of another consumer."""
+    """Return how often a share group has delivered the record, or None if the consumer is not in a share group."""
     return message.delivery_count() if hasattr(message, "delivery_count") else None  # since confluent-kafka 2.16
 
 
 def timestamp_text(message: Any) -> str:
-    """Format the timestamp with its type; empty for a record without a timestamp."""
+    """Format the timestamp with its type. Returns an empty string for a record without a timestamp."""
     kind, timestamp = message.timestamp()
     return f"{_TIMESTAMP_TYPES[kind]}:{timestamp}" if kind in _TIMESTAMP_TYPES else ""
 
@@ -139,7 +140,8 @@ def _default(properties: Mapping[str, str]) -> Formatter:
 
 
 def _logging(properties: Mapping[str, str]) -> Formatter:
-    """The default format, and the record again on standard error, which stands for Kafka's log."""
+    """Return a formatter that uses the default format, and prints the record again on standard error in place of
+    Kafka's log."""
     line = _default(properties)
 
     def logged(message: Any) -> bytes:
@@ -161,7 +163,8 @@ def _nothing(_: Mapping[str, str]) -> Formatter:
 
 
 def _stored(kinds: Sequence[int], topic: str) -> Callable[[Mapping[str, str]], Formatter]:
-    """A formatter for an internal topic: one line of JSON for each record whose key has one of these types."""
+    """Return a formatter for an internal topic. It prints one line of JSON for each record whose key has one of these
+    types."""
 
     def make(_: Mapping[str, str]) -> Formatter:
         from parley.tools.cli.dump_log.internal_records import record_data
@@ -187,7 +190,8 @@ FORMATTERS: Final[dict[str, Callable[[Mapping[str, str]], Formatter]]] = {
 
 
 def formatter(name: str, properties: Mapping[str, str]) -> Formatter:
-    """Get the formatter with this class name, with or without its package. Raises ``CommandError`` if there is none."""
+    """Return the formatter with this class name, with or without its package. Raises ``CommandError`` if
+    there is none."""
     known = _FORMER.get(name, name)
     if known != name:
         print(f"WARNING: {name} is deprecated; use {known} instead.", file=sys.stderr)
@@ -198,7 +202,7 @@ def formatter(name: str, properties: Mapping[str, str]) -> Formatter:
 
 
 def json_formatter(properties: Mapping[str, str]) -> Formatter:
-    """A formatter that prints one line of JSON per record, with replacement characters for invalid UTF-8."""
+    """Return a formatter that prints one line of JSON per record, with replacement characters for invalid UTF-8."""
     how = deserializers_of(properties)
 
     def shown(part: str, data: bytes | None) -> Any:

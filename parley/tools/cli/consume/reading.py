@@ -20,7 +20,7 @@ MISSING: Final = "The topic '{topic}' does not exist. `parley topics --create --
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When to stop; None for no limit."""
+    """When to stop. None means no limit."""
 
     messages: int | None
     silence_ms: int | None
@@ -28,7 +28,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Printed:
-    """The number of records printed so far; also valid after an interrupt."""
+    """The number of records printed so far, which is also correct after an interrupt."""
 
     count: int = 0
 

@@ -1,7 +1,8 @@
 """Consume as a member of a share group (KIP-932), with librdkafka's share consumer.
 
 The options, their defaults and their errors are those of kafka-console-share-consumer. A record is acknowledged after
-it was written to the output. A record that the member has acquired but not written is released when the member leaves.
+it has been written to the output. A record that the member has acquired but not written is released when the member
+leaves.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
 DEFAULT_GROUP: Final = "console-share-consumer"
 _SINCE: Final = "2.16"
-"""The version of confluent-kafka that has share consumers."""
+"""The first version of confluent-kafka with share consumers."""
 _UNSUPPORTED: Final = "The cluster does not support share groups. `parley features` shows the level of share.version."
 
 
 def check_options(options: Options, group: str) -> None:
-    """Raise ``CommandError`` for options that contradict each other, or that share groups do not have."""
+    """Raise ``CommandError`` for options that contradict each other, or that share groups do not support."""
     if not options.topic:
         raise CommandError("--share needs --topic.")
     if options.reject and options.release:
@@ -55,7 +56,7 @@ def check_options(options: Options, group: str) -> None:
 
 
 def merged(given: Mapping[str, str], *, bootstrap: str, group: str) -> dict[str, Any]:
-    """The share consumer's settings: the given ones over the defaults."""
+    """Return the share consumer's settings: the given settings override the defaults."""
     return {
         "client.id": DEFAULT_GROUP,
         "topic.metadata.refresh.interval.ms": 5000,  # so that a topic created later is found soon
@@ -67,7 +68,7 @@ def merged(given: Mapping[str, str], *, bootstrap: str, group: str) -> dict[str,
 
 
 def share_consumer() -> Callable[[dict[str, Any]], Any]:
-    """The class of librdkafka's share consumer. Raises ``CommandError`` if the installed version has none."""
+    """Return the class of librdkafka's share consumer. Raises ``CommandError`` if the installed version has none."""
     import confluent_kafka
 
     if not hasattr(confluent_kafka, "ShareConsumer"):
@@ -76,7 +77,8 @@ def share_consumer() -> Callable[[dict[str, Any]], Any]:
 
 
 def is_there(settings: Mapping[str, Any], topic: str) -> bool:
-    """Return True if the topic exists. Raises ``CommandError`` if no broker responds, or if it has no share groups."""
+    """Return True if the topic exists. Raises ``CommandError`` if no broker responds or the cluster does not support
+    share groups."""
     from parley.protocol.errors import ErrorCode, KafkaError
     from parley.protocol.messages.share_groups import ShareGroupHeartbeatRequest
 
@@ -94,7 +96,8 @@ def is_there(settings: Mapping[str, Any], topic: str) -> bool:
 
 
 def _asked(settings: Mapping[str, Any], ask: Callable[[Client], Awaitable[bool]], *, otherwise: bool) -> bool:
-    """Return the result of ``ask``; ``otherwise`` if there are librdkafka's own settings of a login, unusable here."""
+    """Return the result of ``ask``, or ``otherwise`` if the login uses librdkafka's own settings, which are unusable
+    here."""
     if "sasl.username" in settings:
         return otherwise
     return on_cluster(str(settings["bootstrap.servers"]), security_properties(settings), ask)
@@ -109,7 +112,8 @@ _BEGINS_AT_THE_END: Final = (
 
 
 def warn_of_new_group(settings: Mapping[str, Any], group: str, topic: str) -> None:
-    """Say so if the group will begin at the end of the topic. Says nothing if the client may not ask for that."""
+    """Print a note if the group will begin at the end of the topic. Prints nothing if the client may not
+    find that out."""
     if _asked(settings, lambda client: _begins_at_the_end(client, group, topic), otherwise=False):
         print(_BEGINS_AT_THE_END.format(group=group, topic=topic), file=sys.stderr, flush=True)
 
@@ -163,7 +167,7 @@ class ShareMember:
         consumer.set_acknowledgement_commit_callback(_warn_if_refused)
 
     def poll(self, timeout_s: float) -> Any:
-        """Return the next message; None if there is none within the time. Raises KeyboardInterrupt."""
+        """Return the next message, or None if none arrives within the timeout. Raises KeyboardInterrupt."""
         self._waits = True
         if self._is_interrupted:
             raise KeyboardInterrupt
@@ -175,7 +179,7 @@ class ShareMember:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let signals that end a command take effect between records, and the second one at once."""
+        """Handle the first signal that ends the command between records, and the second one immediately."""
         before = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -189,18 +193,19 @@ class ShareMember:
         self._is_interrupted = True
 
     def decide(self, message: Any, is_written: bool) -> None:
-        """Decide what becomes of a message: one that cannot be read is rejected."""
+        """Decide how a message is acknowledged: a message that cannot be read is rejected."""
         self._decided.append((message, self._written if is_written else self._unreadable))
 
     def close(self) -> None:
-        """Acknowledge what was written, release the rest, and leave the group."""
+        """Acknowledge the records that were written, release the rest, and leave the group."""
         try:
             self._acknowledge()
         finally:
             self._consumer.close()
 
     def _acknowledge(self) -> None:
-        """Flush the output, and acknowledge what it has. librdkafka sends the acknowledgements with the next poll."""
+        """Flush the output, and acknowledge the records in it. librdkafka sends the acknowledgements with the next
+        poll."""
         self._flush()
         for message, how in self._decided:
             self._consumer.acknowledge(message, how)

@@ -1,7 +1,7 @@
 """``parley dump-log``: print and check the files of a partition, as kafka-dump-log does.
 
-The files are only read; a broker may use them at the same time. One intended difference: problems go to standard error
-with their positions and the exit code is then 1, where Kafka's tool often exits with 0.
+The files are only read, so a broker may use them at the same time. One difference is intended: problems go to standard
+error with their positions, and the exit code is then 1, while Kafka's tool often exits with 0.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ app = App(
 
 
 def dump(path: Path, options: DumpOptions) -> Iterator[Line]:
-    """Dump a file; its name decides its type. Raises ``CommandError`` if it is named like a segment but not validly."""
+    """Dump a file according to the type given by its name. Raises ``CommandError`` if the name of a segment is
+    malformed."""
     from parley.tools.cli.dump_log import batches, indexes, snapshots
 
     match path.suffix or path.name:
@@ -82,7 +83,7 @@ def _show(path: Path, options: DumpOptions, *, as_json: bool) -> bool:
 
 
 def _lines(path: Path, options: DumpOptions) -> Iterator[Line]:
-    """The lines of a file. Raises ``CommandError`` if the file, not the output, causes an ``OSError``."""
+    """Return the lines of a file. Raises ``CommandError`` if the file, not the output, causes an ``OSError``."""
     try:
         yield from dump(path, options)
     except OSError as error:
@@ -145,7 +146,8 @@ def dump_log(options: Options) -> None:
 
 
 def dump_options(options: Options) -> DumpOptions:
-    """What to show; a decoder implies records and their data. Raises ``CommandError`` for an unknown decoder class."""
+    """Return what to show. A decoder implies records and their data. Raises ``CommandError`` for an unknown decoder
+    class."""
     from parley.tools.cli.dump_log.decoders import check
 
     classes = (options.key_decoder_class, options.value_decoder_class)

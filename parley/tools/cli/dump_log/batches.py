@@ -20,7 +20,7 @@ from parley.tools.cli.dump_log.output import DumpOptions, Line, base_offset, pro
 
 _CONTROL_TYPES = {0: "ABORT", 1: "COMMIT", 2: "LEADER_CHANGE", 3: "SNAPSHOT_HEADER", 4: "SNAPSHOT_FOOTER"}
 _LEGACY = 2
-"""Batches with a lower magic are the message sets of older Kafka versions."""
+"""The lowest magic of a batch. Batches with a lower magic are the message sets of older Kafka versions."""
 
 
 @contextmanager

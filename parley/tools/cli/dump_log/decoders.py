@@ -1,4 +1,4 @@
-"""Decode the keys and values of records: by Kafka's decoder classes, or as records of internal topics."""
+"""Decode the keys and values of records, with Kafka's decoder classes or as records of internal topics."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from parley.tools.cli.dump_log.output import DumpOptions
 from parley.tools.cli.invocation import CommandError
 
 _PACKAGES: Final = ("org.apache.kafka.tools.api.", "kafka.serializer.")
-"""The packages of the classes, now and before Kafka 4."""
+"""The packages of the classes, in current versions and before Kafka 4."""
 
 
 def _number(size: int) -> Callable[[bytes], str]:
-    """A decoder of a signed number in the first ``size`` bytes; shorter data is shown in hexadecimal."""
+    """Return a decoder for a signed number in the first ``size`` bytes. Shorter data is shown in hexadecimal."""
 
     def read(data: bytes) -> str:
         if len(data) < size:

@@ -18,7 +18,8 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def dump_offsets(path: Path, options: DumpOptions) -> Iterator[Line]:
-    """Dump an ``.index`` file. Each entry must point to the batch whose last offset it has."""
+    """Dump an ``.index`` file. The offset of each entry must be the last offset of the batch that the entry
+    points to."""
     first = base_offset(path)
     log = path.with_suffix(".log")
     if options.sanity_check:
@@ -46,7 +47,7 @@ def dump_offsets(path: Path, options: DumpOptions) -> Iterator[Line]:
 
 
 def dump_times(path: Path, options: DumpOptions) -> Iterator[Line]:
-    """Dump a ``.timeindex`` file. Each entry must have the timestamp of its batch, and the timestamps must rise."""
+    """Dump a ``.timeindex`` file. Each entry must contain the timestamp of its batch, and timestamps must increase."""
     first = base_offset(path)
     log = path.with_suffix(".log")
     if options.sanity_check:
@@ -102,7 +103,7 @@ def dump_transactions(path: Path) -> Iterator[Line]:
 
 
 def _entries(path: Path, entry: Struct) -> Iterator[tuple[int, tuple[int, int]]]:
-    """The number and fields of each entry, without the bytes after the last complete entry."""
+    """Return the number and fields of each entry, without the bytes after the last complete entry."""
     data = path.read_bytes()
     whole = memoryview(data)[: len(data) - len(data) % entry.size]
     for at, fields in enumerate(entry.iter_unpack(whole)):
@@ -110,7 +111,7 @@ def _entries(path: Path, entry: Struct) -> Iterator[tuple[int, tuple[int, int]]]
 
 
 def _sanity(path: Path, entry: Struct, log_bytes: int | None) -> Iterator[Line]:
-    """Check an index as a broker does when it opens it: complete entries in order, positions inside the segment."""
+    """Check an index as a broker does when opening it: complete entries in order, and positions inside the segment."""
     left = path.stat().st_size % entry.size
     if left:
         yield problem(f"the last {left} bytes are not a complete entry of {entry.size} bytes")

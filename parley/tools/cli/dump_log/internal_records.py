@@ -22,9 +22,9 @@ Texts = tuple[str | None, str | None]
 
 
 def as_data(message: Struct, version: int, *, read_members: bool = True) -> dict[str, Any]:
-    """The fields of a message in a version, without tagged fields that have their default.
+    """Return the fields of a message in the given version, without tagged fields that are at their default.
 
-    With ``read_members`` the subscriptions and assignments of group members are decoded as those of consumers.
+    With ``read_members``, the subscriptions and assignments of group members are decoded as those of consumers.
     Otherwise they are base64, like all bytes.
     """
     fields = {}
@@ -85,7 +85,7 @@ def _decoded(data: bytes | None, kinds: Mapping[int, type[Data]], tag: str) -> s
 
 
 def _payload(value: bytes | None, kind: type[Data]) -> str | None:
-    """Decode a value to JSON. A tombstone has the text that Kafka's tool prints for it."""
+    """Decode a value to JSON. A tombstone is shown as the text that Kafka's tool prints for it."""
     return "<DELETE>" if value is None else _decoded(value, _all_versions(kind), "version")
 
 
@@ -168,7 +168,7 @@ _KINDS: dict[tuple[str, int], tuple[type[Data], type[Data]]] = {
 
 
 def record_data(topic: str, key: bytes | None, value: bytes | None, kinds: Sequence[int]) -> dict[str, Any] | None:
-    """Decode a record as Kafka's console formatters do; None if its key has none of the types ``kinds``."""
+    """Decode a record as Kafka's console formatters do. Returns None if the type of its key is not in ``kinds``."""
     kind = int.from_bytes((key or b"")[:2], "big", signed=True) if len(key or b"") >= 2 else -1
     if key is None or kind not in kinds or (topic, kind) not in _KINDS:
         return None

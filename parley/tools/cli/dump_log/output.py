@@ -34,7 +34,8 @@ class DumpOptions:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of output as text and as JSON data. A problem goes to standard error and makes the command fail."""
+    """A line of output as text and as JSON data. A line that is a problem goes to standard error, and the command
+    fails."""
 
     text: str
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -42,7 +43,7 @@ class Line:
 
 
 def problem(text: str, **data: Any) -> Line:
-    """A line that reports a problem in a file."""
+    """Return a line that reports a problem in a file."""
     return Line(text, data, problem=True)
 
 

@@ -1,8 +1,8 @@
 """``parley groups``: list, describe, reset and delete consumer groups, as kafka-consumer-groups does.
 
-Two intended differences. The exit code is 1 if a part of the work fails; Kafka's tool prints the error and exits with
-0. Share groups and streams groups are listed, described and deleted by name, too, in the tables of Kafka's tools for
-them.
+Two differences are intended. The exit code is 1 if part of the work fails, while Kafka's tool prints the error and
+exits with 0. Share groups and streams groups can also be listed, described and deleted by name, and are shown in the
+tables of Kafka's tools for them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _ALL = "*"
 
 
 def _words(text: str) -> list[str]:
-    """Split an optional value at its commas; empty if the value stands for all."""
+    """Split an optional value at its commas. Returns an empty list if the value means all."""
     return [] if text in ("", _ALL) else [word.strip() for word in text.split(",") if word.strip()]
 
 
@@ -150,7 +150,7 @@ def _check_together(options: Options, action: str) -> None:
 
 
 def _named(options: Options) -> list[str] | None:
-    """The groups that the options name; None for all."""
+    """Return the groups that the options name, or None for all."""
     return None if options.all_groups else options.group
 
 

@@ -15,19 +15,19 @@ from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.output import Format, print_data
 
 _UNKNOWN_TOPIC = -1
-"""The partition number that stands for a whole topic that does not exist."""
+"""The partition number that represents a whole topic that does not exist."""
 
 
 async def delete_selected(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> dict[str, int]:
-    """Delete these groups of any type, or all groups of consumers (None), as ``delete_groups``."""
+    """Delete these groups of any type, or all consumer groups (None), with ``delete_groups``."""
     chosen = await selected(client, None) if names is None else names
     return await delete_groups(client, chosen, timeout_ms=timeout_ms)
 
 
 async def delete_groups(client: Client, names: Sequence[str], *, timeout_ms: int) -> dict[str, int]:
-    """Delete these groups, of whatever type. Returns the error code of each.
+    """Delete these groups, whatever their type. Returns the error code of each.
 
-    The internal topics of a streams group stay.
+    The internal topics of a streams group are kept.
     """
     codes = {}
     for name in dict.fromkeys(names):
@@ -43,7 +43,7 @@ async def delete_groups(client: Client, names: Sequence[str], *, timeout_ms: int
 
 
 def show_groups(codes: Mapping[str, int], *, output_format: Format | None) -> None:
-    """Print which groups were deleted. Raises ``CommandError`` if one was not."""
+    """Print which groups were deleted. Raises ``CommandError`` if any group was not."""
     if output_format:
         print_data({name: described(code) if code else None for name, code in codes.items()}, output_format)
     gone = [f"'{name}'" for name, code in codes.items() if not code]
@@ -65,7 +65,8 @@ def show_groups(codes: Mapping[str, int], *, output_format: Format | None) -> No
 async def delete_consumer_offsets(
     client: Client, group: str, selection: PartitionSelection, *, timeout_ms: int
 ) -> dict[TopicPartition, int]:
-    """Delete offsets of a group of consumers, as ``delete_offsets``. Raises ``CommandError`` for other groups, too."""
+    """Delete offsets of a consumer group with ``delete_offsets``. Also raises ``CommandError`` for groups of another
+    type."""
     (name,) = await selected(client, [group])
     return await delete_offsets(client, name, selection, timeout_ms=timeout_ms)
 
@@ -107,7 +108,7 @@ async def delete_offsets(
 
 
 def show_offsets(group: str, codes: Mapping[TopicPartition, int], *, output_format: Format | None) -> None:
-    """Print the result of each partition. Raises ``CommandError`` if an offset was not deleted."""
+    """Print the result for each partition. Raises ``CommandError`` if any offset was not deleted."""
     failed = [where for where, code in codes.items() if code]
     rows = [(topic, index, described(code) if code else "Successful") for (topic, index), code in sorted(codes.items())]
     if output_format:

@@ -66,7 +66,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as its coordinator describes it, with its offsets. If ``error`` is set, nothing else is."""
+    """A group as described by its coordinator, with its offsets. If ``error`` is set, the other fields are empty."""
 
     name: str
     state: str = "Dead"
@@ -81,12 +81,12 @@ class Group:
 
     @property
     def is_inactive(self) -> bool:
-        """True if the group's offsets may be reset: it has no active members."""
+        """True if the group's offsets may be reset because it has no active members."""
         return self.state in ("Empty", "Dead")
 
 
 async def describe(client: Client, names: Sequence[str], *, timeout_ms: int) -> list[Group]:
-    """Describe these groups. A group that does not exist has an error."""
+    """Describe these groups. The description of a group that does not exist contains an error."""
     return [await describe_one(client, name, timeout_ms=timeout_ms) for name in dict.fromkeys(names)]
 
 
@@ -109,7 +109,7 @@ async def describe_one(client: Client, name: str, *, timeout_ms: int) -> Group:
 
 
 async def _consumer_group(client: Client, name: str, timeout_ms: int) -> dict[str, Any] | None:
-    """Describe a group of the consumer protocol; None if the group is classic or the broker is too old."""
+    """Describe a group of the consumer protocol. Returns None if the group is classic or the broker is too old."""
     request = ConsumerGroupDescribeRequest(group_ids=[name])
     try:
         answer = await of_coordinator(
@@ -163,7 +163,7 @@ async def _classic_group(client: Client, name: str, timeout_ms: int) -> dict[str
 
 
 def assigned(data: bytes) -> dict[str, list[int]]:
-    """Decode the assignment of a classic member; empty if the member is not a consumer."""
+    """Decode the assignment of a classic member. Returns an empty assignment if the member is not a consumer."""
     if len(data) < 2:
         return {}
     # A newer version is read as the newest known one; the rest of the data is ignored.
@@ -199,7 +199,7 @@ async def committed_offsets(client: Client, group: str, *, timeout_ms: int) -> d
 
 
 async def _ends(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Get the end offsets of those partitions that have a leader."""
+    """Get the end offsets of the partitions that have a leader."""
     topics = sorted({topic for topic, _ in partitions})
     metadata = await client.metadata(topics) if topics else None
     led = {

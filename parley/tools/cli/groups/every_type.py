@@ -1,4 +1,4 @@
-"""Describe groups of all types together: each in the tables of the command for its type."""
+"""Describe groups of all types together, each type in the tables of its own command."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class Described(NamedTuple):
 
 
 async def describe(client: Client, names: Sequence[str] | None, *, with_offsets: bool, timeout_ms: int) -> Described:
-    """Describe these groups, or all of consumers (None). Those that do not exist have an error.
+    """Describe these groups, or all consumer groups (None). The description of a missing group contains an error.
 
-    Without ``with_offsets``, streams groups have none: their lag takes requests to the leaders of all partitions.
+    Without ``with_offsets``, streams groups have no offsets, because their lag requires requests to the leaders of all
+    partitions.
     """
     listed = {group.name: group.type for group in await list_groups(client)}
     if names is None:
@@ -44,7 +45,7 @@ async def describe(client: Client, names: Sequence[str] | None, *, with_offsets:
 
 
 def show(found: Described, view: str, *, verbose: bool, output_format: Format | None) -> bool:
-    """Print the groups. Returns False if one of them does not exist."""
+    """Print the groups. Returns False if any of them does not exist."""
     if output_format:
         data = [
             *map(tables.as_data, found.consumers),

@@ -1,4 +1,4 @@
-"""List the groups of a cluster: each broker lists those it coordinates."""
+"""List the groups of a cluster. Each broker lists the groups that it coordinates."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ STATES = (
 )
 TYPES = ("Classic", "Consumer", "Share", "Streams")
 CONSUMER_TYPES = ("Classic", "Consumer")
-"""The types that ``--all-groups`` stands for, as in kafka-consumer-groups."""
+"""The types that ``--all-groups`` includes, as in kafka-consumer-groups."""
 _COMMANDS = {"Share": "parley share-groups", "Streams": "parley streams-groups"}
-"""The command for groups of each other type."""
+"""The command for each other type of group."""
 _LIST_TIMEOUT_MS = 10_000
 _CONSUMERS = ("consumer", "", "share", "streams")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ListedGroup:
-    """A group as its coordinator lists it."""
+    """A group as listed by its coordinator."""
 
     name: str
     type: str
@@ -41,7 +41,7 @@ class ListedGroup:
 
 
 def _known(words: Iterable[str], known: Sequence[str], option: str) -> list[str]:
-    """The words with the case of the known ones. Raises ``CommandError`` for an unknown word."""
+    """Return the words in the spelling of the known words. Raises ``CommandError`` for an unknown word."""
     spelling = {name.lower(): name for name in known}
     wrong = [word for word in words if word.lower() not in spelling]
     if wrong:
@@ -50,7 +50,7 @@ def _known(words: Iterable[str], known: Sequence[str], option: str) -> list[str]
 
 
 async def list_groups(client: Client, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[ListedGroup]:
-    """List the groups of consumers in these states and of these types (empty: all), sorted by name."""
+    """List the consumer groups in these states and of these types (empty: all), sorted by name."""
     states, types = _known(states, STATES, "--state"), _known(types, TYPES, "--type")
     found = []
     for broker in (await client.metadata([])).brokers:
@@ -76,7 +76,7 @@ async def list_groups(client: Client, states: Sequence[str] = (), types: Sequenc
 
 
 async def selected(client: Client, names: Sequence[str] | None) -> list[str]:
-    """Return the named groups, or all of consumers (None).
+    """Return the named groups, or all consumer groups (None).
 
     Raises ``CommandError`` if a named group is a share group or a streams group.
     """
@@ -108,7 +108,8 @@ def show(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool, ou
 
 
 def validate_regex(pattern: str) -> None:
-    """Check a subscription pattern in RE2's syntax, which brokers use: no look-around, no back-references.
+    """Check a subscription pattern against the RE2 syntax that brokers use, which has no lookaround and no
+    backreferences.
 
     Raises ``CommandError`` if the pattern is invalid.
     """

@@ -1,4 +1,4 @@
-"""List the groups of one type, for the commands that know only that type."""
+"""List the groups of one type, for the commands that handle only that type."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LIST_TIMEOUT_MS: Final = 10_000
 async def list_groups_of_type(
     client: Client, group_type: str, known_states: Sequence[str], states: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Return the names and states of the groups, sorted; without ``states``, those in any state.
+    """Return the names and states of the groups, sorted. If ``states`` is empty, groups in any state are returned.
 
-    Raises ``CommandError`` for a state that groups of the type do not have.
+    Raises ``CommandError`` for a state that groups of this type do not have.
     """
     spelling = {state.lower(): state for state in known_states}
     wrong = [state for state in states if state.lower() not in spelling]

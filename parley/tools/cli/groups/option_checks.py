@@ -1,4 +1,4 @@
-"""Which options of the commands for groups fit together."""
+"""Which options of the group commands can be combined."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from parley.tools.cli.invocation import CommandError
 
 Needs = Mapping[tuple[str, ...], tuple[str, ...]]
-"""The actions of which each of these options needs one."""
+"""For each of these options, the actions it belongs to. One of them is required."""
 
 
 def check_needs(options: object, action: str, needs: Needs) -> None:
-    """Raise ``CommandError`` if an option is set that does not belong to the action."""
+    """Raise ``CommandError`` if an option that does not belong to the action is set."""
     for needed, names in needs.items():
         for name in names if action not in needed else ():
             if getattr(options, name):
@@ -23,7 +23,7 @@ def _flag(name: str) -> str:
 
 
 def view_of(*, members: bool, offsets: bool, state: str) -> str:
-    """What is described: members, state or offsets, the default. Raises ``CommandError`` for more than one of them."""
+    """Return what to describe: members, state, or offsets (the default). Raises ``CommandError`` if several are set."""
     if sum((members, offsets, bool(state))) > 1:
         raise CommandError("Use one of --members, --offsets and --state.")
     return "members" if members else "state" if state else "offsets"

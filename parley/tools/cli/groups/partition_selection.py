@@ -11,12 +11,12 @@ from parley.tools.cli.invocation import CommandError
 
 @dataclass(frozen=True, slots=True)
 class PartitionSelection:
-    """Topics, each with its selected partitions (None: all). Without topics it selects everything."""
+    """Topics, each with its selected partitions (None: all). Without topics, everything is selected."""
 
     topics: Mapping[str, frozenset[int] | None] = field(default_factory=dict)
 
     def partitions(self, known: Mapping[str, Sequence[int]]) -> list[TopicPartition]:
-        """The selected partitions. Raises ``CommandError`` if one of them does not exist."""
+        """Return the selected partitions. Raises ``CommandError`` if any of them does not exist."""
         found = []
         for topic, wanted in self.topics.items():
             there = known.get(topic, ())
@@ -29,7 +29,7 @@ class PartitionSelection:
 
 
 def parse_selection(texts: Iterable[str]) -> PartitionSelection:
-    """Parse the values of ``--topic``: ``topic`` or ``topic:0,1``. Raises ``CommandError`` for another form."""
+    """Parse the values of ``--topic``: ``topic`` or ``topic:0,1``. Raises ``CommandError`` for any other format."""
     topics: dict[str, frozenset[int] | None] = {}
     for text in texts:
         topic, colon, numbers = text.partition(":")

@@ -1,9 +1,9 @@
-"""Setting the offsets of a group from outside: the new offsets are planned, shown, and with --execute committed.
+"""Set the offsets of a group from outside: plan the new offsets, show them, and commit them with --execute.
 
 Rules:
 
-1. Only a group without members may be reset: members would commit their own offsets over it.
-2. A new offset is kept between where the partition begins and where it ends.
+1. Only a group without members may be reset, because members would overwrite the new offsets with their own.
+2. A new offset is limited to the range between the start and the end of the partition.
 3. Without --execute nothing changes.
 """
 
@@ -39,15 +39,15 @@ _DURATION = re.compile(
 TARGETS: Final = (
     "to_earliest", "to_latest", "to_current", "to_offset", "shift_by", "to_datetime", "by_duration", "from_file",
 )  # fmt: skip
-"""The options that name the new offsets; exactly one is required."""
+"""The options that determine the new offsets. Exactly one is required."""
 
 FilePlan = Mapping[str | None, Mapping[TopicPartition, int]]
-"""The offsets of a CSV file by group; lines without a group are under None."""
+"""The offsets in a CSV file, by group. Lines without a group are under None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The new offsets: ``kind`` is the option's name, the other fields hold its value."""
+    """How to determine the new offsets: ``kind`` is the option's name, the other fields hold its value."""
 
     kind: str
     number: int = 0
@@ -75,7 +75,7 @@ class Result:
 
 
 def target(*, now_ms: int | None = None, **options: Any) -> Target:
-    """Get the target from the options. Raises ``CommandError`` unless exactly one is given."""
+    """Return the target that the options name. Raises ``CommandError`` unless exactly one is given."""
     given = {name: value is not None and value is not False and value != "" for name, value in options.items()}
     kind = one_action(**given)
     value = options[kind]
@@ -112,7 +112,7 @@ def parse_duration(text: str) -> int:
 
 
 def read_csv(path: Path) -> FilePlan:
-    """Read lines ``[group,]topic,partition,offset``. Raises ``CommandError`` for a line of another form."""
+    """Read lines ``[group,]topic,partition,offset``. Raises ``CommandError`` for a line in any other format."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [(number, [cell.strip() for cell in row]) for number, row in enumerate(csv.reader(file), 1) if row]
@@ -132,7 +132,7 @@ def read_csv(path: Path) -> FilePlan:
 async def reset(client: Client, plan: Plan) -> list[Result]:
     """Find the new offsets of each group, and commit them if the plan says so.
 
-    Raises ``CommandError`` if one of them is a share group or a streams group.
+    Raises ``CommandError`` if any of the groups is a share group or a streams group.
     """
     names = await selected(client, plan.groups)
     return [await _reset_one(client, name, plan) for name in names]
@@ -171,7 +171,7 @@ async def _partitions(
 async def new_offsets(
     client: Client, to: Target, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, Committed]
 ) -> dict[TopicPartition, int]:
-    """Find the new offset of each partition. Raises ``CommandError`` if one has none."""
+    """Find the new offset of each partition. Raises ``CommandError`` if a partition has none."""
     match to.kind:
         case "to_earliest":
             return await _looked_up(client, partitions, EARLIEST)
@@ -204,7 +204,7 @@ async def _looked_up(client: Client, partitions: Iterable[TopicPartition], time:
 
 
 async def within_log(client: Client, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Limit the offsets to the range of each partition, with a warning for each offset outside of it."""
+    """Limit the offsets to the range of each partition, with a warning for each offset outside it."""
     first, last = await _looked_up(client, wanted, EARLIEST), await _looked_up(client, wanted, LATEST)
     kept = {}
     for (topic, index), offset in sorted(wanted.items()):
@@ -220,7 +220,7 @@ async def within_log(client: Client, wanted: Mapping[TopicPartition, int]) -> di
 
 
 async def commit(client: Client, group: str, offsets: Mapping[TopicPartition, int], *, timeout_ms: int) -> None:
-    """Commit the offsets without being a member of the group. Raises ``CommandError`` if one is refused."""
+    """Commit the offsets without joining the group. Raises ``CommandError`` if any offset is refused."""
     request = OffsetCommitRequest(
         group_id=group,
         topics=[
@@ -257,7 +257,7 @@ async def commit(client: Client, group: str, offsets: Mapping[TopicPartition, in
 
 
 def warn_dry_run() -> None:
-    """Warn that the offsets are only shown, not changed."""
+    """Warn that the new offsets are only shown, and that nothing has changed."""
     print("Without --execute nothing is changed; these would be the new offsets.", file=sys.stderr)
 
 

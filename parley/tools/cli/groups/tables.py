@@ -15,7 +15,7 @@ _REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Recon
 
 
 def show(groups: Sequence[Group], view: str, *, verbose: bool, output_format: Format | None) -> bool:
-    """Print the groups. Returns False if one of them does not exist."""
+    """Print the groups. Returns False if any of them does not exist."""
     if output_format:
         print_data([as_data(group) for group in groups], output_format)
     for group in groups:
@@ -39,7 +39,7 @@ def _warn(group: Group) -> None:
 
 
 def offsets_table(group: Group, *, verbose: bool = False) -> list[str]:
-    """The table of offsets and lag per partition."""
+    """Return the table of offsets and lag per partition."""
     holders = {where: member for member in group.members for where in member.partitions}
     rows = [_offset_row(group, where, holders.get(where)) for where in sorted({*group.committed, *holders})]
     head = ("GROUP", "TOPIC", "PARTITION", "LEADER-EPOCH", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
@@ -69,7 +69,7 @@ def _offset_row(group: Group, where: TopicPartition, holder: Member | None) -> t
 
 
 def members_table(group: Group, *, verbose: bool = False) -> list[str]:
-    """The table of members. It says which are upgraded while some are and others are not, as Kafka's tool."""
+    """Return the table of members. Like Kafka's tool, it shows which members are upgraded if only some are."""
     mixed = {member.upgraded for member in group.members} >= {True, False}
     static = any(member.instance_id for member in group.members)
     rows = [["GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]]
@@ -93,7 +93,7 @@ def assignment_text(assignment: Mapping[str, Sequence[int]]) -> str:
 
 
 def state_table(group: Group, *, verbose: bool = False) -> list[str]:
-    """The table of coordinator, assignment strategy and state."""
+    """Return the table of coordinator, assignment strategy and state."""
     head = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE"]
     row = [group.name, str(group.coordinator), group.strategy or _NOTHING, group.state]
     widths = [15, 25, 20, 20]
@@ -105,13 +105,14 @@ def state_table(group: Group, *, verbose: bool = False) -> list[str]:
 
 
 def aligned(rows: Sequence[Sequence[str]], least: Sequence[int]) -> list[str]:
-    """Pad each column to its longest text, at least to ``least``. A minimum of 0 marks the last column: no padding."""
+    """Pad each column to its longest text, and to a width of at least ``least``. A minimum of 0 marks the last column,
+    which is not padded."""
     widths = [max([one, *(len(row[at]) for row in rows)]) if one else 0 for at, one in enumerate(least)]
     return [" ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)) for row in rows]
 
 
 def as_data(group: Group) -> dict[str, Any]:
-    """A group as JSON data."""
+    """Return a group as JSON data."""
     if group.error:
         return {"group": group.name, "error": group.error}
     at = group.coordinator

@@ -30,7 +30,7 @@ _DATE_LETTERS: Final = {
     "y": "%Y", "M": "%m", "d": "%d", "H": "%H", "h": "%I", "m": "%M", "s": "%S", "a": "%p", "E": "%a", "D": "%j",
     "z": "%Z", "Z": "%z",
 }  # fmt: skip
-"""The supported letters of Java's SimpleDateFormat, besides S for milliseconds."""
+"""The supported letters of Java's SimpleDateFormat, in addition to S for milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Options:
 
 @dataclass(slots=True)
 class Tally:
-    """What has been consumed; times are seconds of ``time.perf_counter``."""
+    """The amount consumed so far. Times are seconds of ``time.perf_counter``."""
 
     started: float
     records: int = 0
@@ -88,7 +88,7 @@ class Tally:
     """The time at which the last record arrived."""
 
     def row(self, now: float, since: float, records: int, size_bytes: int) -> list[str]:
-        """Volume and rates since a time, as the columns of kafka-consumer-perf-test."""
+        """Return the volume and rates since a time, as the columns of kafka-consumer-perf-test."""
         elapsed = max(now - since, 1e-9)
         joining_ms = ((self.joined or self.started) - self.started) * 1000
         fetch_ms = max((now - self.started) * 1000 - joining_ms, 0.001)
@@ -229,7 +229,7 @@ def _measured(consumer: Any, options: Options, *, detailed: bool) -> tuple[Tally
 
 
 def settings(options: Options) -> dict[str, Any]:
-    """The consumer's settings. Options override the properties file, which overrides the defaults."""
+    """Return the consumer's settings. Options override the properties file, which overrides the defaults."""
     own = {
         "client.id": "perf-consumer-client",
         "auto.offset.reset": "latest" if options.from_latest else "earliest",

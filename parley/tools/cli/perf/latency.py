@@ -116,7 +116,7 @@ def _check(wanted: Load) -> None:
 
 
 def ends_of(consumer: Any, topic: str, indexes: Sequence[int]) -> list[Any]:
-    """The partitions of the topic, each positioned at its end."""
+    """Return the partitions of the topic, each positioned at its end."""
     from confluent_kafka import TopicPartition
 
     ends = []
@@ -127,7 +127,7 @@ def ends_of(consumer: Any, topic: str, indexes: Sequence[int]) -> list[Any]:
 
 
 def partitions_of(consumer: Any, connection: Any, wanted: Load) -> list[int]:
-    """The topic's partitions. Creates the topic if it does not exist, as Kafka's tool does."""
+    """Return the topic's partitions. Creates the topic if it does not exist, as Kafka's tool does."""
     from parley.tools.cli.topics.changing import NewTopic, create
 
     found = reach(consumer, connection, wanted.topic).topics[wanted.topic]
@@ -170,7 +170,7 @@ def round_trip(producer: Any, consumer: Any, topic: str, record: dict[str, Any])
 
 
 def record_of(wanted: Load, random: Random) -> dict[str, Any]:
-    """Make a record of random letters."""
+    """Create a record of random letters."""
 
     def letters(size: int) -> bytes:
         return bytes(random.choices(range(65, 91), k=size))

@@ -17,13 +17,13 @@ class Metrics:
     last: str = ""
 
     def settings(self) -> dict[str, Any]:
-        """The client settings that make librdkafka report statistics; empty if not wanted."""
+        """Return the client settings that make librdkafka report statistics. Empty without ``--print-metrics``."""
         return {"statistics.interval.ms": _EVERY_MS, "stats_cb": self._take} if self.is_wanted else {}
 
     def _take(self, text: str) -> None:
         self.last = text
 
     def show(self) -> None:
-        """Print the statistics as JSON, if wanted."""
+        """Print the statistics as JSON, if ``--print-metrics`` is given."""
         if self.last:
             print(json.dumps(json.loads(self.last), indent=2))

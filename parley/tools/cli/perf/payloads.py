@@ -15,7 +15,7 @@ _SEED = 0
 def payloads(
     record_size: int | None, payload_file: Path | None, delimiter: str, monotonic: bool, random: Random | None = None
 ) -> Iterator[bytes]:
-    """An endless iterator of values.
+    """Return an endless iterator of values.
 
     Raises ``CommandError`` unless exactly one kind of values is selected, or if the file cannot be used.
     """

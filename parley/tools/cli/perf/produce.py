@@ -207,7 +207,7 @@ def produce(options: Options) -> None:
 
 
 def settings(options: Options) -> dict[str, Any]:
-    """The producer's settings. ``--bootstrap-server`` and ``--transactional-id`` override all others."""
+    """Return the producer's settings. ``--bootstrap-server`` and ``--transactional-id`` override all others."""
     own = {"bootstrap.servers": DEFAULT_BOOTSTRAP, "client.id": "perf-producer-client"}
     given = settings_of(own, options.producer_config, options.producer_props, "--producer-props")
     if options.bootstrap_server:

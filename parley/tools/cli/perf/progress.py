@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 DRAW_MS: Final = 200
-"""The interval between two drawings of the bar, in seconds."""
+"""The minimum interval between two drawings of the bar, in milliseconds."""
 _WIDTH: Final = 30
 
 
 def on_terminal() -> bool:
-    """True if standard output and standard error are both terminals, so that no bar gets into a file."""
+    """Return True if standard output and standard error are both terminals, so that no bar is written to a file."""
     return sys.stdout.isatty() and sys.stderr.isatty()
 
 

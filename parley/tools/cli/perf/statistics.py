@@ -10,7 +10,7 @@ _SAMPLES_MAX = 500_000
 
 
 def percentile(ordered: Sequence[int], share: float) -> int:
-    """The percentile ``share`` (0 to 1) of ordered values; 0 if there are none."""
+    """Return the percentile ``share`` (0 to 1) of sorted values, or 0 if there are none."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0
 
 
@@ -74,7 +74,7 @@ class Totals:
         self.window.add(latency_ms, size_bytes)
 
     def percentiles(self) -> tuple[int, int, int, int]:
-        """The 50th, 95th, 99th and 99.9th percentiles, in ms."""
+        """Return the 50th, 95th, 99th and 99.9th percentiles, in ms."""
         ordered = sorted(self._latencies)
         return (
             percentile(ordered, 0.5),
@@ -94,7 +94,7 @@ class Totals:
         )
 
     def as_data(self, now: float) -> dict[str, float]:
-        """The numbers of the last line as JSON data."""
+        """Return the numbers of the last line as JSON data."""
         records, mib = self.window.rates(now)
         half, p95, p99, p999 = self.percentiles()
         return {

@@ -124,7 +124,7 @@ def produce(options: Options) -> None:
 
 
 def settings(options: Options) -> dict[str, Any]:
-    """The producer's settings. Options override the properties file, which overrides the defaults."""
+    """Return the producer's settings. Options override the properties file, which overrides the defaults."""
     from parley.tools.cli.librdkafka import settings_of
 
     own = {
@@ -147,7 +147,8 @@ def settings(options: Options) -> dict[str, Any]:
 
 
 def _may_be_idempotent(given: Mapping[str, Any]) -> bool:
-    """True if no setting rules out idempotence, which is then on, as in Kafka's producer since 3.0 (KIP-679)."""
+    """Return True if no setting rules out idempotence, which is then enabled, as in Kafka's producer since 3.0
+    (KIP-679)."""
 
     def setting(*names: str, default: str) -> str:
         return next((str(given[name]) for name in names if name in given), default)

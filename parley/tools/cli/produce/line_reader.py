@@ -14,7 +14,7 @@ READERS: Final = (
     "kafka.tools.ConsoleProducer$LineMessageReader",
     "LineMessageReader",
 )
-"""The names of the only line reader: now, before Kafka 4, and without the package."""
+"""The names of the only line reader: the current one, the one before Kafka 4, and the one without the package."""
 _FLAGS: Final = ("parse_key", "parse_headers", "ignore_error")
 
 
@@ -50,7 +50,7 @@ class LineFormat:
         return form
 
     def _check(self) -> None:
-        """Raise ``CommandError`` if a separator is empty, or equal to another one or to the null marker."""
+        """Raise ``CommandError`` if a separator is empty, or equal to another separator or to the null marker."""
         separators = {
             "headers.delimiter": self.headers_delimiter,
             "headers.separator": self.headers_separator,
@@ -67,7 +67,7 @@ class LineFormat:
 
 @dataclass(frozen=True, slots=True)
 class InputRecord:
-    """The record of one line."""
+    """The record that a line describes."""
 
     key: bytes | None
     value: bytes | None
@@ -106,7 +106,7 @@ def _header(text: bytes, form: LineFormat, number: int) -> tuple[str, bytes | No
 
 
 def lines_of(stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of the input without line ends. Shows a prompt on a terminal."""
+    """Yield the lines of the input without newlines. Shows a prompt on a terminal."""
     prompt = stream.isatty()
     while True:
         if prompt:

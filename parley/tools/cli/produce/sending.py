@@ -11,7 +11,7 @@ from parley.tools.cli.librdkafka import Connection
 from parley.tools.cli.produce.line_reader import InputRecord, LineFormat, parse_line
 
 _SAYS_WHY: Final = 8
-"""The first version of Produce whose response says why a batch was refused (KIP-467)."""
+"""The first version of Produce whose response contains the reason why a batch was refused (KIP-467)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Sender:
     last_failure: Failure | None = None
 
     def send(self, topic: str, record: InputRecord, *, wait: bool) -> None:
-        """Queue a record, waiting for space in the queue. With ``wait``, wait until it is acknowledged."""
+        """Queue a record, waiting for space in the queue. With ``wait``, wait until the record is acknowledged."""
         from confluent_kafka import KafkaException
 
         def delivered(error: Any, message: Any) -> None:
@@ -67,13 +67,13 @@ class Sender:
 
 
 def refused_by_client(error: Any) -> str:
-    """Why librdkafka did not queue a record, such as its size or missing rights."""
+    """Return why librdkafka did not queue a record, such as its size or missing rights."""
     larger = " For larger records set --producer-property message.max.bytes=..."
     return f"A record was refused by the client: {error.str()}.{larger if error.name() == 'MSG_SIZE_TOO_LARGE' else ''}"
 
 
 def send_lines(lines: Iterable[bytes], topic: str, form: LineFormat, sender: Sender, *, sync: bool) -> None:
-    """Send all lines. Raises ``CommandError`` at the end if a record was not acknowledged."""
+    """Send all lines. Raises ``CommandError`` at the end if any record was not acknowledged."""
     try:
         for number, line in enumerate(lines, start=1):
             sender.send(topic, parse_line(line, form, number), wait=sync)
@@ -85,9 +85,9 @@ def send_lines(lines: Iterable[bytes], topic: str, form: LineFormat, sender: Sen
 
 
 def reason(failure: Failure, connection: Connection) -> str:
-    """Why a record was not acknowledged, with the broker's message if it sends one.
+    """Return why a record was not acknowledged, with the broker's message if it sends one.
 
-    librdkafka drops that message. So a record that was refused as invalid is sent again to get it.
+    librdkafka drops the broker's message. To get it, a record that was refused as invalid is sent again.
     """
     if failure.code != "INVALID_RECORD":
         return f"{failure.reason}."
@@ -102,12 +102,13 @@ def reason(failure: Failure, connection: Connection) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """Sends a refused record again with a Produce request of its own."""
+    """Sends a refused record again, in a separate Produce request."""
 
     failure: Failure
 
     async def ask(self, client: Any) -> str:
-        """The broker's message; empty if it sends none, or if it accepts the record this time."""
+        """Return the broker's message. The message is empty if the broker sends none, or if it accepts the record this
+        time."""
         from parley.broker.runtime.clock import SYSTEM_CLOCK
         from parley.protocol.messages.produce import ProduceRequest
         from parley.protocol.records.batch import build

@@ -59,9 +59,9 @@ class Execution:
 async def generate(
     client: Client, topics: Sequence[str], broker_ids: Sequence[int], *, rack_aware: bool, rng: Random
 ) -> tuple[Plan, Plan]:
-    """Get the current assignment of these topics, and propose one that distributes them over these brokers.
+    """Return the current assignment of these topics, and propose one that distributes them over these brokers.
 
-    Raises ``CommandError`` if a topic does not exist or the brokers are too few.
+    Raises ``CommandError`` if a topic does not exist or there are too few brokers.
     """
     current = await requests.replicas(client, topics)
     missing = sorted(set(topics) - {topic for topic, _ in current})
@@ -139,7 +139,7 @@ async def execute(client: Client, plan: Plan, current: Plan, how: Execution) -> 
 
 
 async def _place(client: Client, wanted: Mapping[tuple[str, int, int], str], timeout_ms: int) -> None:
-    """Assign the replicas to their log directories as soon as the brokers have them."""
+    """Assign the replicas to their log directories as soon as they exist on the brokers."""
     deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
     waiting = dict(wanted)
     while waiting:
@@ -198,7 +198,7 @@ async def clear_throttles(client: Client, plan: Plan, *, say: bool = True) -> No
 
 
 async def _alive(client: Client, settings: Mapping[int, dict[str, str | None] | dict[str, str]]) -> dict[int, object]:
-    """The settings of the running brokers. Prints a warning for each of the others."""
+    """Return the settings for the running brokers. Prints a warning for each of the others."""
     alive = {broker.broker_id for broker in await requests.brokers(client)}
     for broker in sorted(settings.keys() - alive):
         print(f"Broker {broker} is not running: its throttles stay unchanged.", file=sys.stderr)

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. A plan names each partition once, with at least one replica and none twice.
-2. ``log_dirs`` may name a directory for each replica; ``any`` leaves the choice to the broker.
+1. A plan names each partition once, with at least one replica, and no replica twice.
+2. ``log_dirs`` may name a directory for each replica. ``any`` leaves the choice to the broker.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def parse_topics(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def log_dir_moves(plan: Plan) -> dict[tuple[str, int, int], str]:
-    """The replicas for which the plan names a log directory, with the directory."""
+    """Return the replicas for which the plan names a log directory, with that directory."""
     return {
         (*where, broker): directory
         for where, target in plan.items()
@@ -100,7 +100,7 @@ def log_dir_moves(plan: Plan) -> dict[tuple[str, int, int], str]:
 
 
 def plan_of(replicas: Mapping[TopicPartition, Sequence[int]], directories: Directories) -> Plan:
-    """A plan of the present state, for a rollback."""
+    """Return a plan of the current state, for a rollback."""
     return {
         where: Target(tuple(brokers), tuple(directories.get((*where, broker), ANY_DIRECTORY) for broker in brokers))
         for where, brokers in replicas.items()
@@ -108,7 +108,7 @@ def plan_of(replicas: Mapping[TopicPartition, Sequence[int]], directories: Direc
 
 
 def as_data(plan: Plan) -> dict[str, object]:
-    """The plan as JSON data."""
+    """Return the plan as JSON data."""
     return {
         "version": VERSION,
         "partitions": [
@@ -124,5 +124,5 @@ def as_data(plan: Plan) -> dict[str, object]:
 
 
 def as_json(plan: Plan) -> str:
-    """The plan as JSON text, byte for byte as Kafka's tool writes it."""
+    """Return the plan as JSON text, byte for byte as Kafka's tool writes it."""
     return json.dumps(as_data(plan), separators=(",", ":"))

@@ -26,12 +26,13 @@ _NOT_YET: Final = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.REPLICA_NOT_AVAILABLE,
 )
-"""The errors of a broker without a replica of the partition yet. It will create the replica in the directory."""
+"""The errors of a broker that has no replica of the partition yet. It will create the replica in the chosen
+directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaOnDisk:
-    """A replica on a broker: its directory, and the directory it moves to, if any."""
+    """A replica on a broker: its directory, and the directory it is moving to, if any."""
 
     directory: str
     size: int
@@ -43,12 +44,12 @@ ReplicasOnDisk = dict[tuple[str, int, int], ReplicaOnDisk]
 
 
 async def brokers(client: Client) -> list[Any]:
-    """The running brokers, sorted by id."""
+    """Return the running brokers, sorted by id."""
     return sorted((await describe(client, fenced=False)).brokers, key=lambda broker: broker.broker_id)
 
 
 async def replicas(client: Client, topics: Iterable[str]) -> dict[TopicPartition, tuple[int, ...]]:
-    """The replicas of every partition of these topics; without those of topics that do not exist."""
+    """Return the replicas of every partition of these topics. Topics that do not exist are omitted."""
     names = sorted(set(topics))
     found = (await client.metadata(names)).topics if names else []
     for topic in found:
@@ -60,7 +61,7 @@ async def replicas(client: Client, topics: Iterable[str]) -> dict[TopicPartition
 
 
 async def ongoing(client: Client, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Ongoing]:
-    """The moves in progress of these partitions, or of all (None)."""
+    """Return the moves in progress of these partitions, or of all (None)."""
     request = ListPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS)
     if partitions is not None:
         request.topics = [
@@ -81,7 +82,7 @@ async def ongoing(client: Client, partitions: Iterable[TopicPartition] | None = 
 async def reassign(
     client: Client, plan: Mapping[TopicPartition, Sequence[int] | None], *, may_change_factor: bool = True
 ) -> dict[TopicPartition, str]:
-    """Start moves, or cancel those with None. Returns an error message for each partition that failed."""
+    """Start moves, or cancel those whose target is None. Returns an error message for each partition that failed."""
     request_type = AlterPartitionReassignmentsRequest
     version = await client.version_for(request_type)
     if not may_change_factor and version < 1:
@@ -115,7 +116,7 @@ def _listed(replicas: Sequence[int] | None) -> list[int] | None:
 
 
 async def on_disk(client: Client, partitions: Iterable[TopicPartition], brokers: Iterable[int]) -> ReplicasOnDisk:
-    """The directories of these partitions' replicas, without brokers that do not respond."""
+    """Return the directories of these partitions' replicas. Brokers that do not respond are omitted."""
     wanted = by_topic(partitions)
     request = DescribeLogDirsRequest(
         topics=[
@@ -146,7 +147,7 @@ def _note(found: ReplicasOnDisk, replica: tuple[str, int, int], directory: str, 
 
 
 async def place(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> set[tuple[str, int, int]]:
-    """Assign replicas to log directories. Returns those that their broker does not have yet.
+    """Assign replicas to log directories. Returns the replicas that do not exist on their broker yet.
 
     Raises ``CommandError`` if a broker refuses.
     """
@@ -180,7 +181,8 @@ async def place(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> s
 async def set_configs(
     client: Client, topics: Mapping[str, Mapping[str, str | None]], brokers: Mapping[int, Any]
 ) -> None:
-    """Set settings of topics and brokers, or remove those with None. Raises ``CommandError`` if one is refused."""
+    """Set settings of topics and brokers, or remove those that are None. Raises ``CommandError`` if any change is
+    refused."""
     request_type = IncrementalAlterConfigsRequest
 
     def resource(kind: int, name: str, settings: Mapping[str, str | None]) -> Any:
@@ -205,7 +207,7 @@ async def set_configs(
 
 
 def registrations(brokers: Sequence[Any]) -> list[BrokerRegistration]:
-    """The brokers as registrations, for the placement of replicas."""
+    """Return the brokers as registrations, for the placement of replicas."""
     from parley.protocol.uuids import UUID
 
     return [BrokerRegistration(one.broker_id, 0, UUID(int=0), (), rack=one.rack) for one in brokers]

@@ -22,7 +22,7 @@ BROKER_THROTTLES = (LEADER_RATE, FOLLOWER_RATE, LOG_DIR_RATE)
 
 @dataclass(frozen=True, slots=True)
 class Ongoing:
-    """A move in progress, as the controller lists it."""
+    """A move in progress, as listed by the controller."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -36,7 +36,7 @@ class Ongoing:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The brokers that have the partition, and those that will receive it."""
+    """The brokers that hold the partition, and those that will receive it."""
 
     sources: frozenset[int]
     destinations: frozenset[int]
@@ -45,7 +45,7 @@ class Move:
 def moves(
     ongoing: Mapping[TopicPartition, Ongoing], plan: Plan, current: Mapping[TopicPartition, Sequence[int]]
 ) -> dict[TopicPartition, Move]:
-    """The moves in progress and those of the plan."""
+    """Return the moves in progress and the moves of the plan."""
     found = {
         where: Move(frozenset(one.replicas) - frozenset(one.adding), frozenset(one.adding))
         for where, one in ongoing.items()
@@ -57,7 +57,7 @@ def moves(
 
 
 def throttled_replicas(moves: Mapping[TopicPartition, Move]) -> dict[str, dict[str, str]]:
-    """The settings that list each topic's throttled replicas, as ``partition:broker`` pairs."""
+    """Return the settings that list each topic's throttled replicas, as ``partition:broker`` pairs."""
     sending: dict[str, list[str]] = {}
     receiving: dict[str, list[str]] = {}
     for (topic, index), move in sorted(moves.items()):
@@ -70,5 +70,5 @@ def throttled_replicas(moves: Mapping[TopicPartition, Move]) -> dict[str, dict[s
 
 
 def brokers_of(moves: Mapping[TopicPartition, Move]) -> list[int]:
-    """All brokers that take part, sorted."""
+    """Return all brokers that take part, sorted."""
     return sorted(set().union(*(move.sources | move.destinations for move in moves.values())))

@@ -15,7 +15,7 @@ from parley.tools.cli.reassign.throttles import Ongoing
 
 @dataclass(frozen=True, slots=True)
 class PartitionMove:
-    """A partition's present and target replicas, and whether the controller is moving it."""
+    """A partition's current and target replicas, and whether the controller is moving it."""
 
     current: tuple[int, ...]
     target: tuple[int, ...]
@@ -29,7 +29,7 @@ class PartitionMove:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMove:
-    """A replica's directory, the directory it moves to, and the plan's directory; None if there is none."""
+    """A replica's directory, the directory it is moving to, and the plan's directory. Each is None if there is none."""
 
     current: str | None
     future: str | None
@@ -61,7 +61,7 @@ class Verification:
 
     @property
     def is_ongoing(self) -> bool:
-        """True while a move is in progress; until then throttles stay."""
+        """True while a move is in progress. Throttles stay in place until then."""
         return any(one.ongoing for one in self.partitions.values()) or any(
             one.is_ongoing for one in self.replicas.values()
         )
@@ -92,7 +92,7 @@ def _replica_move(found: requests.ReplicaOnDisk | None, target: str) -> ReplicaM
 
 
 def _progress(moving: Mapping[TopicPartition, Ongoing], disks: requests.ReplicasOnDisk) -> list[Progress]:
-    """The size of each replica being added, and of the largest replica of its partition."""
+    """Return the size of each replica being added, and of the largest replica of its partition."""
     found = []
     for where, one in sorted(moving.items()):
         sizes = {broker: disks[replica].size for broker in one.replicas if (replica := (*where, broker)) in disks}
@@ -137,7 +137,7 @@ def progress_line(one: Progress) -> str:
 
 
 def as_data(found: Verification) -> dict[str, object]:
-    """The same for programs."""
+    """Return the results as JSON data."""
     return {
         "completed": not found.is_ongoing and all(one.is_done for one in found.partitions.values()),
         "partitions": [

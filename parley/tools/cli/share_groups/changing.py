@@ -1,4 +1,4 @@
-"""Delete share groups and their offsets, and set where they continue."""
+"""Delete share groups and their offsets, and set the offsets at which they continue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parley.tools.cli.share_groups.describing import describe_one, list_share_gr
 
 
 async def delete_groups(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> dict[str, str]:
-    """Delete these share groups, or all (None). Returns the error of each, empty if it was deleted."""
+    """Delete these share groups, or all (None). Returns the error for each, which is empty if the group was deleted."""
     known = dict(await list_share_groups(client))
     outcomes = {}
     for name in dict.fromkeys(known if names is None else names):
@@ -32,7 +32,7 @@ async def delete_groups(client: Client, names: Sequence[str] | None, *, timeout_
 
 
 def show_deleted(outcomes: Mapping[str, str], *, output_format: Format | None) -> None:
-    """Print which groups were deleted. Raises ``CommandError`` if one was not."""
+    """Print which groups were deleted. Raises ``CommandError`` if any group was not."""
     if output_format:
         print_data({name: error or None for name, error in outcomes.items()}, output_format)
     gone = ", ".join(f"'{name}'" for name, error in outcomes.items() if not error)
@@ -45,7 +45,8 @@ def show_deleted(outcomes: Mapping[str, str], *, output_format: Format | None) -
 
 
 async def delete_offsets(client: Client, group: str, topics: Sequence[str], *, timeout_ms: int) -> dict[str, str]:
-    """Delete the offsets of a group for topics. Returns the error of each topic, empty if they were deleted."""
+    """Delete the offsets of a group for topics. Returns the error for each topic, which is empty if they
+    were deleted."""
     kind = DeleteShareGroupOffsetsRequest
     asked = [kind.DeleteShareGroupOffsetsRequestTopic(topic_name=topic) for topic in dict.fromkeys(topics)]
     answer = await of_coordinator(
@@ -63,7 +64,7 @@ async def delete_offsets(client: Client, group: str, topics: Sequence[str], *, t
 
 
 def show_topics(outcomes: Mapping[str, str], *, output_format: Format | None) -> None:
-    """Print the outcome for each topic. Raises ``CommandError`` if one failed."""
+    """Print the outcome for each topic. Raises ``CommandError`` if any failed."""
     if output_format:
         print_data({topic: error or None for topic, error in outcomes.items()}, output_format)
     else:
@@ -77,7 +78,8 @@ def show_topics(outcomes: Mapping[str, str], *, output_format: Format | None) ->
 
 
 async def reset(client: Client, plan: Plan) -> Result:
-    """Find where a share group is to continue, and set it if the plan says so. Raises ``CommandError``."""
+    """Find the offsets at which a share group is to continue, and set them if the plan says so. Raises
+    ``CommandError``."""
     assert plan.groups is not None
     (name,) = plan.groups
     group = await describe_one(client, name, timeout_ms=plan.timeout_ms)

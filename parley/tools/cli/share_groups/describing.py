@@ -32,7 +32,7 @@ class Member(NamedTuple):
 
 
 class Offset(NamedTuple):
-    """Where a share group continues in a partition. Each is None if it is unknown."""
+    """The offset at which a share group continues in a partition. Each field is None if it is unknown."""
 
     start_offset: int | None
     leader_epoch: int | None
@@ -41,7 +41,7 @@ class Offset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShareGroup:
-    """A share group as its coordinator describes it. If ``error`` is set, nothing else is."""
+    """A share group as described by its coordinator. If ``error`` is set, the other fields are empty."""
 
     name: str
     state: str = "Dead"
@@ -59,7 +59,7 @@ async def list_share_groups(client: Client, states: Sequence[str] = ()) -> list[
 
 
 async def describe(client: Client, names: Sequence[str] | None, *, timeout_ms: int) -> list[ShareGroup]:
-    """Describe these share groups, or all (None), by name. A group that does not exist has an error."""
+    """Describe these share groups, or all (None), by name. The description of a missing group contains an error."""
     if names is None:
         names = [name for name, _ in await list_share_groups(client)]
     return [await describe_one(client, name, timeout_ms=timeout_ms) for name in sorted(set(names))]
@@ -95,7 +95,7 @@ async def describe_one(client: Client, name: str, *, timeout_ms: int) -> ShareGr
 
 
 async def offsets_of(client: Client, name: str, *, timeout_ms: int) -> dict[TopicPartition, Offset]:
-    """Return where a share group continues. Raises ``CommandError`` if that cannot be read."""
+    """Return the offsets at which a share group continues. Raises ``CommandError`` if they cannot be read."""
     kind = DescribeShareGroupOffsetsRequest
     request = kind(groups=[kind.DescribeShareGroupOffsetsRequestGroup(group_id=name, topics=None)])
     answer = await of_coordinator(

@@ -26,7 +26,7 @@ def show_list(groups: Sequence[tuple[str, str]], *, with_state: bool, output_for
 
 
 def show(groups: Sequence[ShareGroup], view: str, *, verbose: bool, output_format: Format | None) -> bool:
-    """Print the groups. Returns False if one of them does not exist."""
+    """Print the groups. Returns False if any of them does not exist."""
     if output_format:
         print_data([as_data(group) for group in groups], output_format)
     for group in groups:
@@ -102,7 +102,7 @@ _VIEWS: Mapping[str, Callable[[ShareGroup, bool], list[str]]] = {
 
 
 def as_data(group: ShareGroup) -> dict[str, Any]:
-    """A group as JSON data."""
+    """Return a group as JSON data."""
     if group.error:
         return {"group": group.name, "error": group.error}
     at = group.coordinator

@@ -1,6 +1,7 @@
 """``parley streams-groups``: list, describe, reset and delete streams groups, as kafka-streams-groups does.
 
-One intended difference: the exit code is 1 if a part of the work fails; Kafka's tool prints the error and exits with 0.
+One difference is intended: the exit code is 1 if part of the work fails, while Kafka's tool prints the error and exits
+with 0.
 """
 
 from __future__ import annotations

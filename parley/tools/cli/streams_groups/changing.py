@@ -1,4 +1,4 @@
-"""Delete streams groups, their offsets and their internal topics, and set where they continue."""
+"""Delete streams groups, their offsets and their internal topics, and set the offsets at which they continue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from parley.tools.cli.streams_groups.describing import describe_one, is_internal
 
 @dataclass(frozen=True, slots=True)
 class InternalTopics:
-    """Which internal topics are deleted with a reset or a deletion: those named, or all."""
+    """Which internal topics a reset or a deletion also deletes: those named, or all."""
 
     names: tuple[str, ...] = ()
     all: bool = False
@@ -33,7 +33,8 @@ class InternalTopics:
 async def delete_groups(
     client: Client, names: Sequence[str] | None, internal: InternalTopics, *, timeout_ms: int
 ) -> dict[str, str]:
-    """Delete these streams groups, or all (None). Returns the error of each, empty if it was deleted."""
+    """Delete these streams groups, or all (None). Returns the error for each, which is empty if the group
+    was deleted."""
     known = dict(await list_streams_groups(client))
     outcomes = {}
     for name in dict.fromkeys(known if names is None else names):
@@ -56,7 +57,7 @@ async def _delete_one(client: Client, name: str, internal: InternalTopics, timeo
 
 
 async def _delete_topics(client: Client, names: Sequence[str], timeout_ms: int) -> str:
-    """Delete topics. Returns what went wrong, empty if nothing did; a topic that does not exist is no error."""
+    """Delete topics. Returns what went wrong, or an empty string. A topic that does not exist is not an error."""
     if not names:
         return ""
     make = DeleteTopicsRequest.DeleteTopicState
@@ -71,7 +72,7 @@ async def _delete_topics(client: Client, names: Sequence[str], timeout_ms: int) 
 
 
 def show_deleted(outcomes: Mapping[str, str], *, output_format: Format | None) -> None:
-    """Print which groups were deleted. Raises ``CommandError`` if one was not."""
+    """Print which groups were deleted. Raises ``CommandError`` if any group was not."""
     if output_format:
         print_data({name: error or None for name, error in outcomes.items()}, output_format)
     gone = ", ".join(f"'{name}'" for name, error in outcomes.items() if not error)
@@ -86,7 +87,8 @@ def show_deleted(outcomes: Mapping[str, str], *, output_format: Format | None) -
 async def delete_offsets(
     client: Client, group: str, selection: PartitionSelection, *, timeout_ms: int
 ) -> dict[TopicPartition, int]:
-    """Delete offsets of a group for its input topics (an empty selection: all). Returns the code of each partition."""
+    """Delete offsets of a group for its input topics (an empty selection: all). Returns the error code of each
+    partition."""
     if not selection.topics:
         committed = await _inputs(client, group, timeout_ms)
         topics = {topic: frozenset(index for name, index in committed if name == topic) for topic, _ in committed}
@@ -97,7 +99,7 @@ async def delete_offsets(
 
 
 async def _inputs(client: Client, group: str, timeout_ms: int) -> dict[TopicPartition, Committed]:
-    """Return the committed offsets for topics that the application reads and that it has not made itself."""
+    """Return the committed offsets for topics that the application reads but did not create."""
     sources = (await describe_one(client, group, timeout_ms=timeout_ms)).source_topics()
     committed = await committed_offsets(client, group, timeout_ms=timeout_ms)
     return {where: each for where, each in committed.items() if where[0] in sources}

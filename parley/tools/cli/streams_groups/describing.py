@@ -21,7 +21,7 @@ _INTERNAL: Final = re.compile(
     r".*(-changelog|-repartition|-subscription-registration-topic|-subscription-response-topic"
     r"|.-KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic)"
 )
-"""The forms of the names that Kafka Streams gives to the topics that it makes."""
+"""The forms of the names that Kafka Streams gives to the topics that it creates."""
 
 Tasks = Mapping[str, Sequence[int]]
 
@@ -68,7 +68,7 @@ class Offset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamsGroup:
-    """A streams group as its coordinator describes it. If ``error`` is set, nothing else is."""
+    """A streams group as described by its coordinator. If ``error`` is set, the other fields are empty."""
 
     name: str
     state: str = "Dead"
@@ -82,17 +82,18 @@ class StreamsGroup:
     error: str = ""
 
     def source_topics(self) -> set[str]:
-        """Return the topics that the application reads and that it has not made itself."""
+        """Return the topics that the application reads but did not create."""
         return {name for each in self.subtopologies for name in each.sources}
 
     def internal_topics(self) -> list[str]:
-        """Return the topics that were made for the application, by their place in the topology and their name."""
+        """Return the topics that were created for the application, recognized by their role in the topology and their
+        name."""
         names = {name for each in self.subtopologies for name in (*each.repartitions, *each.changelogs)}
         return sorted(name for name in names - self.source_topics() if is_internal(name, self.name))
 
 
 def is_internal(topic: str, group: str) -> bool:
-    """Return True if Kafka Streams gives such a name to internal topics of this application."""
+    """Return True if the name has the form of Kafka Streams' internal topics for this application."""
     return topic.startswith(f"{group}-") and _INTERNAL.fullmatch(topic) is not None
 
 
@@ -104,7 +105,7 @@ async def list_streams_groups(client: Client, states: Sequence[str] = ()) -> lis
 async def describe(
     client: Client, names: Sequence[str] | None, *, with_offsets: bool, timeout_ms: int
 ) -> list[StreamsGroup]:
-    """Describe these streams groups, or all (None), by name. A group that does not exist has an error."""
+    """Describe these streams groups, or all (None), by name. The description of a missing group contains an error."""
     if names is None:
         names = [name for name, _ in await list_streams_groups(client)]
     wanted = sorted(set(names))
@@ -175,7 +176,7 @@ def _tasks(found: Iterable[Any]) -> Tasks:
 async def _offsets(
     client: Client, name: str, subtopologies: Sequence[Subtopology], members: Sequence[Member], timeout_ms: int
 ) -> dict[TopicPartition, Offset]:
-    """Return how far the group has come in the partitions that the active tasks of members read."""
+    """Return the group's progress in the partitions that the active tasks of its members read."""
     inputs = {each.id: (*each.sources, *each.repartitions) for each in subtopologies}
     read = {
         (topic, index)
@@ -201,7 +202,7 @@ async def _offsets(
 
 
 async def existing(client: Client, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-    """Return those partitions that have a leader. A topic may have fewer than its subtopology has tasks."""
+    """Return the partitions that have a leader. A topic may have fewer partitions than its subtopology has tasks."""
     wanted = set(partitions)
     topics = sorted({topic for topic, _ in wanted})
     metadata = await client.metadata(topics) if topics else None

@@ -25,7 +25,7 @@ _MEMBER_COLUMNS = (
 
 
 def show(groups: Sequence[StreamsGroup], view: str, *, verbose: bool, output_format: Format | None) -> bool:
-    """Print the groups. Returns False if one of them does not exist."""
+    """Print the groups. Returns False if any of them does not exist."""
     if output_format:
         print_data([as_data(group) for group in groups], output_format)
     for group in groups:
@@ -86,7 +86,7 @@ def _members(group: StreamsGroup, verbose: bool) -> list[str]:
 
 
 def assignment_text(found: Assignment, prefix: str = "") -> str:
-    """Return tasks as text, each kind of them with its name."""
+    """Format tasks as text, with the name of each kind of task."""
     kinds = (("ACTIVE", found.active), ("STANDBY", found.standby), ("WARMUP", found.warmup))
     return "".join(f"{prefix}{kind}: {_tasks_text(tasks)}" for kind, tasks in kinds if tasks)
 
@@ -103,7 +103,7 @@ _VIEWS: Mapping[str, Callable[[StreamsGroup, bool], list[str]]] = {
 
 
 def as_data(group: StreamsGroup) -> dict[str, Any]:
-    """A group as JSON data."""
+    """Return a group as JSON data."""
     if group.error:
         return {"group": group.name, "error": group.error}
     at = group.coordinator

@@ -1,4 +1,4 @@
-"""``parley tail``: the last records of topics, and then each new one as it arrives, for people to read."""
+"""``parley tail``: show the last records of topics, and then each new record as it arrives."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ app = App(
 )
 
 LAST_MAX: Final = 10_000
-"""The last records are sorted in memory."""
+"""The maximum number of last records, which are sorted in memory."""
 _DURATION: Final = re.compile(r"(\d{1,9})([smhd])")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def parse_from(text: str, now_ms: int) -> int:
-    """Parse ``--from``: ms since 1970, or ``EARLIEST``. Raises ``CommandError`` for an unknown form."""
+    """Parse ``--from``. Returns ms since 1970, or ``EARLIEST``. Raises ``CommandError`` for any other format."""
     from parley.tools.cli.topic_offsets import EARLIEST
 
     if text == "earliest":

@@ -1,4 +1,4 @@
-"""A record as one line for people: time, place, key, value, headers."""
+"""Format a record as one line for display: time, place, key, value, headers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from parley.tools.cli.colours import of_partition
 
 
 def line(message: Any, *, with_topic: bool) -> bytes:
-    """Format a record, with a line end. ``with_topic`` puts the topic in front of the partition."""
+    """Format a record, with a newline at the end. ``with_topic`` puts the topic before the partition."""
     place = f"{message.partition()}:{message.offset()}"
     if with_topic:
         place = f"{message.topic()}-{place}"
@@ -26,7 +26,7 @@ def line(message: Any, *, with_topic: bool) -> bytes:
 
 
 def printable(data: bytes) -> str:
-    """Decode text; what is no UTF-8, a line end or a control character is escaped as in Python."""
+    """Decode text. Invalid UTF-8, newlines and control characters are escaped as in Python."""
     text = data.decode(errors="backslashreplace")
     if text.isprintable():
         return text

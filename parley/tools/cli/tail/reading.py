@@ -1,7 +1,7 @@
-"""Find where to begin in each partition, then read with librdkafka, without a group.
+"""Find the start position in each partition, then read with librdkafka, without a group.
 
-The last records of all partitions are collected until each partition has reached the end that it had at the start, and
-shown by time. From then on records are shown as they arrive. Partitions that are added later are read, too.
+The last records of all partitions are collected until each partition has reached the end offset that it had at the
+start, and are then shown by time. Later records are shown as they arrive. Partitions that are added later are read too.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from parley.protocol.client import Client
 
 _REFRESH_S: Final = 5.0
-"""How often new partitions are looked for."""
+"""The interval at which new partitions are discovered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to show: the topics, the number of records to begin with, or the time (ms, ``EARLIEST``) to begin at."""
+    """What to show: the topics, and the number of last records or the time (ms, ``EARLIEST``) to start with."""
 
     topics: tuple[str, ...]
     last: int
@@ -40,14 +40,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where to begin in a partition, and the end that it had then."""
+    """The start position in a partition, and the partition's end offset at the start."""
 
     begin: int
     end: int
 
 
 def show(wanted: Wanted, bootstrap: str, properties: Mapping[str, str], *, as_json: bool) -> None:
-    """Print the records until Ctrl-C, or, without ``follow``, until the ends. Raises ``CommandError``."""
+    """Print the records until Ctrl-C, or only up to the end offsets if ``follow`` is False. Raises ``CommandError``."""
     from confluent_kafka import Consumer
 
     spans = on_cluster(bootstrap, _for_requests(properties), lambda client: positions(client, wanted))
@@ -73,14 +73,14 @@ def show(wanted: Wanted, bootstrap: str, properties: Mapping[str, str], *, as_js
 
 
 def _for_requests(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties that the requests for offsets use; librdkafka's client warns about the others."""
+    """Return the properties used by the requests for offsets. librdkafka's client warns about the others."""
     from parley.protocol.security.client_security import is_security_key
 
     return {name: value for name, value in properties.items() if is_security_key(name)}
 
 
 async def positions(client: Client, wanted: Wanted) -> dict[TopicPartition, Span]:
-    """Look up where to begin in each partition. Raises ``CommandError`` for a topic that cannot be read."""
+    """Look up the start position in each partition. Raises ``CommandError`` for a topic that cannot be read."""
     partitions = await _partitions(client, wanted.topics)
 
     async def offsets(timestamp: int) -> dict[TopicPartition, int]:
@@ -115,7 +115,7 @@ async def _partitions(client: Client, topics: Sequence[str]) -> list[TopicPartit
 
 @dataclass(slots=True)
 class _Tail:
-    """Reads partitions that it assigns itself."""
+    """Reads partitions that it assigns to itself."""
 
     consumer: Any
     connection: Connection
@@ -161,7 +161,7 @@ class _Tail:
                 self._print([message])
 
     def _is_later(self, message: Any) -> bool:
-        """True if the record was written after the ends were looked up."""
+        """Return True if the record was written after the end offsets were looked up."""
         return bool(message.offset() >= self.spans[message.topic(), message.partition()].end)
 
     def _follow(self, topics: Sequence[str]) -> None:
@@ -188,7 +188,7 @@ class _Tail:
             self.consumer.incremental_assign([Position(*one, OFFSET_BEGINNING) for one in new])
 
     def _next(self, timeout_s: float) -> Any:
-        """Get the next record, or None. Notes the partitions that have reached their ends."""
+        """Return the next record, or None. Records which partitions have reached their end offsets."""
         message = self.consumer.poll(timeout_s)
         if message is None:
             return None

@@ -1,4 +1,4 @@
-"""``parley top``: what a cluster does now: its brokers, topics by rate, and groups by lag."""
+"""``parley top``: show what a cluster is doing now: its brokers, topics by rate, and groups by lag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has changed between two looks at a cluster, as rates, and how it is shown."""
+"""Compute the changes between two samples of a cluster as rates, and format them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parley.tools.cli.top.sampling import PartitionSample, Sample
 
 @dataclass(frozen=True, slots=True)
 class TopicFigures:
-    """A topic: records written per second, the bytes of its leaders; None if unknown."""
+    """A topic: records written per second, and the bytes of its leaders. None if unknown."""
 
     topic: str
     partitions: int
@@ -25,7 +25,7 @@ class TopicFigures:
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """A group: its lag in records, and the records that it commits per second; None if unknown."""
+    """A group: its lag in records, and the records that it commits per second. None if unknown."""
 
     group: str
     state: str
@@ -80,7 +80,8 @@ class Figures:
         }
 
     def lines(self, height: int | None = None) -> list[str]:
-        """Return the screen's lines, at most ``height``: topics and groups share what the brokers leave."""
+        """Return the screen's lines, at most ``height``. Topics and groups share the lines that the brokers
+        do not use."""
         data = self.as_data()
         for row in (*data["brokers"], *data["topics"]):
             row["size"] = None if (size := row.pop("bytes")) is None else bytes_text(size)
@@ -101,7 +102,7 @@ class Figures:
 
 
 def between(before: Sample, after: Sample) -> Figures:
-    """Compute the figures from two looks."""
+    """Compute the figures from two samples."""
     seconds = max(1e-3, after.at - before.at)
     topics: dict[str, list[tuple[PartitionSample | None, PartitionSample]]] = {}
     for place, one in after.partitions.items():

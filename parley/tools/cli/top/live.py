@@ -1,4 +1,4 @@
-"""Look at a cluster once or again and again, and draw the figures on a terminal."""
+"""Sample a cluster once or repeatedly, and draw the figures on a terminal."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from parley.tools.cli.top.figures import Figures, between
 from parley.tools.cli.top.sampling import Sample, take
 
 _BEGIN: Final = "\x1b[?1049h\x1b[?25l"
-"""The screen that the terminal keeps apart for programs, without a cursor."""
+"""The sequence that switches the terminal to its alternate screen and hides the cursor."""
 _END: Final = "\x1b[?25h\x1b[?1049l"
 _STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 async def once(client: Client, interval_s: float, *, internal: bool) -> Figures:
-    """Take two looks and return the figures."""
+    """Take two samples and return the figures."""
     before = await take(client, internal=internal)
     await asyncio.sleep(interval_s)
     return between(before, await take(client, internal=internal))
 
 
 async def watch(client: Client, interval_s: float, *, internal: bool) -> None:
-    """Draw the figures until the task is cancelled. If no broker responds, say so and keep trying."""
+    """Draw the figures until the task is cancelled. If no broker responds, show that and keep trying."""
     before = await take(client, internal=internal)
     sys.stdout.write(_BEGIN)
     try:
@@ -53,7 +53,7 @@ async def _look(client: Client, before: Sample, *, internal: bool) -> Sample:
 
 
 def _draw(lines: list[str]) -> None:
-    """Replace the lines of the screen; each is cut to its width."""
+    """Replace the lines on the screen. Each is cut to the screen's width."""
     columns, _ = shutil.get_terminal_size()
     head = bold(f"parley top   {lines[0]}"[:columns])
     shown = [head, *(_cut(each, columns) for each in lines[1:])]
@@ -62,6 +62,6 @@ def _draw(lines: list[str]) -> None:
 
 
 def _cut(line: str, columns: int) -> str:
-    """Cut a line to a width; headings are bold as a whole."""
+    """Cut a line to a width. Headings are bold as a whole."""
     plain = _STYLE.sub("", line)
     return bold(plain[:columns]) if plain != line else line[:columns]

@@ -1,7 +1,8 @@
-"""One look at a cluster: leaders, end offsets, sizes, and the lag of groups, by requests that any Kafka broker serves.
+"""Take one sample of a cluster: leaders, end offsets, sizes, and the lag of groups, with requests that any Kafka broker
+serves.
 
-A broker that does not respond, or a right that the user lacks, makes the figures that come from it unknown (None); it
-does not end the command.
+If a broker does not respond, or the user lacks a right, the figures concerned are unknown (None), and the command
+continues.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.topic_offsets import list_offsets_of
 
 GROUPS_MAX: Final = 200
-"""The groups whose offsets are requested at each look, a request for each. Those with members come first."""
+"""The maximum number of groups whose offsets are requested per sample, with one request each. Groups with members come
+first."""
 _GROUP_MS: Final = 5000
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSample:
-    """A broker that is there, with the bytes of its replicas."""
+    """A running broker, with the bytes of its replicas."""
 
     id: int
     address: str
@@ -40,7 +42,7 @@ class BrokerSample:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSample:
-    """A partition; ``end`` is None if its leader did not respond."""
+    """A partition. ``end`` is None if its leader did not respond."""
 
     leader: int
     is_under_replicated: bool
@@ -50,7 +52,7 @@ class PartitionSample:
 
 @dataclass(frozen=True, slots=True)
 class GroupSample:
-    """A group; ``lag`` is None if its offsets are unknown."""
+    """A group. ``lag`` is None if its offsets are unknown."""
 
     name: str
     state: str
@@ -61,7 +63,7 @@ class GroupSample:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one look has found. ``at`` is in seconds of a clock that never goes back."""
+    """The results of one sample. ``at`` is in seconds of a monotonic clock."""
 
     at: float
     brokers: tuple[BrokerSample, ...]
@@ -71,7 +73,7 @@ class Sample:
 
 
 async def take(client: Client, *, internal: bool) -> Sample:
-    """Look at the cluster. Raises ``KafkaError`` if no broker responds."""
+    """Take a sample of the cluster. Raises ``KafkaError`` if no broker responds."""
     metadata = await client.metadata()
     at = time.monotonic()
     topics = [topic for topic in metadata.topics if not topic.error_code]
@@ -121,7 +123,7 @@ async def _ends(client: Client, led: Mapping[int, list[TopicPartition]]) -> dict
 
 
 async def _sizes(client: Client, node: int) -> dict[TopicPartition, int] | None:
-    """The sizes of the replicas on a broker; None if it does not respond or refuses."""
+    """Return the sizes of the replicas on a broker, or None if the broker does not respond or refuses."""
     try:
         answer = await client.send(DescribeLogDirsRequest(topics=None), node=node)
     except KafkaError:
@@ -140,7 +142,7 @@ async def _sizes(client: Client, node: int) -> dict[TopicPartition, int] | None:
 
 
 async def _groups(client: Client, ends: Mapping[TopicPartition, int]) -> tuple[list[GroupSample], int]:
-    """The groups of consumers with their lag, and the number of those that were left out."""
+    """Return the consumer groups with their lag, and the number of groups that were omitted."""
     try:
         listed = await list_groups(client, types=CONSUMER_TYPES)
     except (CommandError, KafkaError):

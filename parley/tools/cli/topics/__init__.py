@@ -43,9 +43,9 @@ app = App(
 
 
 def parse_assignment(text: str) -> list[list[int]]:
-    """Parse ``1:2,2:3``: partitions separated by commas, the replicas of each by colons.
+    """Parse ``1:2,2:3``: commas separate partitions, and colons separate the replicas of a partition.
 
-    Raises ``CommandError`` for another form.
+    Raises ``CommandError`` for any other format.
     """
     try:
         assignment = [[int(broker) for broker in part.split(":")] for part in text.split(",")]
@@ -176,7 +176,7 @@ def _flag(name: str) -> str:
 
 
 def _work(options: Options, action: str) -> Callable[[Client], Awaitable[None]]:
-    """The function that carries out the action."""
+    """Return the function that performs the action."""
     from parley.tools.cli.topics import changing, describing
 
     assignment = parse_assignment(options.replica_assignment) if options.replica_assignment else None
@@ -211,7 +211,7 @@ def _work(options: Options, action: str) -> Callable[[Client], Awaitable[None]]:
 
 
 def _count(given: int | None) -> int:
-    """A number for the request; -1, the broker's default, if none is given."""
+    """Return the number for the request, or -1 (the broker's default) if no number is given."""
     return -1 if given is None else given
 
 

@@ -19,7 +19,7 @@ from parley.tools.cli.topics.describing import matching
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. -1 partitions or replicas mean the broker's default."""
+    """A topic to create. -1 partitions or -1 replicas mean the broker's default."""
 
     name: str
     partitions: int
@@ -30,14 +30,15 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The new number of partitions of a topic, and the replicas of all of them."""
+    """The new number of partitions of a topic, and the replicas of all its partitions."""
 
     partitions: int
     assignment: Sequence[Sequence[int]] | None
 
 
 async def create(client: Client, topic: NewTopic, *, if_not_exists: bool, verbose: bool = True) -> None:
-    """Create the topic; with ``verbose``, print that. Raises ``CommandError`` if the controller refuses."""
+    """Create the topic. With ``verbose``, print that it was created. Raises ``CommandError`` if the
+    controller refuses."""
     if verbose and ("." in topic.name or "_" in topic.name):
         print(
             "WARNING: The names of metrics do not tell '.' from '_' in the name of a topic. "
@@ -101,7 +102,7 @@ async def alter(client: Client, pattern: str, to: Growth, *, if_exists: bool) ->
 def _added(
     assignment: Sequence[Sequence[int]] | None, existing: int
 ) -> list[CreatePartitionsRequest.CreatePartitionsAssignment] | None:
-    """The replicas of the partitions to add."""
+    """Return the replicas of the partitions to add."""
     if assignment is None:
         return None
     return [

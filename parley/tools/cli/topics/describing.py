@@ -49,7 +49,7 @@ class PartitionDescription:
 
     @property
     def replication_factor(self) -> int:
-        """The number of its replicas, or the number after the reassignment in progress."""
+        """The number of replicas, or the number after the reassignment in progress."""
         return len([broker for broker in self.replicas if broker not in self.removing])
 
 
@@ -65,7 +65,8 @@ class TopicDescription:
 
 
 def matching(pattern: str) -> Callable[[str], bool]:
-    """The predicate for names that match: regular expressions separated by commas, or empty for all names."""
+    """Return the predicate for names that match: regular expressions separated by commas, or an empty string for all
+    names."""
     if not pattern:
         return lambda name: True
     try:
@@ -76,7 +77,7 @@ def matching(pattern: str) -> Callable[[str], bool]:
 
 
 async def names(client: Client, pattern: str, *, exclude_internal: bool) -> list[str]:
-    """The names of the matching topics, sorted."""
+    """Return the names of the matching topics, sorted."""
     metadata = await client.metadata()
     fits = matching(pattern)
     return sorted(

@@ -17,5 +17,5 @@ class Selection:
 
     @property
     def of_partitions(self) -> bool:
-        """True if only some partitions are selected; the lines of the topics are then not shown."""
+        """True if only some partitions are selected. The lines of the topics are then omitted."""
         return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr

@@ -46,7 +46,7 @@ _BEFORE_THE_COMMAND: Final = ("--bootstrap-server", "--command-config")
 
 
 class _TransactionsApp(App):
-    """An app whose common options may stand before the subcommand, as those of kafka-transactions must."""
+    """An app whose common options may precede the subcommand, as kafka-transactions requires."""
 
     def prepared(self, arguments: Sequence[str]) -> list[str]:
         words = list(arguments)

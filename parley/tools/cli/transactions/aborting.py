@@ -24,7 +24,7 @@ class Marker:
 
 
 async def marker_for(client: Client, topic: str, partition: int, start_offset: int) -> Marker:
-    """The marker that aborts the transaction starting at an offset. Raises ``CommandError`` if there is none."""
+    """Return the marker that aborts the transaction starting at an offset. Raises ``CommandError`` if there is none."""
     async for _, producers in describe_producers(client, [(topic, partition)]):
         for one in producers:
             if one.start_offset == start_offset:
@@ -37,7 +37,7 @@ async def marker_for(client: Client, topic: str, partition: int, start_offset: i
 
 
 async def abort(client: Client, marker: Marker) -> None:
-    """Write an abort marker to the partition, behind the coordinator's back. Raises ``CommandError``."""
+    """Write an abort marker to the partition without involving the coordinator. Raises ``CommandError``."""
     topics = [WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=marker.topic, partition_indexes=[marker.partition])]
     request = WriteTxnMarkersRequest(
         markers=[
@@ -63,8 +63,8 @@ async def abort(client: Client, marker: Marker) -> None:
 async def force_terminate(client: Client, transactional_id: str) -> None:
     """Abort the open transaction of a transactional id, and fence its producers. Raises ``CommandError``.
 
-    The coordinator handles it as a new producer with this id. Waits until the abort has ended. An id that the cluster
-    does not know is an error: the new producer would create it.
+    The coordinator handles the request like a new producer with this id. Returns when the abort is complete. An id that
+    is unknown to the cluster is an error, because the request would create it.
     """
     if await describe_transaction(client, transactional_id) is None:
         raise unknown_id(transactional_id)

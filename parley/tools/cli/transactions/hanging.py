@@ -1,8 +1,8 @@
 """Find transactions that are open in a partition although their coordinator will never end them.
 
-A transaction hangs if no transactional id has its producer id, or if the coordinator does not count the partition among
-those of the open transaction. A transaction that has run for less than the longest allowed timeout is no suspect: its
-coordinator may end it yet.
+A transaction hangs if no transactional id has its producer id, or if the coordinator does not list the partition in the
+open transaction. A transaction that has run for less than the longest allowed timeout is not suspected, because its
+coordinator may still end it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where to search: in one topic, one partition of it, or everything that a broker has."""
+    """Where to search: one topic, one partition of it, or all partitions on a broker."""
 
     topic: str = ""
     partition: int | None = None
     broker: int | None = None
 
     def check(self) -> None:
-        """Raise ``CommandError`` if the scope is empty or contradicts itself."""
+        """Raise ``CommandError`` if the scope is empty or contradictory."""
         if not self.topic and self.broker is None:
             raise CommandError("find-hanging needs --topic or --broker-id, to limit the search.")
         if self.partition is not None and not self.topic:
@@ -50,7 +50,7 @@ class Scope:
 
 
 async def find_hanging(client: Client, scope: Scope, *, longer_than_ms: int, now_ms: int) -> list[OpenTransaction]:
-    """Find the hanging transactions in the scope, by topic and partition. Raises ``CommandError``."""
+    """Return the hanging transactions in the scope, by topic and partition. Raises ``CommandError``."""
     await check_exists(client, broker=scope.broker, topic=scope.topic, partition=scope.partition)
     partitions = await _partitions(client, scope)
     return await hanging_in(client, partitions, node=scope.broker, longer_than_ms=longer_than_ms, now_ms=now_ms)
@@ -59,7 +59,7 @@ async def find_hanging(client: Client, scope: Scope, *, longer_than_ms: int, now
 async def hanging_in(
     client: Client, partitions: Sequence[TopicPartition], *, node: int | None = None, longer_than_ms: int, now_ms: int
 ) -> list[OpenTransaction]:
-    """Find the hanging transactions in these partitions, as their leaders or broker ``node`` know them.
+    """Return the hanging transactions in these partitions, as reported by their leaders or by broker ``node``.
 
     Raises ``CommandError``.
     """
@@ -78,19 +78,20 @@ async def hanging_in(
 
 
 def hanging(suspects: Sequence[OpenTransaction], known: Mapping[int, Transaction | None]) -> list[OpenTransaction]:
-    """Choose the open transactions whose partition the coordinator will not end.
+    """Select the open transactions that the coordinator will not end in their partition.
 
-    ``known`` has the transactional id of each producer id, None if it was removed meanwhile. A coordinator describes
-    the partitions of an open transaction, and those without a marker of one that is about to end.
+    ``known`` maps each producer id to its transactional id, or to None if that has been removed. A coordinator lists
+    all partitions of an open transaction. For a transaction that is about to end, it lists the partitions without a
+    marker.
     """
     ended_by = {number: set(one.partitions) if one else set() for number, one in known.items()}
     return [one for one in suspects if (one.topic, one.partition) not in ended_by.get(one.producer.producer_id, ())]
 
 
 async def live(client: Client, where: TopicPartition, producer_id: int) -> Transaction | None:
-    """Return the producer's transaction whose coordinator will end it in this partition.
+    """Return the producer's transaction that its coordinator will end in this partition.
 
-    None if it hangs, and if the client may not ask the coordinators.
+    Returns None if the transaction hangs, or if the client may not query the coordinators.
     """
     try:
         listed = await list_transactions(client, producer_ids=[producer_id])

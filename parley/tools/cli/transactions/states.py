@@ -1,4 +1,4 @@
-"""Ask a cluster about its transactions: the coordinators' transactional ids, and the producers in partitions."""
+"""Query a cluster's transactions: the coordinators' transactional ids, and the producers in partitions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from parley.tools.cli.cluster_client import (
 from parley.tools.cli.invocation import CommandError
 
 _BY_TRANSACTIONAL_ID: Final = 1
-"""The type of a FindCoordinator key that is a transactional id."""
+"""The key type of a FindCoordinator request for a transactional id."""
 _PARTITIONS_MAX: Final = 500
-"""Partitions in one DescribeProducers request, as in Kafka's tool: a broker of many partitions is not kept busy."""
+"""The maximum number of partitions in one DescribeProducers request, as in Kafka's tool, so that a request does not
+block a broker with many partitions."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ListedTransaction:
-    """A transactional id as its coordinator lists it."""
+    """A transactional id as listed by its coordinator."""
 
     transactional_id: str
     coordinator: int
@@ -48,28 +49,29 @@ class Transaction:
     state: str
     timeout_ms: int
     started_at_ms: int
-    """In milliseconds since 1970; -1 if no transaction is open."""
+    """The start time in milliseconds since 1970, or -1 if no transaction is open."""
     partitions: Sequence[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """A producer that a replica of a partition knows."""
+    """A producer known to a replica of a partition."""
 
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
-    """That of the last transaction marker; -1 if there was none."""
+    """The coordinator epoch of the last transaction marker, or -1 if there was none."""
     last_sequence: int
     last_timestamp_ms: int
     start_offset: int
-    """The first offset of the open transaction; -1 if none is open."""
+    """The first offset of the open transaction, or -1 if none is open."""
 
 
 async def check_exists(
     client: Client, *, broker: int | None = None, topic: str = "", partition: int | None = None
 ) -> None:
-    """Raise ``CommandError`` if the cluster lacks what an operator named, instead of waiting until it appears."""
+    """Raise ``CommandError`` if the cluster lacks a topic, partition or broker that the operator named, instead of
+    waiting for it to appear."""
     found = await client.metadata([topic] if topic else [])
     brokers = sorted(one.node_id for one in found.brokers)
     if broker is not None and broker not in brokers:
@@ -86,7 +88,7 @@ async def check_exists(
 async def list_transactions(
     client: Client, *, longer_than_ms: int = -1, pattern: str = "", producer_ids: Iterable[int] = ()
 ) -> list[ListedTransaction]:
-    """List the transactional ids of all coordinators that pass the filters, sorted. Raises ``CommandError``."""
+    """Return the transactional ids of all coordinators that match the filters, sorted. Raises ``CommandError``."""
     found: list[ListedTransaction] = []
     for broker in (await client.metadata([])).brokers:
         node = broker.node_id
@@ -107,7 +109,7 @@ async def list_transactions(
 async def _list_request(
     client: Client, node: int, longer_than_ms: int, pattern: str, producer_ids: Iterable[int]
 ) -> ListTransactionsRequest:
-    """The request with its filters. Raises ``CommandError`` if the broker is too old for one of them."""
+    """Return the request with its filters. Raises ``CommandError`` if the broker is too old for one of them."""
     version = await client.version_for(ListTransactionsRequest, node=node)
     for option, is_given, since in (
         ("--duration-filter", longer_than_ms >= 0, 1),
@@ -124,7 +126,7 @@ async def _list_request(
 
 
 async def describe_transaction(client: Client, transactional_id: str) -> Transaction | None:
-    """Describe a transactional id; None if its coordinator does not know it. Raises ``CommandError``."""
+    """Describe a transactional id. Returns None if the id is unknown to its coordinator. Raises ``CommandError``."""
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     node, answer = await of_coordinator(
         client, transactional_id, request, lambda answer: int(answer.transaction_states[0].error_code)
@@ -147,7 +149,7 @@ async def describe_transaction(client: Client, transactional_id: str) -> Transac
 
 
 def unknown_id(transactional_id: str) -> CommandError:
-    """Return the error of a transactional id that its coordinator does not know."""
+    """Return the error for a transactional id that is unknown to its coordinator."""
     return CommandError(
         f"The cluster does not know the transactional id `{transactional_id}`. `parley transactions list` "
         "shows the known ones."
@@ -157,7 +159,7 @@ def unknown_id(transactional_id: str) -> CommandError:
 async def of_coordinator(
     client: Client, transactional_id: str, request: Request, code_of: Callable[[Any], int]
 ) -> tuple[int, Any]:
-    """Send a request to the coordinator of a transactional id; retries while the error is retriable.
+    """Send a request to the coordinator of a transactional id. Retries while the error is retriable.
 
     Returns the coordinator and its response.
     """
@@ -172,7 +174,7 @@ async def of_coordinator(
 async def describe_producers(
     client: Client, partitions: Sequence[TopicPartition], *, node: int | None = None
 ) -> AsyncIterator[tuple[TopicPartition, list[ActiveProducer]]]:
-    """Yield the producers of each partition that its leader knows, or the replica at broker ``node``.
+    """Yield each partition's producers that are known to its leader, or to the replica on broker ``node``.
 
     Raises ``CommandError``.
     """
