@@ -14,8 +14,11 @@ for pausing and cutting off clients.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import select
 import socket
+import sys
+import termios
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import IntEnum
@@ -166,6 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         "_receiving_s",
         "_reserved",
         "_seen_sent",
+        "_seen_taken",
         "_sender",
         "_starved",
         "_state",
@@ -178,6 +182,7 @@ class Connection(asyncio.BufferedProtocol):
         "_written",
         "is_peer",
         "last_active",
+        "stalled_s",
     )
 
     def __init__(self, owner: ConnectionOwner, client: ConnectedClient) -> None:
@@ -204,10 +209,13 @@ class Connection(asyncio.BufferedProtocol):
         self._held_up_s = 0.0  # how long it could not begin because of the client
         self._starved = False  # a large frame must wait for memory
         self._seen_sent = 0
+        self._seen_taken = -1  # at the last check of untaken responses
         self._is_identified = False
         self.is_peer = False
         """True if the first request came from another broker."""
         self.last_active = 0.0
+        self.stalled_s = 0.0
+        """For how long the client has taken nothing of the responses that wait for it."""
 
     def _step(self, event: ConnectionEvent) -> None:
         try:
@@ -560,7 +568,29 @@ class Connection(asyncio.BufferedProtocol):
             if self._sender.blocked:
                 now = self._owner.monotonic()
                 self._untaken += [(context, now) for context in self._written]
+                self._owner.load.untaken.watch(self)
             self._written.clear()
+
+    def count_untaken(self, seconds: float) -> int:
+        if self.is_closed or not self._sender.blocked:
+            return 0
+        taken = self._taken_bytes()
+        self.stalled_s = self.stalled_s + seconds if taken == self._seen_taken else 0.0
+        self._seen_taken = taken
+        return self._sender.memory_bytes
+
+    def _taken_bytes(self) -> int:
+        return self._sender.sent_bytes - self._transport.get_write_buffer_size() - self._in_kernel_bytes()
+
+    def _in_kernel_bytes(self) -> int:
+        """The bytes that wait in the kernel for the client. Megabytes may: ``sent_bytes`` grows in large steps."""
+        plain = self._transport.get_extra_info("socket")
+        if plain is None or plain.fileno() < 0:
+            return 0
+        try:
+            return int.from_bytes(fcntl.ioctl(plain.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+        except OSError:  # a system that does not tell this of a socket
+            return 0
 
     def _count_taken(self) -> None:
         """Count how long responses have waited for the client, which has taken all of them by now."""

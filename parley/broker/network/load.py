@@ -1,4 +1,5 @@
-"""The load that all listeners of a broker share: requests in progress, memory for large requests, time on the loop."""
+"""The load that all listeners of a broker share: requests in progress, memory for large requests and for responses that
+clients do not take, time on the loop."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
+
+from parley.broker.network.untaken import UntakenResponses
 
 SHARE_S: Final = 0.05
 """How long requests are handled, over all connections, before the event loop does other work: a broker must renew its
@@ -92,6 +95,7 @@ class Load:
         self._is_short = False  # a request waits for memory
         self._watch: asyncio.TimerHandle | None = None
         self.turns = Turns()
+        self.untaken = UntakenResponses()
         self.lacks_memory = False
         self.requests_in_progress = 0
         self.request_bytes_held = 0

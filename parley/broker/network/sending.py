@@ -13,7 +13,7 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from parley.protocol.schema import Buffer
@@ -85,6 +85,10 @@ class SliceLost(OSError):
     """A file ended before its slice: the response cannot be completed, and the connection must be cut."""
 
 
+def _memory_bytes(parts: Iterable[Part]) -> int:
+    return sum(len(part) for part in parts if not isinstance(part, FileSlice))
+
+
 class Sender(Protocol):
     """Sends parts in order."""
 
@@ -101,6 +105,11 @@ class Sender(Protocol):
     @property
     def held_bytes(self) -> int:
         """The bytes still to be sent, including those in files."""
+        ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of the parts still to be sent, without those in files."""
         ...
 
     def send(self, parts: Sequence[Part]) -> None:
@@ -169,6 +178,10 @@ class SocketSender:
     @property
     def held_bytes(self) -> int:
         return sum(map(len, self._held)) - self._offset
+
+    @property
+    def memory_bytes(self) -> int:
+        return _memory_bytes(self._held)
 
     def send(self, parts: Sequence[Part]) -> None:
         if self.blocked:
@@ -314,6 +327,10 @@ class TransportSender:
     @property
     def held_bytes(self) -> int:
         return sum(map(len, self._held)) - self._offset + self._transport.get_write_buffer_size()
+
+    @property
+    def memory_bytes(self) -> int:
+        return _memory_bytes(self._held) + self._transport.get_write_buffer_size()
 
     def send(self, parts: Sequence[Part]) -> None:
         self._held.extend(parts)

@@ -104,6 +104,8 @@ async def test_a_socket_gets_everything_in_order(file: int) -> None:
         sender.send(answer)
     assert sender.blocked
     assert sender.held_bytes + sender.sent_bytes == len(expected)
+    in_files = sum(len(part) for part in sender._held if isinstance(part, FileSlice))
+    assert 0 < sender.memory_bytes <= sender.held_bytes - in_files + sender._offset
     assert await read_slowly(theirs, len(expected)) == expected
     await eventually(lambda: not sender.blocked)
     assert end.drained == 1

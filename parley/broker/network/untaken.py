@@ -1,0 +1,67 @@
+"""Responses that clients do not take: what all of them together may hold of the broker's memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+UNTAKEN_BYTES_MAX: Final = 64 << 20
+"""Bytes of responses in memory that wait for clients to read, over all connections. Above, stalled ones are closed."""
+STALLED_S: Final = 10.0
+"""A client that has taken nothing for this time is stalled. The time is shorter the further the bytes are above their
+limit: 5 s at twice the limit."""
+CHECK_S: Final = 1.0
+"""The interval at which the bytes are counted while a client does not take its responses."""
+
+
+class Taker(Protocol):
+    """A connection whose client does not take its responses as fast as they come."""
+
+    def count_untaken(self, seconds: float) -> int:
+        """Return the bytes in memory that wait for the client; 0 if none do.
+
+        Adds ``seconds``, the time since the last call, to ``stalled_s`` if the client has taken nothing since.
+        """
+
+    @property
+    def stalled_s(self) -> float:
+        """For how long the client has taken nothing."""
+
+    def close(self, reason: str = "") -> None:
+        """Close now, and log the reason."""
+
+
+class UntakenResponses:
+    """Bounds the memory of responses that clients do not take.
+
+    A connection whose client takes no more begins no request, so that it holds little; but there may be many. Above
+    ``UNTAKEN_BYTES_MAX``, stalled ones are closed until the rest is within the limit, those that hold most first. A
+    client that reads, however slowly, is not stalled. If the event loop stands still, that does not count.
+    """
+
+    def __init__(self) -> None:
+        self._takers: set[Taker] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, taker: Taker) -> None:
+        """Watch a connection until its client has taken its responses. Idempotent."""
+        self._takers.add(taker)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        sizes = {taker: taker.count_untaken(CHECK_S) for taker in self._takers}
+        self._takers = {taker for taker, size in sizes.items() if size}
+        held = sum(sizes.values())
+        if held > UNTAKEN_BYTES_MAX:
+            patience_s = STALLED_S * UNTAKEN_BYTES_MAX / held
+            for taker in sorted(self._takers, key=sizes.__getitem__, reverse=True):
+                if held > UNTAKEN_BYTES_MAX and taker.stalled_s >= patience_s:
+                    held -= sizes[taker]
+                    taker.close("the client did not take its responses, whose memory others need")
+        if self._takers:
+            self._schedule()
