@@ -1,7 +1,7 @@
 """Tells a crash of the process from a crash of the machine, by the id that Linux gives to each boot.
 
-If the machine has not restarted, its page cache has lost nothing that the last broker wrote. What recovery then finds
-damaged or missing is damage, and not a write that never reached the disk.
+If the machine has not restarted, its page cache has lost nothing that the last broker wrote. Anything that recovery
+then finds damaged or missing is real damage, not a write that never reached the disk.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from pathlib import Path
 from parley.storage.checkpoints import write_atomically
 
 BOOT_FILE = ".boot-id"
-"""In a log directory: the boot in which a broker has recovered it last."""
+"""A file in each log directory: the id of the boot during which a broker last recovered the directory."""
 _CURRENT = Path("/proc/sys/kernel/random/boot_id")
 
 _log = logging.getLogger(__name__)
 
 
 def is_same_boot(directory: Path) -> bool:
-    """True if ``note_boot`` was called for a log directory since the machine has started.
+    """Return True if the machine has not restarted since ``note_boot`` was called for the log directory.
 
-    Always False on a system that does not name its boots. Raises ``OSError``.
+    Always returns False on a system without boot ids. Raises ``OSError``.
     """
     current, path = _current(), directory / BOOT_FILE
     try:
@@ -34,7 +34,7 @@ def is_same_boot(directory: Path) -> bool:
 
 
 def note_boot(directory: Path) -> None:
-    """Write the id of this boot into a log directory, because every log in it is recovered. Raises ``OSError``."""
+    """Write the id of this boot into a log directory, after every log in it was recovered. Raises ``OSError``."""
     current, path = _current(), directory / BOOT_FILE
     if current and not path.is_dir():
         write_atomically(path, current, sync=False)  # a crash that loses it is one of the machine

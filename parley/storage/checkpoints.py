@@ -2,10 +2,10 @@
 
 Rules:
 
-1. A checkpoint is replaced as a whole: written beside the old file, synced, renamed over it, and the directory synced.
-   A crash leaves the old file or the new one, never a mixture.
-2. A malformed file is treated as missing, with a warning. What it would have said is found again by reading the log
-   (recovery points, leader epochs) or is safe to lose.
+1. A checkpoint is replaced as a whole: a new file is written beside the old one, synced and renamed over it, and the
+   directory is synced. A crash leaves the old file or the new one, never a mixture.
+2. A malformed file is treated as missing, with a warning. Its contents can be recovered from the log (recovery points,
+   leader epochs) or are safe to lose.
 3. A disk error does not make a file malformed: ``OSError`` is passed on, so that the directory goes offline.
 """
 
@@ -30,7 +30,7 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 """The log start offset of each log."""
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
-"""The offset up to which each log was compacted last."""
+"""The offset up to which each log was last compacted."""
 
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
@@ -42,14 +42,14 @@ _log = logging.getLogger(__name__)
 
 
 class MalformedCheckpoint(ValueError):
-    """A checkpoint file that breaks the format."""
+    """The contents of a checkpoint file are malformed."""
 
 
 def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Replace the file at ``path`` with ``data``; a crash leaves either the old content or the new.
 
-    Blocks for two syncs. With ``sync=False`` it does not sync, and the file survives the death of the process but
-    perhaps not of the machine. Raises ``OSError``, and then the old file is intact.
+    Blocks for two syncs. With ``sync=False``, nothing is synced: the file survives a crash of the process, but perhaps
+    not a crash of the machine. If this raises ``OSError``, the old file is intact.
     """
     temporary = path.with_name(path.name + ".tmp")
     with with_room(open, temporary, "wb") as file:
@@ -63,12 +63,12 @@ def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make names that were created, renamed or removed in the directory ``path`` durable. Raises ``OSError``."""
+    """Make created, renamed and removed names in the directory ``path`` durable. Raises ``OSError``."""
     _sync(path, os.O_DIRECTORY)
 
 
 def sync_file(path: Path) -> None:
-    """Bring a file that was written earlier to disk. Blocks. Raises ``OSError``."""
+    """Sync a file that was written earlier. Blocks. Raises ``OSError``."""
     _sync(path, 0)
 
 
@@ -88,15 +88,15 @@ def whole_number(text: str, maximum: int) -> int:
 
 
 def encode(lines: Iterable[str]) -> bytes:
-    """The bytes of a checkpoint file with one entry per line."""
+    """Return the contents of a checkpoint file with one entry per line."""
     entries = list(lines)
     return "".join(f"{line}\n" for line in (str(_VERSION), str(len(entries)), *entries)).encode()
 
 
 def decode(data: bytes, entry: Callable[[list[str]], Entry]) -> list[Entry]:
-    """The entries of a checkpoint file; ``entry`` makes each from the words of its line.
+    """Return the entries of a checkpoint file; ``entry`` parses the words of one line.
 
-    An empty file has no entries, because Kafka creates its checkpoints that way. Raises ``MalformedCheckpoint``.
+    An empty file has no entries, because Kafka creates its checkpoints empty. Raises ``MalformedCheckpoint``.
     """
     try:
         lines = data.decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
@@ -115,7 +115,7 @@ def decode(data: bytes, entry: Callable[[list[str]], Entry]) -> list[Entry]:
 
 
 def read(path: Path, entry: Callable[[list[str]], Entry]) -> list[Entry]:
-    """The entries of the checkpoint file at ``path``; none if it is missing or malformed (rule 2).
+    """Return the entries of the checkpoint file at ``path``; none if it is missing or malformed (rule 2).
 
     Raises ``OSError`` if the disk fails.
     """
@@ -137,7 +137,7 @@ class OffsetCheckpoint:
         self.path = path
 
     def read(self) -> dict[TopicPartition, int]:
-        """The offsets in the file; empty if it is missing or malformed. Raises ``OSError`` if the disk fails."""
+        """Return the offsets in the file; empty if it is missing or malformed. Raises ``OSError`` if the disk fails."""
         return dict(read(self.path, _partition_offset))
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:

@@ -27,22 +27,22 @@ _log = logging.getLogger(__name__)
 
 
 CLOSERS = 16
-"""The most threads that close the logs of one directory. Nearly all their time they wait for syncs, and the disk and
-the journal of its file system serve those that wait together at once."""
+"""The maximum number of threads that close the logs of one directory. They spend nearly all their time waiting for
+syncs, and the disk and the journal of the file system serve concurrent syncs together."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
     """A marker: the directory was shut down cleanly by a broker registered under ``broker_epoch``.
 
-    That is ``NO_EPOCH`` if the marker does not have it.
+    ``broker_epoch`` is ``NO_EPOCH`` if the marker does not contain an epoch.
     """
 
     broker_epoch: int
 
 
 def take_marker(directory: Path) -> CleanShutdown | None:
-    """Remove the marker of a clean shutdown and return it; None if there is none. Raises ``OSError``."""
+    """Remove and return the marker of a clean shutdown; return None if there is none. Raises ``OSError``."""
     path = directory / CLEAN_SHUTDOWN_FILE
     try:
         data = path.read_bytes()
@@ -54,7 +54,7 @@ def take_marker(directory: Path) -> CleanShutdown | None:
 
 
 def _broker_epoch(data: bytes) -> int:
-    """The broker epoch in a marker; older brokers wrote none."""
+    """Return the broker epoch in a marker. Older brokers wrote none."""
     try:
         epoch = json.loads(data)["brokerEpoch"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -63,16 +63,16 @@ def _broker_epoch(data: bytes) -> int:
 
 
 def write_marker(directory: Path, broker_epoch: int) -> None:
-    """Mark the directory as shut down cleanly: every log in it is closed and on disk. Raises ``OSError``.
+    """Mark the directory as cleanly shut down: every log in it is closed and on disk. Raises ``OSError``.
 
-    ``broker_epoch`` is that of the broker's registration, ``NO_EPOCH`` if it never had one.
+    ``broker_epoch`` is the epoch of the broker's registration, or ``NO_EPOCH`` if the broker never registered.
     """
     text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     write_atomically(directory / CLEAN_SHUTDOWN_FILE, text.encode())
 
 
 def common_epoch(markers: Sequence[CleanShutdown | None]) -> int:
-    """The broker epoch of a clean shutdown of all directories: that in all markers, or ``NO_EPOCH``."""
+    """Return the broker epoch that the markers of all directories share, or ``NO_EPOCH``."""
     epochs = {NO_EPOCH if marker is None else marker.broker_epoch for marker in markers}
     return epochs.pop() if len(epochs) == 1 else NO_EPOCH
 
@@ -100,6 +100,6 @@ class DirectoryCloser:
 
 
 def release_all(logs: Sequence[Log]) -> None:
-    """Give back the files of the logs without flushing them."""
+    """Close the files of the logs without flushing them."""
     for log in logs:
         log.release()

@@ -1,12 +1,12 @@
-"""``.cut`` files: the records that a truncation removed although they were committed, kept beside the log.
+"""``.cut`` files: committed records that a truncation removed, kept beside the log.
 
 Rules:
 
-1. A cut file is called ``<first offset>-<number>.cut``. The first offset has 20 digits; a later file of a log has a
-   higher number. Its contents are the removed batches as they were, so it can be read like a segment.
-2. It is complete and on disk before the log is truncated.
-3. The files of one log together have a limit. The oldest files are removed first. If the records of one truncation do
-   not fit, the first ones are kept. Damaged batches are left out.
+1. A cut file is named ``<first offset>-<number>.cut``. The first offset has 20 digits; a later file of a log has a
+   higher number. It contains the removed batches unchanged, so it can be read like a segment.
+2. The file is complete and on disk before the log is truncated.
+3. The total size of a log's cut files is limited. The oldest files are removed first. If the records of one truncation
+   do not fit, the first ones are kept. Damaged batches are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAME = re.compile(r"(\d{20})-([1-9]\d*)\.cut", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class CutFile:
-    """One file. ``number`` rises with every truncation of the log."""
+    """One cut file. ``number`` rises with every truncation of the log."""
 
     path: Path
     first_offset: int
@@ -43,15 +43,16 @@ class CutFile:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the file. Raises ``OSError``."""
+        """Return the size of the file. Raises ``OSError``."""
         return self.path.stat().st_size
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRecords:
-    """What ``keep_records`` has kept: the file, None if nothing was kept, and the end of the records in it.
+    """The result of ``keep_records``: the file (None if nothing was kept), and the offset after its last record.
 
-    ``is_complete`` is False if records were not kept: those from ``end_offset`` on did not fit, or some are damaged.
+    ``is_complete`` is False if some records were not kept: those from ``end_offset`` on did not fit, or some are
+    damaged.
     """
 
     path: Path | None
@@ -60,14 +61,15 @@ class KeptRecords:
 
 
 def cut_files(partition_directory: Path) -> list[CutFile]:
-    """The cut files of a log, oldest first. Raises ``OSError``."""
+    """Return the cut files of a log, oldest first. Raises ``OSError``."""
     matches = [_NAME.fullmatch(name) for name in os.listdir(partition_directory)]
     found = [CutFile(partition_directory / match[0], int(match[1]), int(match[2])) for match in matches if match]
     return sorted(found, key=lambda file: file.number)
 
 
 def keep_records(log: Log, offset: int, limit_bytes: int) -> KeptRecords:
-    """Write the records from ``offset`` to the end of the log to a cut file, within ``limit_bytes`` for all of the log.
+    """Write the records from ``offset`` to the end of the log to a cut file. The log's cut files together take at most
+    ``limit_bytes``.
 
     Blocks. Raises ``OSError``, and ``KafkaError`` KAFKA_STORAGE_ERROR.
     """
@@ -99,7 +101,7 @@ def keep_records(log: Log, offset: int, limit_bytes: int) -> KeptRecords:
 
 
 def copy_on_disk(source: Path, target: Path) -> None:
-    """Copy a file to another directory, and its data to disk; the caller syncs the directory. Raises ``OSError``."""
+    """Copy a file to another directory and sync its data; the caller syncs the directory. Raises ``OSError``."""
     with open(source, "rb") as old, open(target, "wb") as new:
         shutil.copyfileobj(old, new)
         new.flush()
@@ -107,9 +109,9 @@ def copy_on_disk(source: Path, target: Path) -> None:
 
 
 def _batches(log: Log, offset: int, damaged: list[DamagedRange]) -> Iterator[tuple[memoryview, int]]:
-    """Each readable batch from the one with ``offset`` on, and the offset after it.
+    """Yield each readable batch, starting with the one that contains ``offset``, and the offset after it.
 
-    Adds the ranges that cannot be read to ``damaged``, and continues behind them.
+    Adds unreadable ranges to ``damaged``, and continues after them.
     """
     while offset < log.log_end_offset:
         begin = offset
@@ -128,7 +130,8 @@ def _batches(log: Log, offset: int, damaged: list[DamagedRange]) -> Iterator[tup
 
 
 def _damage_at(log: Log, offset: int, error: CorruptRecord) -> DamagedRange:
-    """The damaged range with ``offset``. If verifying the segment does not find one, it reaches to the log end."""
+    """Return the damaged range that contains ``offset``. If verifying the segment does not find one, the range extends
+    to the log end."""
     if not any(offset in each for each in log.damage):
         segment = [each for each in log.segments if each.base_offset <= offset][-1]
         log.verify_segment(segment, 0, segment.size)
@@ -137,7 +140,7 @@ def _damage_at(log: Log, offset: int, error: CorruptRecord) -> DamagedRange:
 
 
 def _make_room(files: list[CutFile], limit_bytes: int) -> None:
-    """Remove the oldest files until the rest has at most ``limit_bytes``."""
+    """Remove the oldest files until the rest take at most ``limit_bytes``."""
     sizes = [file.size_bytes for file in files]
     total = sum(sizes)
     for file, size in zip(files, sizes, strict=True):

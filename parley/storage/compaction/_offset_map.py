@@ -1,12 +1,12 @@
-"""The table of keys of a compaction, and its loops over the records of a batch. Compiled by mypyc, as ``_walk`` is.
+"""A compaction's table of keys, and its loops over the records of a batch. Compiled by mypyc, like ``_walk``.
 
-The table has the last offset of each key. It keeps 124 bits of hash instead of a key, in 24 bytes a slot: two keys with
-the same bits would cost a record, which is less likely than any fault of the machine. Half of them are Python's own
-hash of ``bytes``, which has a secret key for each process, so no client can choose keys that collide; the others are
-FNV-1a, which costs a tenth.
+The table maps each key to its last offset. Instead of the key it stores 124 bits of hash, in 24 bytes per slot: two
+keys with the same bits would cost a record, which is less likely than any fault of the machine. Half of the bits are
+Python's own hash of ``bytes``, which is keyed with a secret for each process, so no client can choose keys that
+collide. The other half is FNV-1a, which costs a tenth.
 
-The loops read records as ``parley.protocol.records._walk`` describes them. Records that are kept are copied as they
-are: the base offset and the base timestamp of their batch stay. Invalid bytes raise ValueError, and nothing else.
+The loops read records as ``parley.protocol.records._walk`` describes them. Kept records are copied unchanged: the base
+offset and the base timestamp of their batch stay. Invalid bytes raise ValueError, and nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MASK: Final = 0x0FFF_FFFF_FFFF_FFFF
 
 
 class OffsetMap:
-    """The last offset of each key; takes keys until ``count`` is ``limit``. ``limit`` is below ``slots``."""
+    """The last offset of each key; accepts keys until ``count`` reaches ``limit``, which is below ``slots``."""
 
     def __init__(self, slots: i64, limit: i64) -> None:
         if not 0 < limit < slots:
@@ -46,11 +46,11 @@ class OffsetMap:
         self._second: i64 = 0
 
     def get(self, key: bytes) -> i64:
-        """The offset of a key; NO_OFFSET if it is not in the table."""
+        """Return the offset of a key, or NO_OFFSET if the key is not in the table."""
         return self._table[self._slot(key) + 2]
 
     def put(self, key: bytes, offset: i64) -> bool:
-        """Note the offset of a key, which is higher than that noted before. Returns False if the table is full."""
+        """Record the offset of a key, which must exceed its previous offset. Returns False if the table is full."""
         table = self._table
         at: i64 = self._slot(key)
         if table[at + 2] < 0:
@@ -63,7 +63,8 @@ class OffsetMap:
         return True
 
     def _slot(self, key: bytes) -> i64:
-        """Where the key is in the table, or the free slot that it would get; keeps its hashes."""
+        """Return the slot that contains the key, or the free slot where it would go; stores the key's hashes on the
+        table."""
         first: i64 = hash(key)
         second: i64 = _fnv(key)
         self._first = first
@@ -90,9 +91,9 @@ def _fnv(key: bytes) -> i64:
 
 
 def note_keys(records: bytes, count: i64, base_offset: i64, start: i64, keys: OffsetMap) -> bool:
-    """Note the keys of a batch's records from offset ``start`` on. Returns False if the table became full.
+    """Record the keys of a batch's records from offset ``start`` on. Returns False if the table became full.
 
-    Then some records of the batch are noted and others are not.
+    In that case only some of the batch's records have been recorded.
     """
     end: i64 = len(records)
     pos: i64 = 0
@@ -123,20 +124,20 @@ class Selection:
 
     def __init__(self) -> None:
         self.records: bytes | None = None
-        """Their bytes; None if all records are kept."""
+        """The bytes of the kept records; None if all records are kept."""
         self.count: i64 = 0
         self.max_delta: i64 = -0x7FFF_FFFF_FFFF_FFFF
-        """The largest timestamp of those that are kept, counted from the base timestamp."""
+        """The largest timestamp of the kept records, relative to the base timestamp."""
         self.tombstones: i64 = 0
-        """How many of those that are kept are tombstones."""
+        """The number of kept tombstones."""
         self.without_key: i64 = 0
-        """How many were removed because they have no key."""
+        """The number of records removed because they have no key."""
 
 
 def select(
     records: bytes, count: i64, base_offset: i64, end_offset: i64, drops_tombstones: bool, keys: OffsetMap
 ) -> Selection:
-    """Select the records of a batch that no later one supersedes. Those from ``end_offset`` on are all kept."""
+    """Select the records of a batch that no later record supersedes. Records from ``end_offset`` on are all kept."""
     found = Selection()
     end: i64 = len(records)
     pos: i64 = 0
@@ -194,7 +195,7 @@ def select(
 
 
 def shift_timestamps(records: bytes, count: i64, by: i64) -> bytes:
-    """The records with ``by`` added to their timestamp deltas, for a base timestamp that is lower by as much."""
+    """Return the records with ``by`` added to their timestamp deltas, for a base timestamp that is lower by ``by``."""
     end: i64 = len(records)
     pos: i64 = 0
     size: i64 = 0

@@ -1,15 +1,16 @@
-"""Which batches a compaction keeps, apart from the keys of their records: transactions, markers, producers.
+"""Which batches a compaction keeps for reasons other than their keys: transactions, markers, producers.
 
 Rules:
 
-1. The records of an aborted transaction are removed. A marker may be removed when no batch of its transaction is left,
-   and ``delete.retention.ms`` after a compaction first found it so (KIP-534), because a consumer may have read the
-   records before.
-2. The last batch of a producer stays, if need be without its records: a log that is read back has its last sequence. So
-   do the others that count as retries when they are sent again. A batch of a transaction that has ended does not. A
-   producer whose latest epoch has only a marker keeps the marker, which fences older epochs.
-3. The last batch of each new segment stays, if need be without its records. Otherwise a replica that copies the log
-   from the beginning might not reach its end, and a recovery could take what is missing for lost.
+1. The records of an aborted transaction are removed. A marker may be removed once no batch of its transaction is left,
+   and ``delete.retention.ms`` has passed since a compaction first found it so (KIP-534), because a consumer may have
+   read the records earlier.
+2. The last batch of a producer stays, if necessary without its records, so that recovering the log restores the
+   producer's last sequence. So do earlier batches that would count as retries if they were sent again, but not those of
+   a transaction that has ended. If a producer's latest epoch has only a marker, the marker stays: it fences older
+   epochs.
+3. The last batch of each new segment stays, if necessary without its records. Otherwise a replica that copies the log
+   from the beginning might not reach its end, and recovery could mistake the missing end for lost records.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from parley.storage.transaction_index import AbortedTransaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What is done with a batch."""
+    """What compaction does with a batch."""
 
     keeps_records: bool
-    """True if its records stay, those with keys as far as no later record supersedes them."""
+    """True if the batch's records stay. Records with keys stay only if no later record supersedes them."""
     keeps_empty: bool = False
-    """True if the batch stays when none of its records does."""
+    """True if the batch stays even if none of its records does."""
     expires: bool = False
-    """True for a marker of which nothing is left to be marked: it gets a delete horizon, unless it has one."""
+    """True for a marker that no remaining batch needs: it gets a delete horizon, unless it already has one."""
 
 
 class InconsistentTransactions(ValueError):
@@ -41,7 +42,7 @@ class InconsistentTransactions(ValueError):
 
 
 class TransactionsSeen:
-    """The transactions of the batches in the order of the log. ``aborted`` are those that the indexes name."""
+    """The transactions of the batches, in log order. ``aborted`` are those that the transaction indexes list."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._aborted = deque(sorted(aborted, key=lambda each: each.first_offset))
@@ -50,7 +51,7 @@ class TransactionsSeen:
         self._with_committed_batches: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """True if a data batch belongs to an aborted transaction. Call this for every data batch."""
+        """Return True if a data batch belongs to an aborted transaction. Call this for every data batch."""
         self._reach(header.last_offset)
         if not header.is_transactional:
             return False
@@ -63,10 +64,10 @@ class TransactionsSeen:
         return False
 
     def end(self, header: BatchHeader, marker: ControlMarker) -> tuple[bool, AbortedTransaction | None]:
-        """Note a marker. Returns True if a batch of its transaction is left, and the entry of an aborted one.
+        """Record a marker. Returns True if a batch of its transaction is left, and the index entry if it was aborted.
 
-        Raises ``InconsistentTransactions`` if batches were taken for committed ones that the marker aborts, or the
-        other way round.
+        Raises ``InconsistentTransactions`` if batches were treated as committed but the marker aborts them, or vice
+        versa.
         """
         self._reach(header.last_offset)
         producer_id = header.producer_id
@@ -91,7 +92,8 @@ class TransactionsSeen:
 def retention_of_data(
     header: BatchHeader, producer: LastBatches | None, *, is_aborted: bool, is_last: bool
 ) -> Retention:
-    """What is done with a data batch. ``producer`` has its producer's last batches, if the log knows the producer."""
+    """Decide what to do with a data batch. ``producer`` holds its producer's last batches, if the log knows the
+    producer."""
     needed = producer is not None and (
         header.last_offset == producer.last_offset
         or (not header.is_transactional and 0 <= producer.first_offset <= header.last_offset)
@@ -102,8 +104,8 @@ def retention_of_data(
 def retention_of_control(
     header: BatchHeader, producer: LastBatches | None, *, covers_batches: bool, is_last: bool, is_expired: bool
 ) -> Retention:
-    """What is done with a control batch. ``covers_batches`` is True if something is left that its record refers to,
-    ``is_expired`` if its delete horizon has passed."""
+    """Decide what to do with a control batch. ``covers_batches`` is True if something that its record refers to is
+    left; ``is_expired`` is True if its delete horizon has passed."""
     fences = producer is not None and producer.last_offset < 0 and header.producer_epoch == producer.epoch
     if covers_batches or fences:
         return Retention(keeps_records=True)

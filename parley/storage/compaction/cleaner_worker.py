@@ -1,12 +1,12 @@
-"""The workers that compact logs: a process of its own at low priority, or the calling thread.
+"""The workers that compact logs: a separate process at low priority, or the calling thread.
 
 Rules:
 
-1. The process starts with the first compaction. It can be killed at any moment: it only writes ``.cleaned`` files, and
-   the broker puts them in place. It ends at once when the broker ends, however that ends: a thread reads the messages
-   of the broker, and exits when the pipe is closed.
+1. The process starts with the first compaction. It can be killed at any moment: it writes only ``.cleaned`` files, and
+   the broker puts them in place. It ends as soon as the broker ends, however that happens: a thread reads the broker's
+   messages, and exits when the pipe is closed.
 2. It yields to the broker: its priority for CPU and disk is low, and the kernel kills it first if memory runs out.
-3. Messages are pickled. Only these two processes have the pipes, so what comes out of them is trusted.
+3. Messages are pickled. Only these two processes have the pipes, so the messages are trusted.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from typing import Any, BinaryIO, Final, Protocol
 from parley.storage.compaction.compactor import CompactedGroup, CompactionRequest, CompactionResult, compact
 
 NICE: Final = 10
-"""A tenth of the CPU time of a broker that needs the same core. Linux derives the priority for the disk from it."""
+"""Gives the process a tenth of the CPU time of a broker that competes for the same core. Linux derives the disk
+priority from it."""
 OOM_SCORE: Final = 500
-"""Raises the score by which Linux chooses what to kill if memory runs out (``/proc/*/oom_score_adj``, at most 1000)."""
+"""Raises the score by which Linux chooses a process to kill when memory runs out (``/proc/*/oom_score_adj``, at most
+1000)."""
 ENDING_S: Final = 1.0
-"""How long a process that has closed its pipes may take to end by itself."""
+"""How long a process whose pipes are closed may take to exit by itself."""
 PAUSE_MIN_S: Final = 0.01
-"""Shorter pauses are saved up: each costs a wake-up."""
+"""Shorter pauses are accumulated, because each pause costs a wake-up."""
 
 Adopt = Callable[[CompactedGroup], None]
 
@@ -44,22 +46,22 @@ class WorkerEnded(Exception):
 
 
 class WorkerNotStarted(Exception):
-    """The process of the worker cannot be started: this is not the fault of the log."""
+    """The worker's process cannot be started. This is not the fault of the log."""
 
 
 class Worker(Protocol):
     """Compacts one log at a time."""
 
     def compact(self, request: CompactionRequest, adopt: Adopt, bytes_per_second: float) -> CompactionResult:
-        """As ``compactor.compact``, reading and writing at most so many bytes per second. Blocks.
+        """Compact as ``compactor.compact`` does, reading and writing at most the given bytes per second. Blocks.
 
-        ``adopt`` is called in the calling thread. When this ends in any way, nothing writes files any more. Raises
-        ``WorkerEnded`` too, and then this worker cannot be used again; and ``WorkerNotStarted``.
+        ``adopt`` is called in the calling thread. No file is written after this returns or raises. Also raises
+        ``WorkerEnded``, after which this worker cannot be used again, and ``WorkerNotStarted``.
         """
         ...
 
     def stop(self) -> None:
-        """End the compaction in progress, which raises ``WorkerEnded``, and every later one. Any thread may call this.
+        """End the compaction in progress and every later one; they raise ``WorkerEnded``. Any thread may call this.
         Idempotent."""
         ...
 
@@ -69,7 +71,7 @@ class Worker(Protocol):
 
 
 class Pace:
-    """Holds reading and writing to a rate. ``wait`` is called with seconds to pause."""
+    """Limits reading and writing to a rate. ``wait`` is called with the seconds to pause."""
 
     def __init__(
         self, bytes_per_second: float, wait: Callable[[float], object], monotonic: Callable[[], float]
@@ -125,7 +127,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Adopted:
-    """To the process: the group that it has written is in place."""
+    """To the process: the group that it wrote is in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class _Failed:
 
 
 class ProcessWorker:
-    """Compacts in a process of its own."""
+    """Compacts in a separate process."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -215,7 +217,7 @@ def _received(process: subprocess.Popen[bytes]) -> Any:
 
 
 def _serve(messages: BinaryIO, results: BinaryIO) -> None:
-    """Do one job after the other until the broker ends."""
+    """Do one job after another until the broker ends."""
     received: SimpleQueue[Any] = SimpleQueue()
 
     def receive() -> None:
@@ -244,7 +246,8 @@ def _serve(messages: BinaryIO, results: BinaryIO) -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """An exception that can be pickled: this one, or its text. Some can be pickled, but not be made again."""
+    """Return the exception if it survives pickling, else one with its text. Some exceptions can be pickled but not
+    unpickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -260,7 +263,8 @@ def _yield_to_others() -> None:
 
 
 def main() -> None:
-    """Be the worker process: messages of the broker come on standard input, those to it go to standard output."""
+    """Run the worker process: read the broker's messages from standard input, and write the replies to
+    standard output."""
     for ignored in (signal.SIGINT, signal.SIGTERM):  # meant for the broker, which ends this process when it has ended
         signal.signal(ignored, signal.SIG_IGN)
     _yield_to_others()

@@ -2,9 +2,9 @@
 
 Rules:
 
-1. Every batch that is read is verified, and every segment against its digest: a damaged one ends the compaction.
+1. Every batch that is read is verified, and every segment is checked against its digest. Damage ends the compaction.
 2. Offsets, sequence numbers, producer, leader epoch and compression stay. Messages of magic 0 and 1 become v2 batches.
-3. A delete horizon takes the place of the base timestamp (KIP-534): timestamps of records then count from it.
+3. A delete horizon takes the place of the base timestamp (KIP-534): timestamps of records are then relative to it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ from parley.storage.segment_names import DIGEST_SUFFIX, LOG_SUFFIX, path_in
 
 LEGACY_RECORDS_MAX: Final = 1000
 LEGACY_BYTES_MAX: Final = 64 << 10
-"""Messages of magic 0 and 1 are joined to v2 batches of at most this many records, and about this many bytes."""
+"""Messages of magic 0 and 1 are joined into v2 batches of at most this many records, and about this many bytes."""
 
 _KEPT_WHEN_EMPTY: Final = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
 
 
 class Batch(NamedTuple):
-    """A v2 batch; ``end`` is the position behind it, or behind the messages that it was made from, in its segment."""
+    """A v2 batch. ``end`` is the position in its segment after the batch, or after the messages that it was
+    made from."""
 
     header: BatchHeader
     data: Buffer
@@ -60,8 +61,8 @@ def verified_batches(
 ) -> Iterator[Batch]:
     """Yield the batches of a sealed segment of ``size`` bytes, as v2. ``throttle`` is called with the size of each.
 
-    ``max_bytes`` bounds one batch's records, decompressed. The digest is checked at the end. Raises ``CorruptRecord``
-    for damage, ``KafkaError`` for other malformed batches, ``OSError``.
+    ``max_bytes`` limits the decompressed size of one batch's records. The digest is checked at the end. Raises
+    ``CorruptRecord`` for damage, ``KafkaError`` for other malformed batches, ``OSError``.
     """
     file = SegmentFile(path_in(directory, base_offset, LOG_SUFFIX))
     if os.fstat(file.fd).st_size < size:
@@ -88,7 +89,7 @@ def verified_batches(
 
 
 class _LegacyMessages:
-    """Joins messages of magic 0 and 1 to v2 batches."""
+    """Joins messages of magic 0 and 1 into v2 batches."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -97,7 +98,7 @@ class _LegacyMessages:
         self._end = 0
 
     def add(self, found: CheckedBatch) -> Iterator[Batch]:
-        """Take a message; yield the batches that are complete."""
+        """Add a message; yield the batches that are complete."""
         header, data, end = found.header, found.data, found.position + found.header.size_bytes
         assert data is not None
         own = list(records(data, max_bytes=self._max_bytes))
@@ -114,7 +115,7 @@ class _LegacyMessages:
         self._end = end
 
     def taken(self) -> Iterator[Batch]:
-        """Yield what is held as one batch."""
+        """Yield the pending messages as one batch."""
         if self._held:
             held, self._held, self._bytes = self._held, [], 0
             yield _converted(held, Compression.NONE, None, self._end)
@@ -128,7 +129,8 @@ def _converted(found: list[Record], compression: Compression, append_time: int |
 
 
 def with_records(batch: Batch, payload: bytes, count: int, max_timestamp: int) -> Batch:
-    """The batch with these records only; ``max_timestamp`` is their largest timestamp, if they have their own."""
+    """Return the batch with only these records. ``max_timestamp`` is their largest timestamp, if they have
+    their own."""
     header = batch.header
     if header.timestamp_type is TimestampType.APPEND:
         max_timestamp = header.max_timestamp
@@ -137,9 +139,11 @@ def with_records(batch: Batch, payload: bytes, count: int, max_timestamp: int) -
 
 
 def with_horizon(batch: Batch, horizon_ms: int, payload: bytes) -> Batch:
-    """The batch, whose decompressed records are ``payload``, with a delete horizon; unchanged if it has one.
+    """Return the batch, whose decompressed records are ``payload``, with a delete horizon; unchanged if it already has
+    one.
 
-    Also unchanged if its timestamps are too far from the horizon for the format: then its tombstones stay.
+    The batch also stays unchanged if its timestamps are too far from the horizon for the format. Then its tombstones
+    stay.
     """
     header = batch.header
     if header.delete_horizon_ms is not None:
@@ -156,7 +160,7 @@ def with_horizon(batch: Batch, horizon_ms: int, payload: bytes) -> Batch:
 
 
 def emptied(batch: Batch) -> Batch:
-    """The batch without its records. Offsets, producer and sequence numbers stay."""
+    """Return the batch without its records. Offsets, producer and sequence numbers stay."""
     header = batch.header
     if not header.record_count:
         return batch

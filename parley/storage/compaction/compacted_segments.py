@@ -1,7 +1,7 @@
-"""Writes the ``.cleaned`` segments that take the place of a group of adjacent segments.
+"""Writes the ``.cleaned`` segments that replace a group of adjacent segments.
 
-Usually one takes the place of many, which is how small segments are joined. A second one begins only if the first
-cannot grow: if messages of an old format, or other compression, take more room than before.
+Usually one new segment replaces many, which is how small segments are joined. A second one begins only if the first
+cannot grow because converted or recompressed batches take more room than before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WRITE_BYTES: Final = 1 << 20
 
 
 class CompactedSegments:
-    """The new segments from ``base_offset`` to ``end_offset``. A context manager: removes what was not finished.
+    """The new segments from ``base_offset`` to ``end_offset``. As a context manager, removes whatever was not finished.
 
     Every method raises ``OSError``.
     """
@@ -61,7 +61,7 @@ class CompactedSegments:
                     segment.delete()
 
     def add(self, header: BatchHeader, data: Buffer) -> None:
-        """Add a batch behind the previous ones."""
+        """Append a batch."""
         segment = self._segments[-1]
         if (
             segment.size + len(self._data) + len(data) > INT32_MAX
@@ -75,13 +75,13 @@ class CompactedSegments:
             self._write()
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
-        """Index an aborted transaction whose marker was added last."""
+        """Index an aborted transaction whose marker is the batch that was added last."""
         self._segments[-1].transactions.append(aborted)
 
     def finish(self, modified_ns: int) -> tuple[int, ...]:
-        """Bring the segments to disk, and return their base offsets. Blocks.
+        """Sync the segments to disk and return their base offsets. Blocks.
 
-        ``modified_ns`` becomes their modification time, by which retention judges records without a timestamp.
+        ``modified_ns`` becomes their modification time, which retention uses for records without a timestamp.
         """
         self._write()
         ends = [*(segment.base_offset for segment in self._segments[1:]), self._end_offset]

@@ -1,10 +1,10 @@
-"""Compacts one log: keeps the last record of each key, and offsets as they are (docs/storage.md, "Compaction").
+"""Compacts one log: keeps the last record of each key, at its original offset (docs/storage.md, "Compaction").
 
-A compaction reads the dirty segments and notes the last offset of each key, then copies all segments from the first one
-on without the records that a later one supersedes. It knows files only, no ``Log``: it may run in another process. For
+A compaction reads the dirty segments and records the last offset of each key, then copies all segments from the first
+one on without the superseded records. It works on files only, not on a ``Log``, so it may run in another process. For
 each group of adjacent segments it writes ``.cleaned`` segments, complete and on disk, and passes them to ``adopt``,
-which puts them in the place of the old ones (``log_compaction.py``). Groups are adopted in the order of the log, each
-before the next one is written, so the log is correct after each.
+which replaces the old segments with them (``log_compaction.py``). Groups are adopted in log order, each before the next
+one is written, so the log is correct after each.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SLOTS_MIN: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSegment:
-    """A sealed segment to be compacted: its offsets, and its bytes of whole batches."""
+    """A sealed segment to be compacted: its offsets, and the size in bytes of its whole batches."""
 
     base_offset: int
     end_offset: int
@@ -54,16 +54,16 @@ class SourceSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRequest:
-    """What a compaction needs to know of a log, as plain data that can be sent to another process."""
+    """What a compaction needs to know about a log, as plain data that can be sent to another process."""
 
     directory: Path
     name: str
     """``topic-partition``, for messages."""
     segments: tuple[SourceSegment, ...]
-    """The sealed segments from the beginning of the log on."""
+    """All sealed segments to compact, starting with the first segment of the log."""
     index_base_offsets: tuple[int, ...]
-    """The base offsets of all segments, the active one included: a transaction of a segment that is compacted may be
-    aborted, and indexed, in any later one."""
+    """The base offsets of all segments, including the active one. A transaction in a compacted segment may be aborted,
+    and therefore indexed, in any later segment."""
     first_dirty_offset: int
     now_ms: int
     producers: Mapping[int, LastBatches]
@@ -72,23 +72,25 @@ class CompactionRequest:
     index_interval_bytes: int
     delete_retention_ms: int
     tombstones_kept_from: int
-    """Tombstones and markers at this offset or above stay, although their time is over: a replica will fetch them."""
+    """Tombstones and markers at or above this offset stay even if they have expired, because a replica will
+    fetch them."""
     map_bytes: int
     """The memory for the table of keys (``log.cleaner.dedupe.buffer.size``)."""
     map_load_factor: float
-    """How full that table gets, from 0 to 1 (``log.cleaner.io.buffer.load.factor``)."""
+    """The maximum load of the table, from 0 to 1 (``log.cleaner.io.buffer.load.factor``)."""
     decompressed_bytes_max: int = 1 << 30
-    """A batch that is larger when decompressed makes the log uncleanable."""
+    """A batch whose decompressed size exceeds this makes the log uncleanable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactedGroup:
-    """Adjacent segments of a log, and the ``.cleaned`` segments that take their place; both by base offset."""
+    """Adjacent segments of a log, and the ``.cleaned`` segments that replace them; both by base offset."""
 
     replaced: tuple[int, ...]
     written: tuple[int, ...]
     tombstones_removed_up_to: int = 0
-    """The offset behind the last batch that the compaction has removed tombstones or a marker from; 0 if it has not."""
+    """The offset after the last batch from which the compaction removed tombstones or a marker; 0 if it
+    removed none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,12 +100,12 @@ class CompactionStats:
     records_read: int = 0
     records_kept: int = 0
     records_invalid: int = 0
-    """Records without a key, which compaction removes."""
+    """The number of records without a key, which compaction removes."""
     bytes_read: int = 0
-    """Bytes of batches in all segments, read while copying."""
+    """The bytes of batches in all segments that were read while copying."""
     bytes_kept: int = 0
     map_bytes_read: int = 0
-    """Bytes of batches in dirty segments, read for the table of keys."""
+    """The bytes of batches in dirty segments that were read to fill the table of keys."""
     map_records_read: int = 0
     map_keys: int = 0
     map_utilization: float = 0.0
@@ -112,14 +114,15 @@ class CompactionStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionResult:
-    """The end of a compaction: the log is clean below ``cleaned_up_to``."""
+    """The outcome of a compaction: the log is clean below ``cleaned_up_to``."""
 
     cleaned_up_to: int
     stats: CompactionStats
 
 
 class Uncleanable(Exception):
-    """The log cannot be compacted: it is damaged, or the table of keys is too small. Its text is for the operator."""
+    """The log cannot be compacted: it is damaged, or the table of keys is too small. The message is meant for the
+    operator."""
 
 
 def compact(
@@ -130,15 +133,15 @@ def compact(
 ) -> CompactionResult:
     """Compact a log. Blocks, perhaps for hours.
 
-    Calls ``throttle`` with the bytes of each read and each write: it may sleep, and it may raise to end the compaction.
-    What ``adopt`` raises ends it, too. What has been adopted stays; ``.cleaned`` files may be left over. Raises
-    ``Uncleanable``, ``OSError``.
+    Calls ``throttle`` with the size of each read and each write in bytes: it may sleep, and it may raise to end the
+    compaction. An exception from ``adopt`` also ends it. Adopted groups stay; ``.cleaned`` files may be left over.
+    Raises ``Uncleanable``, ``OSError``.
     """
     return _Compaction(request, adopt, throttle).run()
 
 
 def grouped(segments: Sequence[SourceSegment], request: CompactionRequest) -> list[list[SourceSegment]]:
-    """The segments in groups that each fit in one new segment: its size, its indexes, its range of offsets."""
+    """Return the segments in groups that each fit in one new segment: its size, its indexes, its range of offsets."""
     entries = request.segment_index_bytes // TimeIndex.ENTRY.size
     limit = min(request.segment_bytes, entries * max(request.index_interval_bytes, HEADER_SIZE))
     groups: list[list[SourceSegment]] = []
@@ -156,7 +159,7 @@ def grouped(segments: Sequence[SourceSegment], request: CompactionRequest) -> li
 
 
 def table_for(request: CompactionRequest) -> OffsetMap:
-    """An empty table of keys within the bounds of the request, but no larger than the dirty records may need."""
+    """Return an empty table of keys within the limits of the request, but no larger than the dirty records may need."""
     first, factor = request.first_dirty_offset, request.map_load_factor
     dirty = sum(max(0, each.end_offset - max(first, each.base_offset)) for each in request.segments)
     slots = max(_SLOTS_MIN, request.map_bytes // SLOT_BYTES)
@@ -176,7 +179,7 @@ class _Compaction:
         self._stats = CompactionStats()
         self._keys = table_for(request)
         self._end = request.first_dirty_offset
-        """The table has the keys of all records from the first dirty offset to before this one."""
+        """The table contains the keys of all records from the first dirty offset to before this offset."""
         self._tombstones_removed_up_to = 0
 
     def run(self) -> CompactionResult:
@@ -210,7 +213,8 @@ class _Compaction:
     # --- The table of keys ---
 
     def _note_keys(self) -> None:
-        """Fill the table from the dirty segments, and set ``_end`` to where it became full, or to their end."""
+        """Fill the table from the dirty segments. Set ``_end`` to the offset at which the table became full, or to the
+        end of the segments."""
         request = self._request
         dirty = [each for each in request.segments if each.end_offset > request.first_dirty_offset]
         transactions = TransactionsSeen(self._aborted(dirty[0].base_offset) if dirty else ())
@@ -231,7 +235,7 @@ class _Compaction:
             )
 
     def _notes(self, batch: Batch, transactions: TransactionsSeen) -> bool:
-        """Note the keys of a batch. Returns False if the table is full."""
+        """Record the keys of a batch. Returns False if the table is full."""
         header, start = batch.header, self._request.first_dirty_offset
         if header.is_control:
             marker = read_marker(batch.data)
@@ -246,7 +250,8 @@ class _Compaction:
     # --- Copying ---
 
     def _copy(self, group: Sequence[SourceSegment], transactions: TransactionsSeen) -> tuple[int, ...]:
-        """Write what is kept of a group of segments; return the base offsets of the new ones, none if all is kept."""
+        """Write the kept part of a group of segments. Returns the base offsets of the new segments, none if everything
+        is kept."""
         request = self._request
         last = next((each for each in reversed(group) if each.size), None)
         config = LogConfig(
@@ -276,7 +281,8 @@ class _Compaction:
     def _kept(
         self, batch: Batch, transactions: TransactionsSeen, *, is_last: bool
     ) -> tuple[Batch | None, AbortedTransaction | None]:
-        """What is kept of a batch: the same one, another one, or None; and the index entry of an abort marker."""
+        """Return what to keep of a batch (the batch itself, a replacement, or None), and the index entry of an abort
+        marker."""
         header, entry = batch.header, None
         producer = self._request.producers.get(header.producer_id)
         if header.is_control:
@@ -303,7 +309,7 @@ class _Compaction:
         return kept, entry
 
     def _filtered(self, batch: Batch) -> Batch | None:
-        """The batch with the records that no later one supersedes; None if there are none."""
+        """Return the batch with the records that no later record supersedes; None if there are none."""
         header = batch.header
         drops = self._is_expired(header)
         payload = self._payload(batch)
@@ -323,8 +329,8 @@ class _Compaction:
         return kept
 
     def _is_expired(self, header: BatchHeader) -> bool:
-        """True if the tombstones or the marker of a batch may be removed: their time is over, and no replica that is
-        catching up has yet to fetch them."""
+        """Return True if the tombstones or the marker of a batch may be removed: their delete horizon has passed, and
+        no replica that is catching up still needs to fetch them."""
         horizon, request = header.delete_horizon_ms, self._request
         return horizon is not None and horizon <= request.now_ms and header.last_offset < request.tombstones_kept_from
 
@@ -335,7 +341,7 @@ class _Compaction:
     # --- Reading ---
 
     def _payload(self, batch: Batch) -> bytes:
-        """The records of a batch, decompressed."""
+        """Return the decompressed records of a batch."""
         if not batch.header.attributes & COMPRESSION_MASK:
             return bytes(memoryview(batch.data)[HEADER_SIZE:])
         return payload(batch.data, 0, batch.header, self._request.decompressed_bytes_max)
@@ -352,7 +358,7 @@ class _Compaction:
         )
 
     def _aborted(self, start: int) -> list[AbortedTransaction]:
-        """The aborted transactions with offsets from ``start`` on, from the indexes of all segments."""
+        """Return the aborted transactions with offsets from ``start`` on, from the indexes of all segments."""
         request, found = self._request, []
         end = request.segments[-1].end_offset if request.segments else 0
         for base in request.index_base_offsets:

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. Compaction reads whole sealed segments: those below the last stable offset, below the checkpoint of recovery points,
-   and, with ``min.compaction.lag.ms``, before the first segment with a record younger than that.
+1. Compaction reads whole sealed segments that are below the last stable offset and below the checkpointed recovery
+   point. With ``min.compaction.lag.ms``, it stops before the first segment that contains a record younger than that.
 2. The dirty part begins at the offset that the last compaction reached. The dirtiest log comes first.
 3. A log is due if more than ``min.cleanable.dirty.ratio`` of it is dirty, or if a dirty segment begins with a record
    older than ``max.compaction.lag.ms``.
@@ -27,7 +27,7 @@ class Dirtiness:
 
     first_dirty_offset: int
     end_offset: int
-    """The offset before which compaction may work now: the end of a sealed segment."""
+    """The offset up to which compaction may work now (exclusive): the end of a sealed segment."""
     clean_bytes: int
     cleanable_bytes: int
     overdue_ms: int
@@ -37,18 +37,18 @@ class Dirtiness:
 
     @property
     def ratio(self) -> float:
-        """The dirty part of what compaction may read, from 0 to 1."""
+        """The dirty fraction of the bytes that compaction may read, from 0 to 1."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
     @property
     def is_due(self) -> bool:
-        """True if the log is to be compacted now."""
+        """True if the log should be compacted now."""
         return self.cleanable_bytes > 0 and (self.overdue_ms > 0 or self.ratio > self.min_ratio)
 
 
 def choose(logs: Mapping[T, Dirtiness]) -> T | None:
-    """The dirtiest log that is due, or None."""
+    """Return the dirtiest log that is due, or None."""
     due = [log for log, dirtiness in logs.items() if dirtiness.is_due]
     return max(due, key=lambda log: logs[log].ratio, default=None)
 
@@ -56,7 +56,7 @@ def choose(logs: Mapping[T, Dirtiness]) -> T | None:
 def measure(
     segments: Sequence[Segment], config: LogConfig, *, first_dirty_offset: int, limit: int, now_ms: int
 ) -> Dirtiness:
-    """Measure the log that has these segments. ``limit`` is the offset that compaction must not reach.
+    """Measure the log that consists of these segments. Compaction must not reach the offset ``limit``.
 
     Reads timestamps from the files of dirty segments if the topic has a compaction lag. Raises ``OSError``.
     """

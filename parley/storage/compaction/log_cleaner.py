@@ -2,12 +2,12 @@
 
 Rules (docs/storage.md, "The log cleaner"):
 
-1. Up to ``log.cleaner.threads`` logs are compacted at a time, each by a worker of its own. If no log is due, the
-   cleaner looks again after ``log.cleaner.backoff.ms``. Workers end after a while without work.
-2. A task that deletes, truncates, moves or mends a log pauses its compaction first (``paused``): what is in progress is
-   stopped, and nothing begins until the task is done.
-3. A log that cannot be compacted is set aside, named and counted, and the others go on. A failure that may pass (a full
-   disk, a worker that was killed, a log that was changed meanwhile) is tried again after growing pauses.
+1. Up to ``log.cleaner.threads`` logs are compacted at a time, each by its own worker. If no log is due, the cleaner
+   looks again after ``log.cleaner.backoff.ms``. Idle workers end after a while.
+2. A task that deletes, truncates, moves or mends a log pauses its compaction first (``paused``): a compaction in
+   progress is stopped, and none begins until the task is done.
+3. A log that cannot be compacted is set aside, named and counted, and the others go on. A compaction with a failure
+   that may be temporary (a full disk, a killed worker, a log that changed meanwhile) is retried after growing pauses.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from parley.storage.resource_exhaustion import reserve_for
 _log = logging.getLogger(__name__)
 
 IDLE_S: Final = 60.0
-"""How long a worker may be without work before it ends."""
+"""How long a worker may be idle before it ends."""
 BACKOFF_MIN_S: Final = 0.1
-"""The shortest pause between two looks at all logs, whatever ``log.cleaner.backoff.ms`` is."""
+"""The minimum pause between two looks at all logs, whatever ``log.cleaner.backoff.ms`` is."""
 PAUSE_MAX_S: Final = 3600.0
 """The longest pause between two attempts to compact a log."""
 WORKER_DEATHS_MAX: Final = 5
-"""How many workers in a row may end with the same log before it is set aside."""
+"""How many workers in a row may die while compacting the same log before the log is set aside."""
 MAP_BYTES_MIN: Final = 1 << 20
-"""The smallest table of keys: memory that no broker lacks."""
+"""The smallest table of keys, which fits in the memory of any broker."""
 VERIFY_BYTES: Final = 1 << 20
-"""Bytes of a log verified in one job of the executor."""
+"""The bytes of a log that one job of the executor verifies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,20 +64,20 @@ class CleanerSettings:
 
 
 class Verdict(Enum):
-    """What follows from the failure of a compaction."""
+    """How to proceed after a failed compaction."""
 
     RETRY = auto()
-    """It may pass: try again after a pause."""
+    """The failure may be temporary: try again after a pause."""
     SHRINK = auto()
     """Memory may have run out: try again with a smaller table of keys."""
     SET_ASIDE = auto()
-    """It will not pass by itself."""
+    """The failure is permanent unless an operator or the broker repairs the log."""
     DISK = auto()
     """The disk has failed."""
 
 
 def verdict(error: Exception, deaths: int) -> Verdict:
-    """What follows from a failure. ``deaths`` counts the workers that have ended with this log in a row."""
+    """Decide how to proceed after a failure. ``deaths`` counts the workers in a row that ended with this log."""
     match error:
         case WorkerEnded():
             return Verdict.SHRINK if deaths < WORKER_DEATHS_MAX else Verdict.SET_ASIDE
@@ -95,19 +95,19 @@ def verdict(error: Exception, deaths: int) -> Verdict:
 
 
 class LogOwner(Owner, Protocol):
-    """What the cleaner needs of the owner of the logs."""
+    """What the cleaner needs from the owner of the logs."""
 
     def online(self) -> list[LogDirectory]:
         """The directories that are online."""
 
     def directory_of(self, log: Log) -> LogDirectory:
-        """The directory of the log."""
+        """Return the directory of the log."""
 
     def get(self, topic: str, partition: int) -> Log | None:
-        """The current log of a partition."""
+        """Return the current log of a partition."""
 
     def remove_replaced(self, log: Log, paths: Sequence[Path]) -> None:
-        """Remove the renamed files of segments that others have replaced, after ``file.delete.delay.ms``."""
+        """Remove the renamed files of replaced segments after ``file.delete.delay.ms``."""
 
     async def checkpoint(self, log: Log) -> None:
         """Write the checkpoints of the log's directory. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
@@ -138,23 +138,23 @@ class _Failures:
 
     count: int = 0
     deaths: int = 0
-    """How many workers in a row have ended."""
+    """How many workers in a row have died."""
     retry_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionRun:
-    """A compaction that has succeeded, for the metrics."""
+    """A successful compaction, for the metrics."""
 
     duration_s: float
     delay_s: float
-    """By how much its oldest dirty record exceeded ``max.compaction.lag.ms``."""
+    """By how much the log's oldest dirty record exceeded ``max.compaction.lag.ms``."""
     stats: CompactionStats
 
 
 @dataclass(slots=True)
 class CleanerCounts:
-    """What the cleaner has done since the start."""
+    """What the cleaner has done since it started."""
 
     runs: int = 0
     failures: int = 0
@@ -179,7 +179,7 @@ class LogCleaner:
         now_ms: Callable[[], int],
         monotonic: Callable[[], float],
     ) -> None:
-        """Workers run in the threads of ``executor``, for hours perhaps; ``start_task`` runs the tasks that wait for
+        """Workers run in the threads of ``executor``, perhaps for hours; ``start_task`` starts the tasks that await
         them."""
         self.counts = CleanerCounts()
         self.max_dirty_ratio = 0.0
@@ -221,7 +221,7 @@ class LogCleaner:
 
     @property
     def set_aside(self) -> Mapping[Log, str]:
-        """The logs that cannot be compacted, and why. Those with damaged records wait for their healing."""
+        """The logs that cannot be compacted, and why. Logs with damaged records are waiting for them to be healed."""
         damaged = {log: "damaged records" for log in self._compacted() if log.damage}
         return {**damaged, **{log: reason for log, reason in self._set_aside.items() if self._is_current(log)}}
 
@@ -246,7 +246,7 @@ class LogCleaner:
 
     @asynccontextmanager
     async def paused(self, log: Log) -> AsyncIterator[None]:
-        """Stop the compaction of the partition's log, and begin none until the block ends."""
+        """Stop the compaction of the partition's log, and start none until the block ends."""
         key = (log.topic, log.partition)
         self._paused[key] += 1
         try:
@@ -262,7 +262,7 @@ class LogCleaner:
     # --- What is due ---
 
     async def _begin_due(self) -> None:
-        """Begin to compact the dirtiest logs, as many as there are free threads."""
+        """Begin to compact the dirtiest logs, one for each free thread."""
         settings = self._settings()
         while len(self._running) < settings.threads:
             measured = await self._measure()
@@ -309,7 +309,7 @@ class LogCleaner:
             return False
 
     def _compacted(self) -> list[Log]:
-        """The logs of topics that are compacted."""
+        """Return the logs of compacted topics."""
         return [log for each in self._owner.online() for log in self._owner.logs_in(each) if log.config.compact]
 
     def _forget_lost_logs(self) -> None:
@@ -320,7 +320,7 @@ class LogCleaner:
     # --- Compacting ---
 
     async def _compact(self, compaction: _Running, dirtiness: Dirtiness, settings: CleanerSettings) -> None:
-        """Compact a log, and note the outcome."""
+        """Compact a log and record the outcome."""
         log, worker, began_s = compaction.log, compaction.worker, self._monotonic()
         try:
             result = await self._result(compaction, dirtiness, settings)
@@ -340,7 +340,7 @@ class LogCleaner:
             self._wakeup.set()
 
     async def _result(self, compaction: _Running, dirtiness: Dirtiness, settings: CleanerSettings) -> CompactionResult:
-        """Run the compaction in a thread, to its end also if this task is cancelled."""
+        """Run the compaction in a thread, and wait for it to end even if this task is cancelled."""
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(self._executor, self._compact_in_thread, compaction, dirtiness, settings, loop)
         try:
@@ -389,7 +389,7 @@ class LogCleaner:
         return self._idle.pop()[1] if self._idle else self._make_worker()
 
     async def _end_idle_workers(self, idle_since_s: float) -> None:
-        """End the workers that have had no work since ``idle_since_s``, or before."""
+        """End the workers that have been idle since ``idle_since_s`` or earlier."""
         while self._idle and self._idle[0][0] <= idle_since_s:
             await self._threads.run(self._idle.popleft()[1].close)
 
@@ -426,7 +426,7 @@ class LogCleaner:
             _log.warning("compaction removed records without a key", extra=extra)
 
     async def _failed(self, compaction: _Running, error: Exception) -> None:
-        """Decide when the log is tried again, if at all."""
+        """Decide when to retry the log, if at all."""
         log = compaction.log
         self.counts.failures += 1
         failures = self._failures.setdefault(log, _Failures())
@@ -454,7 +454,7 @@ class LogCleaner:
         _log.warning("a compaction failed, and will be tried again", extra=extra)
 
     async def _is_damaged(self, compaction: _Running) -> bool:
-        """Read the log again, so that its damage is known, and healed. Returns True if there is any."""
+        """Read the log again, so that its damage becomes known and is healed. Returns True if there is any."""
         log = compaction.log
         with suppress(KafkaError):
             for segment in log.segments:
@@ -482,7 +482,7 @@ def _flush_due(logs: Sequence[Log], now_ms: int) -> list[Log]:
 
 
 def _measure_all(logs: Sequence[Log], now_ms: int) -> dict[Log, Dirtiness]:
-    """Measure logs. Leaves out those that were closed meanwhile. Blocks."""
+    """Measure logs, except those that were closed meanwhile. Blocks."""
     found = {}
     for log in logs:
         with suppress(KafkaError):

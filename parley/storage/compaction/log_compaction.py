@@ -1,12 +1,13 @@
-"""A log's side of its compaction: what is handed out to be compacted, and how the result takes its place.
+"""A log's side of its compaction: what it hands out for compaction, and how the result replaces the old segments.
 
 Rules (docs/storage.md, "Compaction"):
 
-1. A log is compacted or mended, never both at a time: both write ``.cleaned`` files.
-2. The new segments replace the old ones in steps that a crash may interrupt anywhere. The broker holds the
-   log's lock for renames only, never while the disk syncs. Other removals of segments wait until all steps are done.
-3. Before tombstones are removed, the log notes up to which offset (``parley.storage.compaction.tombstone_checkpoint``).
-4. A group whose segments were removed, cut or found damaged meanwhile is not adopted, and ends the compaction.
+1. A log is never compacted and mended at the same time: both write ``.cleaned`` files.
+2. The new segments replace the old ones in steps that a crash may interrupt anywhere. The broker holds the log's lock
+   only for renames, never while the disk syncs. Other removals of segments wait until all steps are done.
+3. Before tombstones are removed, the log records up to which offset
+   (``parley.storage.compaction.tombstone_checkpoint``).
+4. A group whose segments were meanwhile removed, cut or found damaged is not adopted, and ends the compaction.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from parley.storage.transaction_index import CorruptTransactionIndex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogToCompact:
-    """What a compaction needs of a log, at the moment when it begins."""
+    """What a compaction needs from a log, as of the moment when it begins."""
 
     name: str
     config: LogConfig
@@ -46,10 +47,10 @@ class LogToCompact:
     last_batches: Mapping[int, LastBatches]
     lock: RLock
     removal_lock: RLock
-    """Held by whatever removes segments, also while it waits for the disk. Taken before ``lock``."""
+    """Held by every removal of segments, even while it waits for the disk. Taken before ``lock``."""
     now_ms: int
     writing: Callable[[], AbstractContextManager[None]]
-    """Reports a failure of the disk and raises it as KAFKA_STORAGE_ERROR."""
+    """Reports a disk failure and raises it as KAFKA_STORAGE_ERROR."""
     tombstone_checkpoint: TombstoneCheckpoint
     tombstones_kept_from: int
     is_closed: Callable[[], bool]
@@ -60,8 +61,8 @@ class LogToCompact:
 class LogCompaction:
     """A compaction of one log. Run ``compact`` with ``request``, and pass each group to ``adopt``; then ``finish``.
 
-    Leave the ``with`` block, or call ``abandon``, when ``compact`` has ended in any way: until then it writes files in
-    the log's directory. Every method blocks.
+    Leave the ``with`` block, or call ``abandon``, only after ``compact`` has returned or raised: until then it writes
+    files in the log's directory. Every method blocks.
     """
 
     def __init__(self, log: LogToCompact, dirtiness: Dirtiness, *, map_bytes: int, map_load_factor: float) -> None:
@@ -72,7 +73,7 @@ class LogCompaction:
         self._sources = {segment.base_offset: segment for segment in sources}
         self._is_exchanging = False
         self.is_cancelled = False
-        """True if the log has changed so that nothing more can be adopted: end the compaction."""
+        """True if the log has changed so that nothing more can be adopted. The caller should end the compaction."""
         config = log.config
         self.request = CompactionRequest(
             directory=log.segments.directory,
@@ -102,10 +103,10 @@ class LogCompaction:
         self.abandon()
 
     def adopt(self, group: CompactedGroup) -> list[Path]:
-        """Put a group in the place of the old segments; return their renamed files, to be removed later.
+        """Replace the old segments with a group; return the renamed files of the old segments, to be removed later.
 
-        Groups are adopted in the order of the log. Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the segments were
-        changed meanwhile, or the disk fails: then nothing more can be adopted.
+        Groups are adopted in log order. Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the segments were changed
+        meanwhile, or the disk fails. Then nothing more can be adopted.
         """
         try:
             with self._log.removal_lock:
@@ -116,7 +117,7 @@ class LogCompaction:
             raise
 
     def finish(self, result: CompactionResult) -> None:
-        """Note that the log is clean up to ``result.cleaned_up_to``, because all groups have been adopted.
+        """Record that the log is clean up to ``result.cleaned_up_to``, because all groups have been adopted.
 
         Write the checkpoint of cleaner offsets next. Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log was changed
         meanwhile.
@@ -131,7 +132,7 @@ class LogCompaction:
         self.is_cancelled = True
 
     def abandon(self) -> None:
-        """End the compaction, unless ``finish`` was called. What was adopted stays. Idempotent."""
+        """End the compaction, unless ``finish`` was called. Adopted groups stay. Idempotent."""
         self._end(None)
 
     # --- Internals ---
@@ -149,7 +150,7 @@ class LogCompaction:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._log.name} was changed while it was compacted")
 
     def _check(self, old: Sequence[Segment]) -> None:
-        """Raise KAFKA_STORAGE_ERROR unless the log still has the segments as they were. The caller holds the lock."""
+        """Raise KAFKA_STORAGE_ERROR unless the log still has the original segments. The caller holds the lock."""
         log = self._log
         if self.is_cancelled or not self._is_open or log.is_closed() or any(each.damage for each in old):
             raise self._changed()
@@ -166,7 +167,7 @@ class LogCompaction:
         return old
 
     def _opened(self, group: CompactedGroup, end_offset: int) -> list[Segment]:
-        """The new segments, whose files this process reads and checks for the first time."""
+        """Open the new segments, whose files this process reads and checks for the first time."""
         log = self._log
         try:
             with log.writing():
@@ -178,7 +179,8 @@ class LogCompaction:
         return new
 
     def _replace(self, new: Sequence[Segment], old: Sequence[Segment], tombstones_removed_up_to: int) -> list[Path]:
-        """The steps of docs/storage.md, "Replacing segments"; the disk syncs between them, without the log's lock."""
+        """Carry out the steps of docs/storage.md, "Replacing segments". Syncs run between them, without the
+        log's lock."""
         log = self._log
         directory = log.segments.directory
         with log.writing():
@@ -208,13 +210,13 @@ class LogCompaction:
         return removed
 
     def _remove_leftovers(self) -> None:
-        """Remove what the compaction wrote and the log has not taken over."""
+        """Remove the files that the compaction wrote and the log did not adopt."""
         for suffix in (SWAP, CLEANED):  # in this order: without .cleaned files, a .swap file counts as complete
             for _, path in self._files(suffix):
                 path.unlink(missing_ok=True)
 
     def _files(self, suffix: str) -> list[tuple[int, Path]]:
-        """The segment files in the directory that end with ``suffix``, with their base offsets."""
+        """Return the segment files in the directory that end with ``suffix``, with their base offsets."""
         directory = self._log.segments.directory
         try:
             names = [name for name in os.listdir(directory) if name.endswith(suffix)]

@@ -1,9 +1,9 @@
-"""The offset up to which the tombstones of a compacted log may be missing (docs/storage.md, "Replicas that were away").
+"""The offset up to which tombstones may be missing from a compacted log (docs/storage.md, "Replicas that were away").
 
 Rules:
 
-1. Below this offset, tombstones and transaction markers may have been removed. The log has no record that one of them
-   deletes, and no batch of a transaction that one of them ends.
+1. Below this offset, tombstones and transaction markers may have been removed. The log contains no record that a
+   removed tombstone deletes, and no batch of a transaction that a removed marker ends.
 2. The offset is on disk before a tombstone is removed. It is lowered on disk before the log is truncated below it.
 """
 
@@ -21,7 +21,7 @@ class TombstoneCheckpoint:
     """The offset of one log. Reads the checkpoint at ``path`` if it exists; otherwise no tombstone was removed."""
 
     def __init__(self, path: Path, *, is_new: bool = False) -> None:
-        """``is_new`` says that the log has no files yet, so that none has to be looked for."""
+        """``is_new`` means that the log has no files yet, so there is no checkpoint to look for."""
         self.path = path
         self.up_to = 0 if is_new else max(read(path, _offset), default=0)
 
