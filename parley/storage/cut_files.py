@@ -43,7 +43,7 @@ class CutFile:
 
     @property
     def size_bytes(self) -> int:
-        """Return the size of the file. Raises ``OSError``."""
+        """The size of the file. Raises ``OSError``."""
         return self.path.stat().st_size
 
 

@@ -1,12 +1,13 @@
-"""Opens all logs of one directory at a start, in several threads.
+"""Opens all logs of one directory at startup, in several threads.
 
 Rules:
 
 1. The state that the last broker left (clean shutdown, checkpoints) is read once, before any log is opened.
 2. Logs are opened in no particular order, by as many threads as call ``DirectoryLoader.work``. A disk's ``OSError``
-   takes the directory offline and ends the work on it. Any other error fails the start, a shortage of the process too.
-3. Two directories may have logs of one partition, if its topic was deleted and created again while one directory was
-   offline. Their topic ids tell them apart; if they do not, the start is refused.
+   takes the directory offline and ends the work on it. Any other error fails the startup, including a resource shortage
+   of the process.
+3. Two directories may contain logs of the same partition, if its topic was deleted and created again while one
+   directory was offline. Their topic ids tell the logs apart. If they do not, the broker refuses to start.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from parley.storage.unwritten_logs import UnwrittenLog
 _log = logging.getLogger(__name__)
 
 NAMED_MAX = 10
-"""The most partitions that one log line names."""
+"""The maximum number of partitions that one log line names."""
 
 
 class TwinLogs(RuntimeError):
-    """Two directories have logs of the same partition of the same topic."""
+    """Two directories contain logs of the same partition of the same topic."""
 
 
 class DirectoryLoader:
@@ -56,7 +57,7 @@ class DirectoryLoader:
         self.lost_below: dict[Log, int] = {}
         """The persisted high watermarks of logs that end below them."""
         self.missing: dict[TopicPartition, int] = {}
-        """The persisted high watermarks of logs whose directory is not here any more."""
+        """The persisted high watermarks of logs whose directories have disappeared."""
         self.unwritten: dict[TopicPartition, UnwrittenLog] = {}
         """The logs here that had no files yet."""
         self._settings = settings
@@ -71,9 +72,9 @@ class DirectoryLoader:
         self._cleaner_offsets: dict[TopicPartition, int] = {}
 
     def prepare(self, cluster_id: str, broker_id: int) -> None:
-        """Lock the directory and read what it holds. An ``OSError`` takes it offline.
+        """Lock the directory and read its contents. An ``OSError`` takes it offline.
 
-        Raises what ``LogDirectory.open`` raises to stop the broker.
+        Raises the errors of ``LogDirectory.open`` that must stop the broker.
         """
         directory = self.directory
         try:
@@ -119,10 +120,10 @@ class DirectoryLoader:
                 self._failed(error)
 
     def finish(self) -> None:
-        """Note that every log is open, and so recovered. An ``OSError`` takes the directory offline.
+        """Record that every log is open, and therefore recovered. An ``OSError`` takes the directory offline.
 
-        A broker that is killed before does not know after its next start which of these logs a crash of the machine
-        has torn. So the next start treats all of them as torn.
+        If a broker is killed before this, its next start cannot tell which of these logs a crash of the machine has
+        torn, so it treats all of them as torn.
         """
         if self.directory.online and not self._same_boot:
             try:
@@ -131,19 +132,19 @@ class DirectoryLoader:
                 self._failed(error)
 
     def give_way(self, partition: TopicPartition, random: Random) -> None:
-        """Set aside the log of a partition because another directory has its successor. Blocks."""
+        """Set aside the log of a partition because another directory contains its successor. Blocks."""
         path = self.directory.path / partition_name(*partition)
         self.deleted.append(self.directory.set_aside(path, random, Mark.DELETE))
         self.partitions.remove(partition)
         self._waiting.remove((partition, path))
 
     def rest(self) -> None:
-        """Close the files of the logs that are open until they are needed again."""
+        """Close the files of the open logs until they are needed again."""
         for log in list(self.logs.values()):
             log.rest()
 
     def release(self) -> None:
-        """Close everything as it is, after a start that failed."""
+        """Close everything as it is, after a failed start."""
         for log in self.logs.values():
             log.release()
         self.directory.close()
@@ -187,7 +188,8 @@ def _topic_id(path: Path) -> UUID | None:
 def refuse_twins(loaders: Sequence[DirectoryLoader], random: Random) -> None:
     """Set aside logs that have a successor in another directory. Blocks.
 
-    Raises ``TwinLogs`` if a partition has several logs and neither a successor nor topic ids tell which one is right.
+    Raises ``TwinLogs`` if a partition has several logs and neither a successor mark nor topic ids tell which one is
+    right.
     """
     seen: dict[TopicPartition, list[DirectoryLoader]] = {}
     for loader in loaders:
@@ -210,7 +212,7 @@ def refuse_twins(loaders: Sequence[DirectoryLoader], random: Random) -> None:
 
 
 def report_missing(loaders: Sequence[DirectoryLoader]) -> None:
-    """Log the partitions that had committed records at the last checkpoint and have no log in any directory now."""
+    """Log the partitions that had committed records at the last checkpoint and now have no log in any directory."""
     present = {partition for loader in loaders for partition in loader.partitions}
     for loader in loaders:
         missing = [partition_name(*key) for key in sorted(loader.missing) if key not in present]
@@ -221,7 +223,7 @@ def report_missing(loaders: Sequence[DirectoryLoader]) -> None:
 
 
 def report(loaders: Sequence[DirectoryLoader]) -> None:
-    """Log the progress of the opening."""
+    """Log how many logs have been opened so far."""
     for loader in loaders:
         opened, total = len(loader.logs), len(loader.partitions)
         if opened < total and loader.directory.online:

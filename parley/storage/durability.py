@@ -1,13 +1,14 @@
-"""What part of a log is on disk: the recovery point, and what must be synced to advance it.
+"""Which part of a log is on disk: the recovery point, and what must be synced to advance it.
 
 Rules:
 
 1. Everything below ``recovery_point`` is on disk: batches, and the indexes of sealed segments. After a crash, recovery
-   trusts what lies below and scans the rest.
-2. A sync runs in another thread, beside appends and without the log's lock. If batches or segments are removed
-   meanwhile, it proves nothing about the current log: the recovery point stays, and the caller repeats it.
-3. A name that was created, renamed or removed is not on disk until the directory is synced after that. The sync that
-   moves the recovery point includes it; a name that changes during a sync waits for the next one.
+   trusts everything below it and scans the rest.
+2. A sync runs in another thread, concurrently with appends and without the log's lock. If batches or segments are
+   removed meanwhile, the sync proves nothing about the current log: the recovery point stays, and the caller repeats
+   the sync.
+3. A created, renamed or removed name is not on disk until the directory is synced after the change. The sync that moves
+   the recovery point includes the directory; a name that changes during a sync waits for the next one.
 """
 
 from __future__ import annotations
@@ -45,35 +46,35 @@ class Durability:
         self.checkpointed = recovery_point
         """A lower bound of the checkpoint's offset. Below it, recovery accepts gaps between batches after a crash."""
         self.removals = 0
-        """How often batches or segments were removed. It is incremented before their files change."""
+        """The number of times that batches or segments were removed. It is incremented before their files change."""
         self._is_renaming = False
         self._unsynced = list(unsynced)
         self._lock = lock
         self._measured = measured
         self._synced_ms = now_ms
         self._changes = 0 if is_on_disk else 1
-        """How often the names of segments have changed, or batches were cut off. 0 means that nothing has changed since
-        a clean shutdown."""
+        """The number of times that names of segments changed, or batches were cut off. 0 means that nothing has changed
+        since a clean shutdown."""
         self._changes_synced = 0
         self._is_directory_new = False
 
     def topic_id_written(self) -> None:
-        """Note that the file with the topic id is new, so that it must be synced."""
+        """Record that the file with the topic id is new and must be synced."""
         self._changes += 1
 
     def directory_created(self) -> None:
-        """Note that the log's directory was created, so that its name must be synced too."""
+        """Record that the log's directory was created, so its name must be synced too."""
         self._is_directory_new = True
         self._changes += 1
 
     def sealed(self, segment: Segment) -> None:
-        """Note that the segment takes no more appends because another has begun."""
+        """Record that the segment takes no more appends because another has begun."""
         self._unsynced.append(segment)
         self._changes += 1
 
     @property
     def has_changes(self) -> bool:
-        """False if the files of the log are as a clean shutdown left them, but for appends to the active segment."""
+        """False if the files of the log are as a clean shutdown left them, except for appends to the active segment."""
         return self._changes > 0
 
     def is_unchanged_since(self, removals: int) -> bool:
@@ -85,7 +86,7 @@ class Durability:
 
     @contextmanager
     def renaming(self) -> Iterator[None]:
-        """Note that files of segments that readers see are renamed inside the block."""
+        """Mark the block as one that renames files of segments that readers can see."""
         self.removals += 1
         self._changes += 1
         self._is_renaming = True
@@ -96,7 +97,7 @@ class Durability:
             self.removals += 1
 
     def removed(self, segments: Iterable[Segment]) -> None:
-        """Note that the segments are about to be removed."""
+        """Record that the segments are about to be removed."""
         self.removals += 1
         self._changes += 1
         for segment in segments:
@@ -104,27 +105,27 @@ class Durability:
                 self._unsynced.remove(segment)
 
     def cut(self, end_offset: int, active: Segment) -> None:
-        """Note that the log was cut to ``end_offset``, inside ``active``."""
+        """Record that the log was cut to ``end_offset``, inside ``active``."""
         self.removed([active])
         self.recovery_point = min(self.recovery_point, end_offset)
         self.checkpointed = min(self.checkpointed, end_offset)
 
     def begins_at(self, offset: int) -> None:
-        """Note that the log begins at ``offset``: below it, nothing has to be on disk."""
+        """Record that the log begins at ``offset``. Nothing below it needs to be on disk."""
         self.recovery_point = max(self.recovery_point, offset)
 
     def restart(self, offset: int) -> None:
-        """Note that the log is empty and begins at ``offset``."""
+        """Record that the log is empty and begins at ``offset``."""
         self.recovery_point = offset
         self.checkpointed = min(self.checkpointed, offset)
         self._changes += 1
 
     def written(self, offset: int) -> None:
-        """Note that the checkpoint has ``offset``, which was the recovery point a moment ago."""
+        """Record that the checkpoint contains ``offset``, which was the recovery point a moment ago."""
         self.checkpointed = min(offset, self.recovery_point)
 
     def due(self, end_offset: int, config: LogConfig, now_ms: int) -> bool:
-        """True if ``flush.messages`` or ``flush.ms`` requires a flush up to ``end_offset`` now."""
+        """Return True if ``flush.messages`` or ``flush.ms`` requires a flush up to ``end_offset`` now."""
         unsynced = end_offset - self.recovery_point
         return unsynced >= config.flush_messages or (unsynced > 0 and now_ms - self._synced_ms >= config.flush_ms)
 
@@ -137,10 +138,10 @@ class Durability:
         epochs: LeaderEpochCache,
         now_ms: int,
     ) -> bool:
-        """Bring everything below ``end_offset`` to disk and move the recovery point there. Blocks.
+        """Sync everything below ``end_offset`` and move the recovery point there. Blocks.
 
-        ``active`` is the active segment as of that offset. Returns False if something was removed meanwhile: the caller
-        reads the log end again and repeats the call. Raises ``OSError``.
+        ``active`` is the active segment as of that offset. If something was removed meanwhile, returns False: the
+        caller reads the log end again and repeats the call. Raises ``OSError``.
         """
         with self._lock:
             sealed, removals, changes = list(self._unsynced), self.removals, self._changes
@@ -176,6 +177,6 @@ class Durability:
 
 
 def _sync_topic_id(directory: Path) -> None:
-    """Bring the file with the topic id to disk, which was written without a sync when the log was created."""
+    """Sync the file with the topic id, which was written without a sync when the log was created."""
     with suppress(FileNotFoundError):
         sync_file(directory / PARTITION_FILE)

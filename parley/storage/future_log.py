@@ -1,9 +1,9 @@
-"""A future log: a copy of a log in another directory, made to replace the log (KIP-113).
+"""A future log: a copy of a log in another directory, which will replace the log (KIP-113).
 
 The copy follows the log as a follower follows its leader: batch by batch, and truncated where the two diverge. Its
-directory is called ``topic-partition.<unique>-future``, as in Kafka. Once it is complete it takes the log's name, and
-then the log is set aside. In between, both directories have a log of the partition; the file ``REPLACES`` in the copy's
-directory says that the other log is out of date.
+directory is named ``topic-partition.<unique>-future``, as in Kafka. Once complete, the copy takes the log's name, and
+then the log is set aside. In between, both directories contain a log of the partition; the file ``REPLACES`` in the
+copy's directory means that the other log is out of date.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ REPLACES = "replaces-other"
 
 
 def future_name(topic: str, partition: int, random: Random) -> str:
-    """The name of a copy's directory."""
+    """Return the name of a copy's directory."""
     return f"{partition_name(topic, partition)}.{random.getrandbits(128):032x}-future"
 
 
 def copy_some(log: Log, copy: Log, max_bytes: int) -> int:
-    """Copy up to ``max_bytes``, or one batch. Returns the bytes copied, 0 if the copy is complete.
+    """Copy up to ``max_bytes``, or one batch. Returns the number of bytes copied, 0 if the copy is complete.
 
     Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
     """
@@ -56,7 +56,7 @@ def cut_like(log: Log, copy: Log) -> None:
 
 
 def _take_over_facts(log: Log, copy: Log) -> None:
-    """Copy what no batch contains: epochs without records, the high watermark, the log start offset."""
+    """Copy the state that no batch contains: epochs without records, the high watermark, the log start offset."""
     for entry in log.leader_epochs.entries:
         if entry.epoch > (copy.leader_epochs.latest_epoch or -1):
             copy.leader_epochs.assign(entry.epoch, entry.start_offset)

@@ -1,11 +1,11 @@
-"""Base of a segment's offset index and time index: a memory-mapped file of fixed-size entries.
+"""The base of a segment's offset index and time index: a memory-mapped file of fixed-size entries.
 
 Rules (docs/storage.md has them all):
 
-1. The index of the active segment is preallocated and is trimmed to its entries when the segment is sealed.
+1. The index of the active segment is preallocated, and trimmed to its entries when the segment is sealed.
 2. An index is a hint: its entries are checked against the batches they lead to, and an impossible file is rebuilt.
 3. Blocks are allocated before they are written through the map, so a full disk raises ``OSError`` instead of SIGBUS.
-4. One thread appends and truncates, any thread may look up. A map is dropped, never closed, so a lookup in progress
+4. One thread appends and truncates; any thread may look up. A map is dropped, never closed, so a lookup in progress
    keeps its own.
 """
 
@@ -81,7 +81,7 @@ class MappedIndex:
             self._map = None
 
     def sync(self) -> None:
-        """Bring the entries to disk. Blocks. Raises ``OSError``."""
+        """Sync the entries to disk. Blocks. Raises ``OSError``."""
         fd = with_room(os.open, self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -107,7 +107,7 @@ class MappedIndex:
         return mapped
 
     def _room(self) -> mmap.mmap:
-        """The map, with disk blocks allocated for the next entry."""
+        """Return the map, with disk blocks allocated for the next entry."""
         end = (self.count + 1) * self.ENTRY.size
         if end > self._allocated:
             self._allocate(end)
@@ -131,7 +131,8 @@ class MappedIndex:
 
 
 def entries_in(path: Path, entry_size: int) -> int:
-    """The number of entries in the file. Raises ``CorruptIndex`` if it ends inside one, ``OSError``."""
+    """Return the number of entries in the file. Raises ``CorruptIndex`` if the file ends inside an entry,
+    ``OSError``."""
     size = os.stat(path).st_size
     if size % entry_size:
         raise CorruptIndex(f"{path}: {size} bytes are not a whole number of entries")

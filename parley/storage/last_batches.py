@@ -1,7 +1,7 @@
-"""The last batches of a producer, which count as retries when the producer sends them again.
+"""The last batches of a producer, which count as retries if the producer sends them again.
 
-A producer snapshot has only the last one, as Kafka's. The others are read from the log's end: when a batch arrives that
-may be one of them, and before a compaction, which keeps them.
+A producer snapshot contains only the last batch, as in Kafka. The others are read from the end of the log: when a batch
+arrives that may be one of them, and before a compaction, which keeps them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class LastBatches:
     last_offset: int
     """The last batch; -1 if the producer has written only markers in ``epoch``."""
     first_offset: int
-    """The first batch that counts as a retry; -1 as ``last_offset``."""
+    """The first batch that counts as a retry; -1 under the same condition as ``last_offset``."""
     is_complete: bool
-    """False if earlier batches may count as retries, too: they are in the log only."""
+    """False if earlier batches, which are only in the log, may also count as retries."""
 
 
 def completed(known: Mapping[int, LastBatches], end_of_log: Iterable[BatchHeader]) -> dict[int, LastBatches]:
-    """The last batches of all producers. ``end_of_log`` has what some of them lack, in the order of the log."""
+    """Return the last batches of all producers. ``end_of_log`` contains what some of them lack, in log order."""
     found: dict[int, deque[int]] = {}
     for header in end_of_log:
         last = known.get(header.producer_id)

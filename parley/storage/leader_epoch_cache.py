@@ -47,7 +47,7 @@ class EpochStart:
 
 
 def epoch_at(entries: Sequence[EpochStart], offset: int) -> int | None:
-    """The epoch that is in force at ``offset``, or None before the first entry. ``entries`` are sorted by offset."""
+    """Return the epoch in force at ``offset``, or None before the first entry. ``entries`` are sorted by offset."""
     following = bisect_right(entries, offset, key=_start)
     return entries[following - 1].epoch if following else None
 
@@ -56,7 +56,7 @@ class LeaderEpochCache:
     """The leader epochs of one log, oldest first. Reads the checkpoint at ``path`` if it exists."""
 
     def __init__(self, path: Path, *, is_new: bool = False) -> None:
-        """``is_new`` says that the log has no files yet, so that none has to be looked for."""
+        """``is_new`` means that the log has no files yet, so there is no checkpoint to look for."""
         self.path = path
         self._entries: tuple[EpochStart, ...] = ()
         self._latest = NO_EPOCH
@@ -78,9 +78,9 @@ class LeaderEpochCache:
         return self._latest if self._latest != NO_EPOCH else None
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that ``epoch`` begins at ``start_offset``; does nothing if it is the newest epoch already.
+        """Record that ``epoch`` begins at ``start_offset``; does nothing if it is already the newest epoch.
 
-        Every appended batch may be passed in; that costs one comparison if nothing changes. Recovery passes in only
+        Every appended batch may be passed in; this costs one comparison if nothing changes. Recovery passes in only
         epochs above ``latest_epoch``, because the checkpoint may know later epochs than the batch being read. An epoch
         below zero (batches written before KIP-101) is ignored.
         """
@@ -97,9 +97,9 @@ class LeaderEpochCache:
         self._set(kept)
 
     def insert(self, epoch: int, start_offset: int) -> None:
-        """Note that an older ``epoch`` begins at ``start_offset`` or before it; does nothing if that is known.
+        """Record that an older ``epoch`` begins at or before ``start_offset``.
 
-        Does nothing either if it contradicts the known epochs.
+        Does nothing if this is already known, or contradicts the known epochs.
         """
         at = bisect_right(self._entries, start_offset, key=_start)
         before, behind = self._entries[:at], self._entries[at:]
@@ -110,7 +110,8 @@ class LeaderEpochCache:
         self._set((*before, EpochStart(epoch, start_offset), *behind))
 
     def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
-        """The largest known epoch not above ``epoch``, and where it ended: the start of the next epoch, or ``log_end``.
+        """Return the largest known epoch not above ``epoch``, and its end offset: the start of the next epoch, or
+        ``log_end``.
 
         An epoch older than all known ones ends where the first known one starts. Returns (-1, -1) if the epoch is
         undefined or newer than all known ones.
@@ -125,11 +126,11 @@ class LeaderEpochCache:
         return found, entries[following].start_offset
 
     def epoch_at(self, offset: int) -> int | None:
-        """The epoch in which the record at ``offset`` was written, or None before the first known epoch."""
+        """Return the epoch in which the record at ``offset`` was written, or None before the first known epoch."""
         return epoch_at(self._entries, offset)
 
     def next_start(self, offset: int) -> int | None:
-        """The offset behind ``offset`` at which the next epoch begins, or None if there is none."""
+        """Return the offset after ``offset`` at which the next epoch begins, or None if there is none."""
         following = bisect_right(self._entries, offset, key=_start)
         return self._entries[following].start_offset if following < len(self._entries) else None
 
@@ -151,7 +152,7 @@ class LeaderEpochCache:
         self._set(())
 
     def flush(self) -> None:
-        """Write the checkpoint if it is out of date. Blocks for the disk. Raises ``OSError``."""
+        """Write the checkpoint if it is out of date. Blocks. Raises ``OSError``."""
         with self._flushing:
             entries = self._entries
             if entries != self._flushed:

@@ -1,13 +1,14 @@
-"""Finds batches whose leader epoch was altered, in a segment without a digest: a batch's checksum does not cover it.
+"""Finds batches with an altered leader epoch in a segment without a digest: a batch's checksum does not cover the
+epoch.
 
-Leaders write epochs that never fall, since a replica whose log knows a higher epoch than the controller waits. So:
+Leaders write epochs that never fall, because a replica whose log knows a higher epoch than the controller waits. So:
 
-1. If an epoch is followed by a lower one, and the epochs without one of these two batches rise, that batch is altered;
-   if either could be the one, both are. If the epochs fall in any case, they are kept: Apache Kafka wrote such logs
-   when ZooKeeper had lost its data.
-2. An epoch far above all that the broker knows is altered, and so is one below -1.
+1. If an epoch is followed by a lower one, and the epochs rise once one of these two batches is ignored, that batch is
+   altered. If this is true of both batches, both count as altered. If the epochs fall in any case, they are kept:
+   Apache Kafka wrote such logs after ZooKeeper had lost its data.
+2. An epoch far above all epochs that the broker knows is altered, and so is one below -1.
 3. ``appended_epochs`` may know in which epoch a batch was appended. Then nothing else counts.
-4. Batches of formats 0 and 1, and those with epoch -1, have no epoch. They are good, and are no neighbors.
+4. Batches of formats 0 and 1, and batches with epoch -1, have no epoch. They are good, and do not count as neighbors.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from parley.storage.damage.checked_batches import CheckedBatch
 from parley.storage.damage.damaged_ranges import DamagedBytes
 
 ELECTIONS_UNNOTED: Final = 1 << 20
-"""How far an epoch may be above the highest that the broker knows. A killed broker has not noted the last elections,
-and one of them may have raised the epoch of a partition above those of all others (a store was set back). No partition
-has had a million elections."""
+"""How far an epoch may exceed the highest epoch that the broker knows. A killed broker has not recorded the last
+elections, and one of them may have raised the epoch of a partition above those of all others (if a store was restored
+to an earlier state). No partition has had a million elections."""
 HELD_MAX: Final = 8
-"""How many batches and damaged ranges are in memory until their neighbors are known. Only logs with many batches
-without an epoch, or with much damage, reach it; then a batch has no neighbor behind it."""
+"""How many batches and damaged ranges are held in memory until their neighbors are known. Only logs with many batches
+without an epoch, or with much damage, reach the limit. Then a batch is judged without the neighbor after it."""
 
 REASON: Final = "a batch has a leader epoch that does not fit in between those of its neighbors"
 
@@ -43,10 +44,10 @@ def without_altered(
     highest: int,
     is_honest: IsHonest = lambda header: None,
 ) -> Iterator[Found]:
-    """Return the batches and the damage of a segment, with batches that have an altered epoch turned into damage.
+    """Return the batches and the damage of a segment, with each batch that has an altered epoch turned into damage.
 
-    ``first_offset`` and ``last_offset`` are the lowest and the highest that the segment can hold, ``before`` is the
-    epoch before it, if that is known, and ``highest`` the highest epoch that the broker knows. ``is_honest`` is
+    ``first_offset`` and ``last_offset`` are the lowest and the highest offset that the segment can contain. ``before``
+    is the epoch before the segment, if known, and ``highest`` the highest epoch that the broker knows. ``is_honest`` is
     ``AppendedEpochs.is_honest``.
     """
     damage: DamagedBytes | None = None
@@ -92,7 +93,7 @@ class _Held:
 def _judged(
     found: Iterable[Found], before: int | None, highest: int, is_honest: IsHonest
 ) -> Iterator[tuple[Found, bool]]:
-    """Each batch or damaged range, and True if it is a batch with an altered epoch."""
+    """Yield each batch or damaged range, and True if it is a batch with an altered epoch."""
     held: list[_Held] = []
     limit = max(highest, NO_EPOCH if before is None else before) + ELECTIONS_UNNOTED
     unsettled: list[_Held] = []
@@ -129,9 +130,9 @@ def _settle(unsettled: list[_Held], before: int | None) -> int | None:
 
 
 def altered_of(before: int | None, epoch: int, behind: int, last: int | None = None) -> tuple[int, ...]:
-    """Which of two successive epochs are altered: 0 for ``epoch``, 1 for ``behind``.
+    """Return which of two successive epochs are altered: 0 for ``epoch``, 1 for ``behind``.
 
-    ``before`` precedes and ``last`` follows the two, if they are known.
+    ``before`` precedes and ``last`` follows the two, if known.
     """
     if epoch <= behind:
         return (0,) if before is not None and epoch < before <= behind else ()

@@ -1,8 +1,9 @@
-"""The walk along the batches of a segment that verifies each one, and continues behind a damaged one.
+"""Walks along the batches of a segment, verifies each one, and continues after a damaged one.
 
-A batch is good if its header is possible, its offsets follow the batch before and lie in the segment, and its checksum
-is right. Behind a bad one, the walk continues at the next good one: where the bad one's own length leads, or else at
-the next bytes that look like a v2 header and prove to be a good batch. Nothing in the file is trusted.
+A batch is good if its header is possible, its offsets follow the previous batch and lie in the segment, and its
+checksum is right. After a bad batch, the walk continues at the next good one: at the position given by the bad batch's
+own length, or else at the next bytes that look like a v2 header and prove to be a good batch. Nothing in the file is
+trusted.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ LARGE_BATCH: Final = 128 << 20
 """A batch up to this size is read as a whole to check it."""
 
 TRIED_SIZES: Final = 4
-"""How many times the size of the segment may be read in search of the next good batch. Only records that imitate
-headers of large batches need more, and then everything behind the damage counts as damaged."""
+"""How many times the size of the segment may be read in search of the next good batch. Only records that imitate the
+headers of large batches need more; then everything after the damage counts as damaged."""
 
 _ANY: Final = rb"[\x00-\xff]"
 
@@ -61,10 +62,10 @@ class CheckedBatches:
         self._begin = 0
 
     def walk(self, position: int, end: int, expected: int) -> Iterator[CheckedBatch | DamagedBytes]:
-        """The batches and the damage from ``position`` on, up to the first that reaches ``end``.
+        """Yield the batches and the damage from ``position`` on, up to the first that reaches ``end``.
 
-        ``expected`` is the lowest offset that may follow. Damage that reaches the end of the bytes has the last offset
-        that the segment can hold.
+        ``expected`` is the lowest offset that may follow. Damage that reaches the end of the bytes extends to the last
+        offset that the segment can contain.
         """
         before, last = expected, None  # the last good batch, and the offset expected before it
         while position < end:
@@ -101,7 +102,7 @@ class CheckedBatches:
             return self._damage(position, expected, error.message)
 
     def _good(self, position: int, expected: int) -> CheckedBatch:
-        """The batch at ``position``. Raises ``CorruptRecord`` unless it is good."""
+        """Return the batch at ``position``. Raises ``CorruptRecord`` unless it is good."""
         header = self._header(position)
         size = header.size_bytes
         if position + size > self._size:
@@ -144,7 +145,7 @@ class CheckedBatches:
     # --- Behind a bad batch ---
 
     def _damage(self, position: int, expected: int, reason: str) -> DamagedBytes:
-        """The damage that begins at ``position`` and ends where the next good batch begins."""
+        """Return the damage that begins at ``position`` and ends where the next good batch begins."""
         left = TRIED_SIZES * self._size
         for candidate in self._candidates(position, expected):
             try:
@@ -161,7 +162,7 @@ class CheckedBatches:
         return DamagedBytes(position, self._size, expected, self._last_offset, reason)
 
     def _candidates(self, position: int, expected: int) -> Iterator[int]:
-        """The positions behind ``position`` at which a batch may begin."""
+        """Yield the positions after ``position`` at which a batch may begin."""
         try:
             following = position + self._header(position).size_bytes
         except CorruptRecord:

@@ -1,7 +1,7 @@
 """The damaged and missing ranges of a log: which offsets cannot be read, and why.
 
 A range is found by recovery, by the first read of bytes from disk, or by the scrubber. A read into it raises
-CORRUPT_MESSAGE; everything behind it stays readable. docs/storage.md, "Damage", has the rules.
+CORRUPT_MESSAGE; everything after it stays readable. docs/storage.md, "Damage", has the rules.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ class DamagedBytes:
 
     @property
     def offsets(self) -> DamagedRange:
-        """The offsets that the bytes should hold."""
+        """The offsets that the bytes should contain."""
         return DamagedRange(self.first_offset, self.last_offset, self.reason)
 
 
 def joined(known: Iterable[DamagedBytes], found: Iterable[DamagedBytes]) -> tuple[DamagedBytes, ...]:
-    """The damage of a segment in order, with ``found`` added to ``known``; ranges that touch or overlap become one."""
+    """Return the damage of a segment in order, with ``found`` added to ``known``. Ranges that touch or overlap are
+    merged."""
     result: list[DamagedBytes] = []
     for each in sorted([*known, *found], key=lambda damaged: damaged.position):
         last = result[-1] if result else None

@@ -23,15 +23,16 @@ from parley.storage.segment import Segment
 from parley.storage.segment_names import DIGEST_SUFFIX
 
 FIRST_READ: Final = 256 << 10
-"""Verified by a read at an offset before which nothing was verified."""
+"""The bytes verified by a read at an offset before which nothing was verified."""
 NEXT_READ: Final = 4 << 20
-"""Verified by a read that continues where another ended. A read in a thread costs more than the bytes in between."""
+"""The bytes verified by a read that continues where another ended. Starting a read in a thread costs more than these
+bytes."""
 
 _log = logging.getLogger(__name__)
 
 
 class DamagedOffset(CorruptRecord):
-    """A read into a damaged range (CORRUPT_MESSAGE)."""
+    """The read begins in a damaged range (CORRUPT_MESSAGE)."""
 
     def __init__(self, offset: int, damaged: DamagedRange) -> None:
         extent = f"offsets {damaged.first_offset} to {damaged.last_offset} are damaged"
@@ -42,7 +43,7 @@ class DamagedOffset(CorruptRecord):
 class LogIntegrity:
     """The known damage of a log called ``name``. ``lock`` is the log's; ``log_end`` returns its end, under ``lock``.
 
-    ``log_start`` returns the log start offset. What lies below it may be damaged: it is known, but not reported.
+    ``log_start`` returns the log start offset. Damage below it may be known, but is not reported.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class LogIntegrity:
         self._on_damage = on_damage
 
     def damage(self, segments: Sequence[Segment], log_start: int) -> tuple[DamagedRange, ...]:
-        """All known damage at ``log_start`` or behind it, in order."""
+        """All known damage at or after ``log_start``, in order."""
         found = [damaged.offsets for segment in segments if segment.damage for damaged in segment.damage]
         if not found and not self.missing:
             return ()
@@ -77,28 +78,28 @@ class LogIntegrity:
         return tuple(sorted(ranges, key=lambda damaged: damaged.first_offset))
 
     def report(self, damaged: DamagedRange) -> None:
-        """Log that a range cannot be read, and tell the owner of the log."""
+        """Log that a range cannot be read, and notify the owner of the log."""
         facts = {"first": damaged.first_offset, "last": damaged.last_offset, "reason": damaged.reason}
         _log.error("records are damaged or missing", extra={"partition": self._name, **facts})
         self._on_damage(damaged)
 
     def refuse_missing(self, offset: int) -> None:
-        """Raise ``DamagedOffset`` if ``offset`` lies in a range that no segment has."""
+        """Raise ``DamagedOffset`` if ``offset`` lies in a range that no segment contains."""
         for missing in self.missing:
             if offset in missing:
                 raise DamagedOffset(offset, missing)
 
     def cut(self, end_offset: int) -> None:
-        """Note that the log now ends at ``end_offset``."""
+        """Record that the log now ends at ``end_offset``."""
         self.missing = tuple(missing for missing in self.missing if missing.first_offset < end_offset)
 
     def start_at(self, offset: int) -> None:
-        """Note that the log now begins at ``offset``."""
+        """Record that the log now begins at ``offset``."""
         if self.missing:
             self.missing = tuple(missing for missing in self.missing if missing.last_offset >= offset)
 
     def verify_around(self, segment: Segment, offset: int) -> None:
-        """Verify the batches up to ``offset`` that a truncation to it reads, so that their damage is known. Blocks.
+        """Verify the batches that a truncation to ``offset`` reads, so that any damage in them is known. Blocks.
 
         Raises ``OSError``.
         """
@@ -107,7 +108,7 @@ class LogIntegrity:
             self.verify_read(segment, begin, begin + 1)
 
     def locate(self, segments: Sequence[Segment], damaged: DamagedRange) -> tuple[Segment, DamagedBytes] | None:
-        """The segment and the bytes of a damaged range; None if it is missing.
+        """Return the segment and the bytes of a damaged range; None if the range is missing.
 
         Raises ``KafkaError`` OFFSET_OUT_OF_RANGE if it is neither damaged nor missing.
         """
@@ -120,19 +121,19 @@ class LogIntegrity:
         return None
 
     def restored(self, missing: DamagedRange, up_to: int) -> None:
-        """Note that the log has again what was missing up to ``up_to``."""
+        """Record that the log again contains what was missing up to ``up_to``."""
         rest = replace(missing, first_offset=up_to)
         ranges = [rest if each == missing else each for each in self.missing]
         self.missing = tuple(each for each in ranges if each.first_offset <= each.last_offset)
 
     def is_unverified(self, segment: Segment, begin: int, end: int) -> bool:
-        """True if a read of these bytes must verify them first."""
+        """Return True if a read of these bytes must verify them first."""
         return bool(segment.unverified) and overlap(segment.unverified, begin, end)
 
     def verify_read(self, segment: Segment, begin: int, end: int) -> bool:
-        """Verify the bytes that a read needs, and some behind them. Blocks. Raises ``OSError``.
+        """Verify the bytes that a read needs, and some after them. Blocks. Raises ``OSError``.
 
-        Returns True if the read must be planned again, because there is damage or the segment was changed meanwhile.
+        Returns True if the read must be planned again, because damage was found or the segment was changed meanwhile.
         """
         continues = not begin or not overlap(segment.unverified, begin - 1, begin)
         return self.verify(segment, begin, max(end, begin + (NEXT_READ if continues else FIRST_READ)))[1]
@@ -172,7 +173,7 @@ class LogIntegrity:
         return checked, bool(new)
 
     def write_missing_digest(self, segment: Segment) -> None:
-        """Write the digest of a sealed segment that has none of this version, if every batch is good. Blocks.
+        """Write the digest of a sealed segment that lacks one in the current version, if every batch is good. Blocks.
 
         Raises ``OSError``.
         """

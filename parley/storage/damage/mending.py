@@ -1,10 +1,10 @@
 """Mends a damaged or missing range of a log with batches of an intact replica.
 
 A new segment is written as ``.cleaned``: the good batches before the damage, those of the other replica, and the good
-ones behind. It is scanned, compared with the digest of the old segment, synced, and takes the place of the old one
-(docs/storage.md, "Replacing segments"). A crash at any moment leaves the old segment or the new one, whole. A missing
-range becomes a segment of its own. Batches of a replica that was compacted otherwise are refused if a deleted key could
-come back (docs/storage.md, "Mending").
+batches after the damage. It is scanned, compared with the digest of the old segment, synced, and replaces the old one
+(docs/storage.md, "Replacing segments"). A crash at any moment leaves either the old segment or the new one, whole. A
+missing range becomes a segment of its own. Batches of a replica that was compacted differently are refused if a deleted
+key could come back (docs/storage.md, "Mending").
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CompactedOtherwise(CorruptRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MendedLog:
-    """What mending needs of a log, at the moment when it begins."""
+    """What mending needs from a log, as of the moment when it begins."""
 
     config: LogConfig
     segments: Segments
@@ -62,7 +62,8 @@ class MendedLog:
     removal_lock: RLock
     now_ms: int
     writing: Callable[[], AbstractContextManager[None]]
-    """Reports a failure of the disk and raises it as KAFKA_STORAGE_ERROR, but only raises it if the disk is full."""
+    """Reports a disk failure and raises it as KAFKA_STORAGE_ERROR. If the disk is only full, raises without
+    reporting."""
     is_closed: Callable[[], bool]
     ended: Callable[[], None]
     """Called once when the mending has ended."""
@@ -79,7 +80,7 @@ class Mending:
         self.next_offset = damaged.first_offset
         """The offset from which the next batch is needed."""
         self.lacks_tombstones = False
-        """True if compaction may have removed tombstones from the batches that were added, or between them."""
+        """True if compaction may have removed tombstones from the added batches, or between them."""
         self._log = log
         self._old = old
         self._found = found
@@ -109,23 +110,23 @@ class Mending:
 
     @property
     def is_complete(self) -> bool:
-        """True if no batch of the range is needed any more."""
+        """True if the range needs no more batches."""
         return self.next_offset > self.damaged.last_offset
 
     @property
     def is_full(self) -> bool:
-        """True if a missing range needs more than one segment: ``finish``, then mend the rest of it."""
+        """True if a missing range needs more than one segment: call ``finish``, then mend the rest of the range."""
         if self._found is not None:
             return False
         too_far = self.next_offset - self._base > MAX_RELATIVE_OFFSET
         return self._size >= self._log.config.segment_bytes or too_far
 
     def add(self, batches: Buffer) -> int:
-        """Add whole batches that begin at ``next_offset``, or before it; return the bytes that were used.
+        """Add whole batches that begin at or before ``next_offset``; return the number of bytes used.
 
-        Batches outside the range, and one that is cut off at the end, are left out. Raises ``KafkaError``:
+        Batches outside the range, and a batch that is cut off at the end, are left out. Raises ``KafkaError``:
         CORRUPT_MESSAGE (a wrong checksum, a gap, a batch that overlaps intact records, a leader epoch that does not fit
-        in), KAFKA_STORAGE_ERROR. Then nothing more can be added, except what another replica has.
+        in), KAFKA_STORAGE_ERROR. Then nothing more can be added, except batches of another replica.
         """
         view, used = memoryview(batches), 0
         for at, header in headers(batches):
@@ -142,14 +143,14 @@ class Mending:
         return used
 
     def skip_to(self, offset: int) -> None:
-        """Continue at ``offset``, because the intact replica has no batch between ``next_offset`` and there."""
+        """Continue at ``offset``, because the intact replica has no batch from ``next_offset`` to there."""
         self.next_offset = max(self.next_offset, min(offset, self.damaged.last_offset + 1))
 
     def finish(self) -> list[Path]:
         """Put the batches in place; return the renamed files of the old segment, to be removed later.
 
-        Of a missing range, the rest stays missing if ``is_complete`` is False. Raises ``KafkaError`` CORRUPT_MESSAGE if
-        the batches differ from those that were damaged (``CompactedOtherwise`` if a deleted key could come back),
+        If ``is_complete`` is False, the rest of a missing range stays missing. Raises ``KafkaError`` CORRUPT_MESSAGE if
+        the batches differ from the damaged ones (``CompactedOtherwise`` if a deleted key could come back),
         KAFKA_STORAGE_ERROR; ``ValueError`` if damaged bytes have not been replaced completely.
         """
         if self._found is not None and not self.is_complete:
@@ -212,7 +213,8 @@ class Mending:
             return self._replace(new, epochs)
 
     def _replace(self, new: Segment, epochs: list[tuple[int, int]]) -> list[Path]:
-        """The steps of docs/storage.md, "Replacing segments"; the disk syncs between them, without the log's lock."""
+        """Carry out the steps of docs/storage.md, "Replacing segments". Syncs run between them, without the
+        log's lock."""
         log, directory = self._log, self._log.segments.directory
         with log.lock:
             if self._removals != log.durability.removals or log.is_closed():
@@ -238,7 +240,7 @@ class Mending:
         return removed
 
     def _scanned(self, mended: int) -> Segment:
-        """The new segment, indexed and verified. Its bytes up to ``mended`` end with the batches that were added."""
+        """Return the new segment, indexed and verified. The added batches end at byte ``mended``."""
         log, old, found = self._log, self._old, self._found
         end_offset = self.next_offset if old is None or found is None else old.end_offset
         directory, transactions = log.segments.directory, TRANSACTION_INDEX_SUFFIX
@@ -272,9 +274,9 @@ class Mending:
         return producers
 
     def _compare(self, new: Segment, old: Segment, found: DamagedBytes, mended: int) -> bool:
-        """Keep what is known of the rest of the old segment: its other damage, and its digest if that fits.
+        """Carry over what is known about the rest of the old segment: its other damage, and its digest if that fits.
 
-        Returns True if the digest proves that the batches are those that were damaged.
+        Returns True if the digest proves that the batches are the damaged ones.
         """
         shift = mended - found.end
         others = [
@@ -305,7 +307,7 @@ class Mending:
         return False
 
     def _epochs_in(self, new: Segment) -> list[tuple[int, int]]:
-        """The leader epochs of the batches in the range, each with the first offset that has it."""
+        """Return the leader epochs of the batches in the range, each with the first offset that has it."""
         found: list[tuple[int, int]] = []
         for _, header in new.batches():
             if self.damaged.first_offset <= header.base_offset <= self.damaged.last_offset:

@@ -1,13 +1,13 @@
-"""The scrubber: reads all data again from time to time, to find damage that no reader has met yet.
+"""The scrubber: periodically reads all data again, to find damage that no reader has met yet.
 
 Rules:
 
-1. A segment is due when it was last verified longer than ``log.scrub.interval.ms`` ago. The segments that were verified
+1. A segment is due if it was last verified longer than ``log.scrub.interval.ms`` ago. The segments that were verified
    longest ago come first. The modification time of a segment's digest is the time of its last verification, so a
-   restart forgets nothing; a segment of an earlier process without a digest is due at once.
+   restart forgets nothing. A segment of an earlier process without a digest is due immediately.
 2. Each directory has one loop. It verifies one piece at a time in the executor, and then waits until its rate is at
    most ``log.scrub.max.bytes.per.second`` again.
-3. The log notes the damage that is found. What is done about it is not decided here.
+3. The log records the damage that is found. What happens to the damage is not decided here.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from parley.storage.segment_names import DIGEST_SUFFIX
 _log = logging.getLogger(__name__)
 
 PIECE_BYTES = 1 << 20
-"""Bytes verified in one job of the executor: some milliseconds of work, if the disk is idle."""
+"""The bytes that one job of the executor verifies: some milliseconds of work, if the disk is idle."""
 LOOK_S = 60.0
-"""How often a directory without due segments is looked at again."""
+"""The interval between looks at a directory without due segments."""
 NEVER_MS = 0
-"""The time of the last verification of a segment that has not been verified."""
+"""The last verification time of a segment that was never verified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class ScrubSettings:
 
 
 class LogOwner(Owner, Protocol):
-    """What the scrubber needs of the owner of the logs."""
+    """What the scrubber needs from the owner of the logs."""
 
     def directory_of(self, log: Log) -> LogDirectory:
-        """The directory of the log."""
+        """Return the directory of the log."""
 
 
 class Due(NamedTuple):
@@ -96,7 +96,7 @@ class Scrubber:
         self._scrubs[self._owner.directory_of(log)].require(log, since_ms)
 
     def unverified_bytes(self, log: Log, since_ms: int) -> int:
-        """The bytes in the segments of a log that were last verified before ``since_ms``."""
+        """Return the number of bytes in the segments of a log that were last verified before ``since_ms``."""
         return self._scrubs[self._owner.directory_of(log)].unverified_bytes(log, since_ms)
 
 
@@ -153,7 +153,7 @@ class DirectoryScrub:
     # --- What is due ---
 
     def _look(self) -> list[Due]:
-        """Return the segments that are due, in the order in which they are verified. Blocks."""
+        """Return the due segments, in the order in which they are verified. Blocks."""
         logs = [log for log in self._owner.logs_in(self._directory) if log.is_written]
         self._verified = {log: self._times_of(log) for log in logs}
         self._required = {log: since_ms for log, since_ms in self._required.items() if log in self._verified}
@@ -182,7 +182,8 @@ class DirectoryScrub:
     # --- Verifying ---
 
     async def _verify(self, due: Due) -> None:
-        """Verify a segment piece by piece, and note the time. Does nothing if the log no longer has it."""
+        """Verify a segment piece by piece, and record the time. Does nothing if the log no longer contains
+        the segment."""
         segment = next((each for each in due.log.segments if each.base_offset == due.base_offset), None)
         # A clock that was set back must not make the segment due again.
         began_ms, position = max(self._now_ms(), self._required.get(due.log, NEVER_MS)), 0
@@ -200,9 +201,9 @@ class DirectoryScrub:
 
 
 def _verify_piece(log: Log, segment: Segment, position: int) -> int:
-    """Verify a piece of a segment, and return its end; the segment's end if the log has removed it.
+    """Verify a piece of a segment and return its end, or the segment's end if the log has removed the segment.
 
-    What was not in the page cache before leaves it again.
+    Pages that were not in the page cache before are dropped from it again.
     """
     if segment not in log.segments:
         return segment.size
@@ -230,7 +231,7 @@ def _uncached_file(segment: Segment, position: int) -> SegmentFile | None:
 
 
 def _note_verified(log: Log, segment: Segment, at_ms: int) -> None:
-    """Note the time in the digest of a sealed segment, so that a restart does not make the segment due."""
+    """Record the time in the digest of a sealed segment, so that a restart does not make the segment due."""
     log.write_missing_digest(segment)
     segment.rest_if_sealed()
     with suppress(FileNotFoundError):
@@ -238,7 +239,8 @@ def _note_verified(log: Log, segment: Segment, at_ms: int) -> None:
 
 
 def _verified_ms(segment: Segment, now_ms: int) -> int:
-    """When a segment that the scrubber has not seen before was last verified. A time in the future is not believed."""
+    """Return when a segment that the scrubber has not seen before was last verified. A time in the future is not
+    trusted."""
     if not segment.unverified:  # this process has written it
         return segment.created_ms
     try:

@@ -1,7 +1,7 @@
 """Which bytes of a segment this process has not verified yet: neither appended, nor scanned, nor read and checked.
 
-A tuple of spans ``(begin, end)``, in order and apart from each other. It is replaced, never changed, so any thread may
-read it. A segment that this process wrote has none, and a read of it costs one comparison.
+The value is a tuple of disjoint spans ``(begin, end)``, in order. It is replaced, never changed, so any thread may read
+it. A segment that this process wrote has no spans, so a read of it costs one comparison.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def overlap(spans: Spans, begin: int, end: int) -> bool:
-    """True if any byte from ``begin`` to before ``end`` lies in ``spans``."""
+    """Return True if any byte from ``begin`` to before ``end`` lies in ``spans``."""
     return any(first < end and begin < last for first, last in spans)
 
 
 def without(spans: Spans, begin: int, end: int) -> Spans:
-    """The spans without the bytes from ``begin`` to before ``end``."""
+    """Return the spans without the bytes from ``begin`` to before ``end``."""
     left = []
     for first, last in spans:
         if first < min(last, begin):
