@@ -139,7 +139,7 @@ class Client:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no {what} within {limit:g} s") from None
 
     async def version_for(self, request: type[Request], *, node: int | None = None) -> int:
-        """The version in which ``send`` would send such a request."""
+        """Return the version in which ``send`` would send such a request."""
         return (await self._link(node)).version_for(request.API_KEY, request.VERSIONS)
 
     async def hold(self) -> None:
@@ -148,7 +148,8 @@ class Client:
 
     @property
     def lost_at(self) -> float | None:
-        """When the node's last connection ended, in the loop's time; None if one is open or none ever existed."""
+        """The time, by the loop's clock, when the node's last connection ended; None if one is open or none
+        ever existed."""
         if any(link.is_open for link in self._links.values()):
             return None
         return max((link.ended_at for link in self._links.values() if link.ended_at is not None), default=None)
@@ -156,8 +157,8 @@ class Client:
     # --- The cluster ---
 
     async def metadata(self, topics: Iterable[str] | None = None, *, create: bool = False) -> MetadataResponse:
-        """The brokers, and the named topics (None: all). With ``create``, missing topics are created if the broker
-        allows it."""
+        """Return the brokers, and the named topics (None: all). With ``create``, missing topics are created if the
+        broker allows it."""
         version = await self.version_for(MetadataRequest)
         asked = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
         if version == 0 and asked is None:
@@ -171,15 +172,15 @@ class Client:
         return response
 
     async def controller(self) -> int:
-        """The node to which requests for the controller are sent. Raises KafkaError(NOT_CONTROLLER) if the cluster has
-        no controller."""
+        """Return the node to which requests for the controller are sent. Raises KafkaError(NOT_CONTROLLER) if the
+        cluster has no controller."""
         node = (await self.metadata([])).controller_id
         if node < 0:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "the cluster has no controller at this moment")
         return node
 
     async def leader(self, topic: str, partition: int, *, fresh: bool = False) -> int:
-        """The leader of the partition, cached unless ``fresh``.
+        """Return the leader of the partition, cached unless ``fresh``.
 
         Raises KafkaError with the error code of the topic or partition, such as UNKNOWN_TOPIC_OR_PARTITION or
         LEADER_NOT_AVAILABLE.
@@ -201,7 +202,7 @@ class Client:
         return found.leader_id
 
     async def coordinator(self, key: str, key_type: int = 0) -> int:
-        """The coordinator of a group (``key_type`` 0) or a transactional id (1).
+        """Return the coordinator of a group (``key_type`` 0) or a transactional id (1).
 
         Raises KafkaError with the broker's error code, such as COORDINATOR_NOT_AVAILABLE.
         """
@@ -220,7 +221,7 @@ class Client:
     # --- Connections ---
 
     async def _link(self, node: int | None) -> Link:
-        """The connection to the node, made if necessary."""
+        """Return the connection to the node, opening it if necessary."""
         link = self._open_link(node)
         if link is not None:
             return link
@@ -244,14 +245,14 @@ class Client:
         return next(iter(speaking or others), None)
 
     def _addresses(self) -> dict[Address, None]:
-        """The possible addresses of brokers, bootstrap addresses first."""
+        """Return the possible addresses of brokers, bootstrap addresses first."""
         return dict.fromkeys([*self._bootstrap, *self._brokers.values()])
 
     def _silent(self) -> set[Address]:
         return {link.address for link in self._links.values() if link.is_silent}
 
     async def _connect_any(self) -> Link:
-        """A connection to the first address that responds; addresses that were silent before are tried last."""
+        """Return a connection to the first address that responds. Addresses that were silent before are tried last."""
         failures = []
         for address in sorted(self._addresses(), key=self._silent().__contains__):
             try:

@@ -75,14 +75,14 @@ def decode_from(cls: type[M], version: int, data: Buffer, pos: int, elements_max
 
 
 def encode(message: Message, version: int) -> bytes:
-    """The bytes of a message, without header or size."""
+    """Return the bytes of a message, without header or size."""
     parts: list[Buffer] = []
     parts.append(_append(message, version, bytearray(), parts))
     return b"".join(parts)
 
 
 def encode_element(message: type[Message], version: int, element: Struct) -> bytes:
-    """The bytes of one element of an array in a message: ``EncodedArray`` takes them."""
+    """Return the encoded bytes of one element of an array in a message, for use in an ``EncodedArray``."""
     cls = type(element)
     try:
         encoder = _element_encoders[message, version, cls]
@@ -98,9 +98,9 @@ def encode_element(message: type[Message], version: int, element: Struct) -> byt
 
 
 def encode_frame_parts(message: Message, version: int) -> list[Buffer]:
-    """The bytes of a message in consecutive pieces.
+    """Return the bytes of a message in consecutive pieces.
 
-    Records of more than a few hundred bytes are pieces of their own, without being copied.
+    Records of more than a few hundred bytes become separate pieces, without being copied.
     """
     parts: list[Buffer] = []
     out = _append(message, version, bytearray(), parts)
@@ -130,7 +130,7 @@ def decode_stored(cls: type[D], data: Buffer) -> tuple[D, int]:
 
 
 def request_frame(message: Request, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
-    """A whole request frame in pieces, beginning with its size."""
+    """Return a whole request frame in pieces, beginning with its size."""
     header = RequestHeader(
         request_api_key=message.API_KEY,
         request_api_version=version,
@@ -143,7 +143,7 @@ def request_frame(message: Request, version: int, correlation_id: int, client_id
 
 
 def response_frame(message: Response, version: int, correlation_id: int) -> list[Buffer]:
-    """A whole response frame in pieces, beginning with its size."""
+    """Return a whole response frame in pieces, beginning with its size."""
     out = bytearray(_SIZE_AND_CORRELATION.pack(0, correlation_id))
     if message.header_version(version) >= 1:
         out.append(0)  # no tagged fields
@@ -198,7 +198,7 @@ def _check_version(cls: type[Message], version: int) -> None:
 
 
 def _has_records(cls: type[Any]) -> bool:
-    """True if the message has a records field at any depth."""
+    """Return True if the message has a records field at any depth."""
     for declared in cls.fields():
         kind = declared.type
         while kind.element is not None:

@@ -232,7 +232,7 @@ def _first_flexible(api_key: int) -> int:
 
 
 def _skip_tags(frame: Buffer, pos: int) -> int:
-    """The position after a header's tagged fields; Kafka has defined none."""
+    """Return the position after a header's tagged fields; Kafka has defined none."""
     try:
         if frame[pos] == 0:
             return pos + 1
@@ -252,9 +252,9 @@ class MatchedResponse(NamedTuple):
 
 
 class ClientConnection:
-    """The client's end of a connection: makes request frames and matches responses to requests.
+    """The client's end of a connection: builds request frames and matches responses to requests.
 
-    Any number of requests may be in flight. A ``MalformedMessage`` that it raises ends the connection.
+    Any number of requests may be in flight. After it raises ``MalformedMessage``, the connection must be closed.
     """
 
     def __init__(self, client_id: str | None, max_frame_bytes: int) -> None:

@@ -84,7 +84,7 @@ class Source:
 
 
 def present(declared: Field, version: int) -> bool:
-    """True if this version has the field at its place, not in the tagged section."""
+    """Return True if this version has the field at its place, not in the tagged section."""
     return version in declared.versions and version not in declared.tagged
 
 
@@ -95,7 +95,7 @@ def tagged(cls: type[Struct], version: int) -> list[Field]:
 
 
 def smallest(kind: FieldType, version: int, flexible: bool) -> int:
-    """The fewest bytes that an element of this type takes; never 0, so the bytes left always bound a count."""
+    """Return the minimum size of an element of this type in bytes; never 0, so the bytes left always limit a count."""
     if kind.kind in FIXED:
         return FIXED[kind.kind][1]
     if kind.struct is None:
@@ -109,7 +109,7 @@ def smallest(kind: FieldType, version: int, flexible: bool) -> int:
 
 
 def compile_decoder(cls: type[Message], version: int) -> Decoder:
-    """The decoder of one version of a message."""
+    """Return the decoder of one version of a message."""
     writer = _DecoderWriter(cls, version)
     decoder: Decoder = writer.write()
     return decoder

@@ -24,7 +24,7 @@ Encoder: TypeAlias = Callable[[Any, bytearray, list[Buffer]], bytearray]
 COPIED_BYTES_MAX: Final = 1024  # records up to this size are copied: cheaper than one more element of a writev
 
 ERROR_TEXT_CUT: Final = 1_000
-"""Characters that are left of an error text that is longer than a string may be, because it lists what a client has
+"""The number of characters kept of an error text that is too long for a string, because it lists what a client has
 named. The text is cut instead of failing the whole response: people read the beginning."""
 
 
@@ -54,13 +54,13 @@ class EncodedArray:
 
 
 def compile_encoder(cls: type[Message], version: int) -> Encoder:
-    """The encoder of one version of a message."""
+    """Return the encoder of one version of a message."""
     encoder: Encoder = _EncoderWriter(cls, version).write(cls)
     return encoder
 
 
 def compile_element_encoder(cls: type[Message], version: int, element: type[Struct]) -> Encoder:
-    """The encoder of one element of an array in one version of a message."""
+    """Return the encoder of one element of an array in one version of a message."""
     encoder: Encoder = _EncoderWriter(cls, version).write(element)
     return encoder
 
@@ -276,7 +276,7 @@ class _EncoderWriter:
 
 
 def _is_error_text(declared: Field) -> bool:
-    """True if the field explains an error or a status to people."""
+    """Return True if the field explains an error or a status to people."""
     return declared.type.kind == "str" and declared.name.endswith(("error_message", "status_detail"))
 
 
@@ -297,7 +297,7 @@ def _refuse() -> NoReturn:
 
 
 def fault(this: Struct, version: int, flexible: bool) -> str:
-    """Why the message cannot be encoded in this version, beginning with the path to the field; "" if it can."""
+    """Return why the message cannot be encoded in this version, beginning with the path to the field; "" if it can."""
     for declared in type(this).fields():
         value = getattr(this, declared.name)
         if version not in declared.versions:

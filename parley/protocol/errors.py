@@ -206,7 +206,7 @@ class ErrorCode(IntEnum):
 
 
 class KafkaError(Exception):
-    """A failure with its error code. ``message`` explains more than the code, or is the code's own meaning."""
+    """A failure with its error code. ``message`` gives more detail than the code, or repeats the code's own meaning."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(code, message)
@@ -222,4 +222,4 @@ class MalformedMessage(Exception):
 
 
 class TooManyElements(MalformedMessage):
-    """A message with more elements in its arrays than it may have, or than the caller decodes at once."""
+    """The arrays of a message have more elements than the protocol allows, or than the caller decodes in one call."""

@@ -21,9 +21,9 @@ from parley.version import VERSION
 __all__ = ["Address", "Link", "NotAuthenticated", "tls_refused"]
 
 MAYBE_TLS: Final = "; if the listener is one with TLS, set security.protocol"
-"""What is added to the error of a connection without TLS that the broker closes before it responds."""
+"""Appended to the error if the broker closes a connection without TLS before it responds."""
 _LIFETIME_USED: Final = (0.85, 0.95)
-"""The part of a session's lifetime after which the client logs in again, as Kafka's client does."""
+"""The fraction of a session's lifetime after which the client logs in again, as in Kafka's client."""
 _THROTTLES_AFTERWARDS: Final = 2
 """The version of ApiVersions since which a broker responds first and expects the client to wait then. Older ones delay
 the response."""
@@ -45,7 +45,7 @@ class Address(NamedTuple):
 
 
 def tls_refused(address: Address, error: ssl.SSLError) -> NotAuthenticated:
-    """The error of a client if TLS cannot be agreed on."""
+    """Return a client's error if TLS cannot be agreed on."""
     reason = (error.reason or str(error)).replace("_", " ").lower()
     if isinstance(error, ssl.SSLCertVerificationError):
         text = f"the certificate of the broker is not accepted: {error.verify_message.rstrip('.')}"
@@ -114,7 +114,7 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def throttle_left_s(self) -> float:
-        """For how many seconds the broker does not yet read from this client, which has exceeded a quota."""
+        """The seconds for which the broker will not yet read from this client, which has exceeded a quota."""
         return self._throttled_until - asyncio.get_running_loop().time()
 
     def _note_throttle(self, seconds: float) -> None:
@@ -253,7 +253,7 @@ class Link(asyncio.BufferedProtocol):
         return accepted
 
     def version_for(self, api_key: int, ours: VersionRange) -> int:
-        """The highest version that both sides support."""
+        """Return the highest version that both sides support."""
         name = APIS[api_key].name
         if api_key not in self.versions:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self.address} does not have {name}")

@@ -27,13 +27,14 @@ def uvarint(value: int) -> bytes:
 
 
 def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
-    """The unsigned varint at ``pos``, and the position after it. It has at most five bytes and 32 bits."""
+    """Return the unsigned varint at ``pos``, and the position after it. It has at most five bytes and 32 bits."""
     first = buf[pos]
     return (first, pos + 1) if first < 128 else rest_of_uvarint(buf, pos + 1, first)
 
 
 def rest_of_uvarint(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
-    """As ``read_uvarint``, if ``first``, the byte before ``pos``, was read already and more bytes follow."""
+    """Return what ``read_uvarint`` returns, if ``first``, the byte before ``pos``, was already read and more bytes
+    follow."""
     value = first & 127
     for shift in (7, 14, 21, 28):
         byte = buf[pos]
@@ -58,7 +59,7 @@ def read_tags(buf: Buffer, pos: int, count: int) -> tuple[tuple[tuple[int, bytes
 
 
 def read_tag(buf: Buffer, pos: int, last: int) -> tuple[int, int, int]:
-    """The head of one tagged field: its tag, and where its content begins and ends. Tags must rise."""
+    """Return the head of one tagged field: its tag, and where its content begins and ends. Tags must rise."""
     tag, pos = read_uvarint(buf, pos)
     size, pos = read_uvarint(buf, pos)
     if tag <= last:

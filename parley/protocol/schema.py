@@ -165,7 +165,7 @@ class Field:
 
     @property
     def required(self) -> bool:
-        """True if the constructor needs a value for it."""
+        """True if the constructor requires a value for the field."""
         return self._declared_default is _MISSING
 
     def default(self) -> Any:
@@ -192,7 +192,7 @@ _KINDS: Final[dict[Any, str]] = {bool: "bool", str: "str", UUID: "uuid", bytes: 
 
 
 def _field_type(annotation: Any) -> tuple[FieldType, bool]:
-    """The type that an annotation means, and whether it allows None."""
+    """Return the type that an annotation means, and whether it allows None."""
     origin = get_origin(annotation)
     if origin is Annotated:
         kind = annotation.__metadata__[0]
@@ -335,7 +335,7 @@ class Struct(metaclass=_StructType):
         return cls(**{declared.name: declared.default() for declared in cls.fields()})
 
     def copy(self: S) -> S:
-        """A copy whose lists and structs are copies too; buffers are shared."""
+        """Return a copy whose lists and structs are copies too; buffers are shared."""
         plain: type[S] = type(self)._plain  # type: ignore[assignment]
         twin = plain.__new__(plain)
         for name in plain._declared:
@@ -344,7 +344,7 @@ class Struct(metaclass=_StructType):
         return twin
 
     def frozen(self: S) -> S:
-        """An equal object whose attributes cannot be set."""
+        """Return an equal object whose attributes cannot be set."""
         cls = _frozen_class(type(self))
         twin: S = object.__new__(cls)
         for name in (*type(self)._declared, "unknown_tags"):
@@ -463,7 +463,7 @@ class Request(_ApiMessage):
 
 
 class Response(_ApiMessage):
-    """A response of a broker."""
+    """A response from a broker."""
 
     @classmethod
     def header_version(cls, version: int) -> int:

@@ -1,11 +1,12 @@
-"""The numbers by which Kafka's protocol and files say "none" or "not known"."""
+"""The numbers that mean "none" or "unknown" in Kafka's protocol and files."""
 
 from __future__ import annotations
 
 from typing import Final
 
 NO_EPOCH: Final = -1
-"""The epoch of a leader, a producer, a broker or a controller. A request that carries it asks for no check of it."""
+"""Means "no epoch" for a leader, a producer, a broker or a controller. A request with this value asks for no epoch
+check."""
 NO_OFFSET: Final = -1
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1

@@ -31,7 +31,7 @@ class Origin(Enum):
 
 
 class AppendInfo(NamedTuple):
-    """What an append did; for a ``duplicate``, what the first append of the same batch did.
+    """The result of an append. For a ``duplicate``, the result of the first append of the same batch.
 
     ``log_append_time_ms`` is -1 if records keep their own timestamps. If nothing was appended (a follower's fetch
     without a whole batch), ``record_count`` is 0 and the last offset is lower than the first.
@@ -54,8 +54,8 @@ def place(
     leader_epoch: int,
     append_time: int | None,
 ) -> list[PlacedBatch]:
-    """Assign offsets from ``offset`` on, the leader epoch and, if given, the append time; return the batches with their
-    new headers."""
+    """Assign offsets from ``offset`` on, the leader epoch and, if given, the append time. Returns the batches with
+    their new headers."""
     placed = []
     for at, header in found:
         assigned = assign(batches, at, header, offset, leader_epoch, append_time)
@@ -65,7 +65,7 @@ def place(
 
 
 def first_append(known: Duplicate, header: BatchHeader, config: LogConfig, log_start_offset: int) -> AppendInfo:
-    """The result for a batch that is already in the log."""
+    """Return the result for a batch that is already in the log."""
     own_time = config.message_timestamp_type != LOG_APPEND_TIME
     return AppendInfo(
         first_offset=known.first_offset,
@@ -80,7 +80,7 @@ def first_append(known: Duplicate, header: BatchHeader, config: LogConfig, log_s
 
 
 def whole_batches(buffer: Buffer, first: BatchHeader | None = None) -> list[PlacedBatch]:
-    """The batches that fill the buffer exactly, all of magic 2. ``first`` is the header of the first one, if it is
+    """Return the batches that fill the buffer exactly, all of magic 2. ``first`` is the header of the first batch, if
     known.
 
     Raises ``CorruptRecord`` if the buffer is empty or ends inside a batch, ``InvalidRecord`` for another magic.
@@ -98,7 +98,7 @@ def whole_batches(buffer: Buffer, first: BatchHeader | None = None) -> list[Plac
 def check_sizes(found: Sequence[PlacedBatch], total_bytes: int, config: LogConfig) -> None:
     """Raise ``KafkaError`` MESSAGE_TOO_LARGE or RECORD_LIST_TOO_LARGE if the batches exceed a limit of the topic.
 
-    max.message.bytes does not apply to markers: a transaction that is open must be able to end.
+    max.message.bytes does not apply to markers, because an open transaction must be able to end.
     """
     limit = config.max_message_bytes
     for _, header in found:
@@ -114,7 +114,7 @@ def check_sizes(found: Sequence[PlacedBatch], total_bytes: int, config: LogConfi
 
 
 def fetched_batches(buffer: Buffer, log_end_offset: int) -> list[PlacedBatch]:
-    """The whole batches in a leader's response to a fetch from ``log_end_offset``.
+    """Return the whole batches in a leader's response to a fetch from ``log_end_offset``.
 
     Raises ``CorruptRecord`` for a wrong checksum, or if the offsets do not rise from the log end offset.
     """

@@ -1,6 +1,7 @@
-"""Copies of logs in other log directories, from their beginning until each replaces its log (KIP-113).
+"""Copies of logs in other log directories, from their creation until each replaces its log (KIP-113).
 
-``future_log.py`` has the files of a copy. The log manager owns the copies; ``parley.broker.replication`` fills them.
+``future_log.py`` manages the files of a copy. The log manager owns the copies; ``parley.broker.replication`` fills
+them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 
 class CopiesOwner(Protocol):
-    """What copies use of the log manager."""
+    """What copies need from the log manager."""
 
     lost_below: dict[Log, int]
 
@@ -63,11 +64,12 @@ class LogCopies:
 
     @property
     def logs(self) -> list[Log]:
-        """The copies in progress. Any thread may ask."""
+        """The copies in progress. Any thread may call this."""
         return [copy for copy, _ in list(self.in_progress.values())]
 
     def is_moving(self, partition: TopicPartition) -> bool:
-        """Return True if the log is being copied, or was at the end of the last broker: the copy begins again."""
+        """Return True if the log is being copied, or was when the last broker stopped. In that case the copy begins
+        again."""
         return partition in self.in_progress or partition in self.begun
 
     async def begin(self, log: Log, directory: LogDirectory) -> Log:
@@ -104,7 +106,7 @@ class LogCopies:
                 self._maintenance.remove_later(known[1], [copy.directory], 0)
 
     def leave(self, copy: Log) -> None:
-        """Stop making a copy; the next start finds it in ``begun``."""
+        """Stop making a copy. The next startup finds it in ``begun``."""
         del self.in_progress[copy.topic, copy.partition]
         copy.release()
 
@@ -120,8 +122,8 @@ class LogCopies:
     def replace(self, log: Log, copy: Log) -> None:
         """Replace the partition's log with a prepared, complete copy. Call ``retire`` next.
 
-        Runs on the event loop, in one step with copying the last bytes. Raises ``KafkaError`` KAFKA_STORAGE_ERROR, also
-        if the log is being deleted or truncated; then nothing has changed.
+        Runs on the event loop, in one step with copying the last bytes. Raises ``KafkaError`` KAFKA_STORAGE_ERROR,
+        including if the log is being deleted or truncated. Then nothing has changed.
         """
         key = (log.topic, log.partition)
         if self._locations.is_busy(key) or not self._locations.is_current(key, log):

@@ -3,8 +3,9 @@
 Rules (docs/storage.md has them all):
 
 1. A directory belongs to one broker of one cluster (``meta.properties``) and to one process at a time (``.lock``).
-2. A partition's directory is ``topic-partition``. Deleting it renames it to ``topic-partition.<unique>-delete`` at
-   once; its files are removed later. A log that belongs to no partition becomes ``-stray`` and is kept.
+2. A partition's directory is ``topic-partition``. Deleting it immediately renames it to
+   ``topic-partition.<unique>-delete``; its files are removed later. A log that belongs to no partition becomes
+   ``-stray`` and is kept.
 3. Everything else in the directory is left alone, whatever its name.
 4. An ``OSError`` takes the directory offline with all its logs until the broker restarts, except if the process has run
    out of file descriptors or memory (``parley.storage.resource_exhaustion``).
@@ -75,7 +76,7 @@ class Contents:
     copies: dict[tuple[str, int], Path]
 
     def has_deleted(self, partition: tuple[str, int]) -> bool:
-        """True if the files of a deleted log of the partition still exist."""
+        """Return True if the files of a deleted log of the partition still exist."""
         topic, index = partition
         suffix = f"-{index}"
         return any(
@@ -85,7 +86,7 @@ class Contents:
 
 
 def parse_partition_name(name: str) -> tuple[str, int] | None:
-    """The topic and partition of a directory called ``name``, or None if it is not a partition's name."""
+    """Return the topic and partition of a directory called ``name``, or None if it is not a partition's name."""
     match = _PARTITION.fullmatch(name)
     if match is None or match[1] in (".", "..") or int(match[2]) > INT32_MAX:
         return None
@@ -93,13 +94,13 @@ def parse_partition_name(name: str) -> tuple[str, int] | None:
 
 
 def partition_name(topic: str, partition: int) -> str:
-    """The name of a partition's directory."""
+    """Return the name of a partition's directory."""
     return f"{topic}-{partition}"
 
 
 def _is_log(path: Path) -> bool:
-    """True if a directory may be a partition's: it is empty or has a file of a log, and it is not a broker's own
-    directory."""
+    """Return True if a directory may be a partition's: it is empty or contains a file of a log, and it is not one of
+    the broker's own directories."""
     names = os.listdir(path)
     is_ours = not names or any(_OF_LOG.fullmatch(name) for name in names)
     return is_ours and LOCK_FILE not in names and DIRECTORY_FILE not in names
@@ -113,24 +114,24 @@ class Mark(Enum):
 
 
 def is_stray(name: str) -> bool:
-    """True for the name of a directory that was set aside as a stray."""
+    """Return True for the name of a directory that was set aside as a stray."""
     marked = _MARKED.fullmatch(name)
     return marked is not None and marked[1] == Mark.STRAY.value
 
 
 def set_aside_name(name: str, random: Random, mark: Mark) -> str:
-    """The name under which a partition's directory called ``name`` is set aside; a long topic name is cut."""
+    """Return the name under which the partition directory ``name`` is set aside. A long topic name is cut."""
     topic, _, partition = name.rpartition("-")
     suffix = f"-{partition}.{random.getrandbits(128):032x}-{mark.value}"
     return topic[: NAME_MAX - len(suffix)] + suffix
 
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""The errors that mean that the disk has no room."""
+"""The errors that mean that the disk is full."""
 
 
 class LogDirectory:
-    """The log directory at ``path``. Call ``open`` before anything else. Every method blocks for the disk."""
+    """The log directory at ``path``. Call ``open`` before anything else. Every method blocks."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -140,14 +141,14 @@ class LogDirectory:
         self.cleaner_offsets = OffsetCheckpoint(path / CLEANER_OFFSETS)
         self.unwritten_logs = UnwrittenLogs(path / UNWRITTEN_LOGS)
         self.kept_unwritten: dict[TopicPartition, UnwrittenLog] = {}
-        """Logs that had no files, and that this start did not create again: they were moving to another directory, and
-        one is offline."""
+        """Logs without files that this startup did not create again: they were moving to another directory, and a
+        directory is offline."""
         self.error: OSError | None = None
         """Why the directory is offline, or None if it is online."""
         self.id: UUID | None = None
         """The directory's id (``directory.id`` in ``meta.properties``, KIP-858); None until ``open``."""
         self.is_new = False
-        """True if no broker had used the directory before this start: it is new, or was emptied."""
+        """True if no broker had used the directory before this startup: it is new, or was emptied."""
         self._lock_fd = -1
         self._renames = 0
         self._synced = 0
@@ -164,7 +165,7 @@ class LogDirectory:
     def open(self, cluster_id: str, broker_id: int, random: Random) -> None:
         """Create the directory if it is missing, lock it, and check that it belongs to this broker; claim a new one.
 
-        A directory without an id gets one, made from ``random``, and keeps it for good. Raises ``DirectoryInUse``,
+        A directory without an id gets a permanent one, drawn from ``random``. Raises ``DirectoryInUse``,
         ``InconsistentIdentity`` or ``MalformedIdentity``, which must stop the broker; ``OSError`` if the disk fails.
         """
         self.path.mkdir(parents=True, exist_ok=True)
@@ -217,14 +218,14 @@ class LogDirectory:
             self._lock_fd = -1
 
     def fail(self, error: OSError) -> bool:
-        """Take the directory offline because of ``error``. Returns False if it was offline already."""
+        """Take the directory offline because of ``error``. Returns False if it was already offline."""
         if self.error is not None:
             return False
         self.error = error
         return True
 
     def contents(self) -> Contents:
-        """The partitions in the directory, and the leftovers of deleted ones. Raises ``OSError``."""
+        """Return the partitions in the directory, and the leftovers of deleted ones. Raises ``OSError``."""
         found = Contents({}, [], {})
         with os.scandir(self.path) as entries:
             for entry in sorted((entry for entry in entries if entry.is_dir()), key=lambda entry: entry.name):
@@ -267,11 +268,11 @@ class LogDirectory:
         return target
 
     def sync(self) -> None:
-        """Make all changes of names in the directory durable. Raises ``OSError``."""
+        """Make all name changes in the directory durable. Raises ``OSError``."""
         self._sync_names()
 
     def _sync_names(self) -> None:
-        """Make the caller's change of a name durable; threads that wait here share the next sync."""
+        """Make the caller's name change durable. Threads that wait here share the next sync."""
         self._renames += 1
         mine = self._renames
         with self._syncing:

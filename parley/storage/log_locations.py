@@ -1,7 +1,7 @@
-"""Where the logs of a broker lie, and which partitions are locked by a task. Used on the event loop only.
+"""The locations of a broker's logs, and which partitions are locked by a task. Used on the event loop only.
 
-Several directories may have a log of one partition (twins). One of them is current; the others wait to be set aside. A
-partition whose directory is offline keeps its place, although its log is not available.
+Several directories may contain a log of one partition (twins). One of them is current; the others wait to be set aside.
+A partition whose directory is offline keeps its location, although its log is not available.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class LogLocations:
     # --- Lookup ---
 
     def get(self, key: TopicPartition) -> Log | None:
-        """The log of a partition, or None if it has none.
+        """Return the log of a partition, or None if it has none.
 
-        Raises ``KafkaError`` KAFKA_STORAGE_ERROR if it lies in a directory that is offline.
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log is in a directory that is offline.
         """
         log = self._logs.get(key)
         if log is None and (home := self._homes.get(key)) is not None and not home.online:
@@ -39,11 +39,11 @@ class LogLocations:
         return log
 
     def is_unknown(self, key: TopicPartition) -> bool:
-        """True if the partition has no log in any directory, online or not, and no task works on one."""
+        """Return True if the partition has no log in any directory, online or not, and no task is working on one."""
         return key not in self._homes and key not in self._busy and not any(key in logs for logs in self._in.values())
 
     def home(self, key: TopicPartition) -> LogDirectory | None:
-        """The directory of the partition's log, online or not; None if it has no log."""
+        """Return the directory of the partition's log, online or not; None if it has no log."""
         return self._homes.get(key)
 
     @property
@@ -52,7 +52,7 @@ class LogLocations:
         return self._homes
 
     def home_of(self, key: TopicPartition) -> LogDirectory:
-        """The directory of an existing log of a partition."""
+        """Return the directory of an existing log of a partition."""
         return self._homes[key]
 
     @property
@@ -61,15 +61,15 @@ class LogLocations:
         return list(self._logs.values())
 
     def logs_in(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
-        """The logs in a directory, including twins."""
+        """Return the logs in a directory, including twins."""
         return self._in[directory]
 
     def is_current(self, key: TopicPartition, log: Log) -> bool:
-        """True if this is the partition's current log, not a twin or an earlier log."""
+        """Return True if this is the partition's current log, not a twin or an earlier log."""
         return self._logs.get(key) is log
 
     def twins(self, key: TopicPartition) -> list[tuple[LogDirectory, Log]]:
-        """Every log of a partition, with its directory."""
+        """Return every log of a partition, with its directory."""
         return [(directory, logs[key]) for directory, logs in self._in.items() if key in logs]
 
     # --- Changes ---
@@ -95,7 +95,7 @@ class LogLocations:
             del self._logs[key], self._homes[key]
 
     def lose(self, directory: LogDirectory) -> list[Log]:
-        """Take a directory offline. Its partitions keep their place; returns the logs that it had."""
+        """Take a directory offline and return the logs in it. Its partitions keep their location."""
         lost = list(self._in[directory].items())
         for key, log in lost:
             if self.is_current(key, log):
@@ -123,7 +123,7 @@ class LogLocations:
             await asyncio.wait(self._busy.values())
 
     def is_busy(self, key: TopicPartition) -> bool:
-        """True if ``free`` would wait."""
+        """Return True if ``free`` would wait."""
         return key in self._busy
 
     @contextmanager

@@ -5,8 +5,8 @@ Rules:
 1. Each kind of work in each directory is one loop: wait for the interval, do one round over the logs, wait again. So
    there is at most one round of a kind at a time, and no disk waits for another.
 2. A round visits the logs in chunks, each of which is one job in the executor.
-3. A checkpoint is written from what the logs report at that moment, unless the file already says the same. Callers that
-   ask for one while it is being written share the next one.
+3. A checkpoint is written from what the logs report at that moment, unless the file already contains the same. Callers
+   that request a checkpoint while it is being written share the next write.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class StartTask(Protocol):
 
 
 class Owner(Protocol):
-    """What the maintenance needs of the owner of the logs."""
+    """What the maintenance needs from the owner of the logs."""
 
     def is_copying(self, partition: TopicPartition) -> bool:
         """Return True if the partition's log is being copied to another directory."""
@@ -84,8 +84,8 @@ class Checkpoint(Generic[V]):
         values: Callable[[Iterable[Log]], dict[TopicPartition, V]],
         written: Callable[[Iterable[Log], dict[TopicPartition, V]], None] = lambda logs, values: None,
     ) -> None:
-        """``write`` replaces the file and blocks until it is on disk. Calls ``written`` with the logs and the values
-        whenever the file has these."""
+        """``write`` replaces the file and blocks until it is on disk. Whenever the file is up to date, ``written`` is
+        called with the logs and the values in the file."""
         self._owner = owner
         self._directory = directory
         self._write = write
@@ -97,7 +97,7 @@ class Checkpoint(Generic[V]):
         self._written: dict[TopicPartition, V] | None = None
 
     async def write(self) -> None:
-        """Write the checkpoint: the file then has what the logs reported at the time of the call, or later.
+        """Write the checkpoint. The file then contains what the logs reported at the time of the call, or later.
 
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
@@ -117,12 +117,12 @@ class Checkpoint(Generic[V]):
 
 
 def recovery_points(logs: Iterable[Log]) -> dict[TopicPartition, int]:
-    """The recovery point of each log that has files."""
+    """Return the recovery point of each log that has files."""
     return {(log.topic, log.partition): log.recovery_point for log in logs if log.is_written}
 
 
 def note_checkpointed(logs: Iterable[Log], points: dict[TopicPartition, int]) -> None:
-    """Tell the logs which recovery points their directory's checkpoint has."""
+    """Pass the checkpointed recovery points of a directory to its logs."""
     for log in logs:
         point = points.get((log.topic, log.partition))
         if point is not None:
@@ -130,13 +130,13 @@ def note_checkpointed(logs: Iterable[Log], points: dict[TopicPartition, int]) ->
 
 
 def log_start_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
-    """The log start offset of each log that has files. If its first segments are missing at the next start, this
-    reveals it."""
+    """Return the log start offset of each log that has files. If a log's first segments are missing at the next
+    startup, the checkpoint reveals it."""
     return {(log.topic, log.partition): log.log_start_offset for log in logs if log.is_written}
 
 
 def unwritten_logs(owner: Owner, directory: LogDirectory, logs: Iterable[Log]) -> dict[TopicPartition, UnwrittenLog]:
-    """Each log of the directory that has no files yet."""
+    """Return each log of the directory that has no files yet."""
     found = directory.kept_unwritten.copy()
     of_topic: dict[UUID, UnwrittenLog] = {}
     for log in logs:
@@ -152,7 +152,7 @@ def unwritten_logs(owner: Owner, directory: LogDirectory, logs: Iterable[Log]) -
 
 
 def cleaner_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
-    """The offset up to which each log was compacted last, of those that ever were."""
+    """Return the offset up to which each log was last compacted, except logs that never were."""
     return {(log.topic, log.partition): log.cleaned_up_to for log in logs if log.cleaned_up_to is not None}
 
 
@@ -219,7 +219,7 @@ class LogMaintenance:
         task.add_done_callback(self._tasks.pop)
 
     async def stop(self) -> None:
-        """End the loops and wait for the work in progress; the next start does the pending removals. Idempotent."""
+        """End the loops and wait for the work in progress; the next startup does the pending removals. Idempotent."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -242,7 +242,7 @@ class LogMaintenance:
         await self._unwritten[directory].write()
 
     async def checkpoint_unwritten(self, directory: LogDirectory) -> None:
-        """Write down now which logs have no files yet. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+        """Record now which logs have no files yet. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
         await self._unwritten[directory].write()
 
     async def checkpoint_cleaner(self, directory: LogDirectory) -> None:

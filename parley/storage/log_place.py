@@ -1,4 +1,4 @@
-"""What a log is made with: the place of one log, and the settings that all logs of a broker have in common."""
+"""What a log is created with: the place of one log, and the settings that all logs of a broker share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parley.storage.log_config import LogConfig
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """Which partition's log it is, where its files are, and what is told that its disk fails."""
+    """The log's partition, the directory of its files, and the callback for a failure of its disk."""
 
     directory: Path
     topic: str
@@ -26,21 +26,21 @@ class LogPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """What every log of a broker is made with."""
+    """The settings with which every log of a broker is created."""
 
     config: LogConfig
     now_ms: Callable[[], int]
     random: Random
     producer_expiration_ms: int = 86_400_000
     highest_leader_epoch: int = NO_EPOCH
-    """The highest leader epoch of any partition that the data directories knew at the start; NO_EPOCH if none."""
+    """The highest leader epoch of any partition that the data directories knew at startup; NO_EPOCH if none."""
     measured_flush: Callable[[], AbstractContextManager[object]] = nullcontext
     """Returns a context manager that surrounds each flush of a log, in any thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedByLogs:
-    """What new logs have in common if they are in one log directory and have one configuration."""
+    """What new logs share if they are in the same log directory and have the same configuration."""
 
     root: Path
     """The log directory."""

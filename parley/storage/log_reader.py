@@ -2,12 +2,12 @@
 
 Rules (docs/storage.md has them all):
 
-1. A read returns whole batches of one segment, from the one that holds the requested offset, below ``up_to`` and within
-   ``max_bytes``; only the first batch may be larger.
-2. Planning a read usually touches no file, because the log remembers the boundaries where consumers and followers
+1. A read returns whole batches of one segment, starting with the batch that contains the requested offset, below
+   ``up_to`` and within ``max_bytes``; only the first batch may be larger.
+2. Planning a read usually touches no file, because the log remembers the boundaries at which consumers and followers
    stopped.
 3. A read keeps its file open, so its bytes stay readable if the segment is deleted meanwhile.
-4. A read verifies bytes that this process has not verified yet. It begins behind damage and ends before it.
+4. A read verifies bytes that this process has not verified yet. It begins after damage and ends before it.
 5. Any thread may read while another appends. ``LogEnd`` and the tuple of segments are replaced as a whole.
 """
 
@@ -33,7 +33,7 @@ Failed = Callable[[OSError], KafkaError]
 
 
 class LogEnd(NamedTuple):
-    """Where the log ends: its next offset, the active segment, and the bytes of whole batches in that segment."""
+    """The end of the log: its next offset, the active segment, and the bytes of whole batches in that segment."""
 
     offset: int
     segment: Segment
@@ -41,11 +41,12 @@ class LogEnd(NamedTuple):
 
 
 class LogRead:
-    """Bytes of a log to be sent: ``size`` bytes at ``position`` of ``fd``. May be empty, and then ``fd`` is -1.
+    """Bytes of a log to be sent: ``size`` bytes at ``position`` of ``fd``. A read may be empty, in which case ``fd`` is
+    -1.
 
-    Call ``try_read`` and then, if that must wait for the disk, ``read`` in a thread; or ``os.sendfile`` with ``fd``,
-    which stays open as long as this object lives. ``next_offset`` is where the next read continues, or None if only the
-    batches can tell.
+    Call ``try_read`` and then, if that would wait for the disk, ``read`` in a thread; or ``os.sendfile`` with ``fd``,
+    which stays open as long as this object lives. ``next_offset`` is the offset at which the next read continues, or
+    None if only the batches can tell.
     """
 
     __slots__ = ("_failed", "_file", "next_offset", "offset", "position", "segment_base_offset", "size")
@@ -74,9 +75,10 @@ class LogRead:
         return self._file.fd if self._file is not None else -1
 
     def headers(self, *, nowait: bool) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield each batch: its position in the file, its header. Reads nothing else.
+        """Yield the position in the file and the header of each batch. Reads nothing else.
 
-        Raises ``KafkaError`` as ``read`` does; with ``nowait``, ``BlockingIOError`` if it had to wait for the disk.
+        Raises ``KafkaError`` as ``read`` does; with ``nowait``, ``BlockingIOError`` if it would have to wait for the
+        disk.
         """
         if self._file is None:
             return
@@ -93,11 +95,11 @@ class LogRead:
         return LogRead(self.offset, None, base, self._file, position, end - position, self._failed)
 
     def try_read(self) -> bytearray:
-        """The bytes, if they are in memory. Raises ``BlockingIOError`` if not; otherwise as ``read``."""
+        """Return the bytes if they are in memory. Raises ``BlockingIOError`` if they are not; otherwise as ``read``."""
         return self._read(nowait=True)
 
     def read(self) -> bytearray:
-        """The bytes. Blocks for the disk.
+        """Return the bytes. Blocks.
 
         Raises ``KafkaError``: KAFKA_STORAGE_ERROR, or CORRUPT_MESSAGE if the log was truncated meanwhile.
         """
@@ -121,9 +123,9 @@ class LogRead:
 
 
 class Boundaries:
-    """The boundaries between batches that were appended or read last: offset -> (segment, position).
+    """The most recent boundaries between batches that were appended or read: offset -> (segment, position).
 
-    Two generations of a fixed size, so old entries disappear without being counted. An entry also says that no earlier
+    Two generations of a fixed size, so old entries disappear without being counted. An entry also means that no earlier
     byte of the segment belongs to that offset or a later one.
     """
 
@@ -142,7 +144,7 @@ class Boundaries:
         recent[offset] = (segment, position)
 
     def get(self, offset: int) -> tuple[Segment, int] | None:
-        """The place where ``offset`` begins, if it is remembered."""
+        """Return the place where ``offset`` begins, if it is remembered."""
         return self._recent.get(offset) or self._older.get(offset)
 
 
@@ -155,11 +157,11 @@ class View(NamedTuple):
 
     @classmethod
     def of(cls, segments: tuple[Segment, ...]) -> View:
-        """A view without remembered boundaries."""
+        """Return a view without remembered boundaries."""
         return cls(segments, [segment.base_offset for segment in segments], Boundaries())
 
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
-        """The segments from the one that covers ``offset``."""
+        """Return the segments from the one that covers ``offset`` on."""
         return self.segments[max(bisect_right(self.bases, offset) - 1, 0) :]
 
 
@@ -181,15 +183,15 @@ class LogReader:
         self._opened = [segment for segment in self._opened if segment in segments[:-1]]
 
     def appended(self, end: LogEnd) -> None:
-        """Note that the active segment grew."""
+        """Record that the active segment grew."""
         self.end = end
         self.view.boundaries.remember(*end)
 
     def plan(self, offset: int, max_bytes: int, up_to: int, *, min_one_batch: bool, nowait: bool) -> LogRead:
-        """The read that begins with the batch holding ``offset``, by the rules above.
+        """Return the read that begins with the batch that contains ``offset``, by the rules above.
 
-        ``offset`` must lie in the log. Raises ``CorruptRecord``, ``OSError``; with ``nowait`` it raises
-        ``BlockingIOError`` if finding the place, or verifying the bytes, must wait for the disk: plan again in a
+        ``offset`` must lie in the log. Raises ``CorruptRecord``, ``OSError``. With ``nowait``, raises
+        ``BlockingIOError`` if finding the place, or verifying the bytes, would wait for the disk: plan again in a
         thread, without ``nowait``.
         """
         while True:
@@ -210,7 +212,7 @@ class LogReader:
     def _plan(
         self, view: View, end: LogEnd, offset: int, max_bytes: int, up_to: int, min_one_batch: bool, nowait: bool
     ) -> LogRead | None:
-        """The read as ``plan`` describes it, or None if it must be planned again: there is damage."""
+        """Return the read that ``plan`` describes, or None if damage was found and the read must be planned again."""
         if self._integrity.missing and offset < up_to:
             self._integrity.refuse_missing(offset)
         place = self._locate(view, end, offset, nowait) if offset < up_to else None
@@ -236,7 +238,7 @@ class LogReader:
         return LogRead(offset, following, segment.base_offset, segment.file, start, limit - start, self._failed)
 
     def _locate(self, view: View, end: LogEnd, offset: int, nowait: bool) -> tuple[Segment, int] | None:
-        """Where the first batch that ends at ``offset`` or later begins, or None at the log end.
+        """Return the place where the first batch that ends at ``offset`` or later begins, or None at the log end.
 
         Raises ``DamagedOffset`` if the offset lies in damage.
         """
@@ -271,7 +273,7 @@ class LogReader:
             self._integrity.verify_read(segment, begin, begin + 1)
 
     def _finds_damage(self, view: View, offset: int) -> bool:
-        """Verify the segment whose headers cannot be read at ``offset``. True if that found damage."""
+        """Verify the segment whose headers cannot be read at ``offset``. Returns True if that found damage."""
         segment = view.from_offset(offset)[0]
         return self._integrity.verify(segment, 0, segment.size)[1]
 
@@ -286,7 +288,8 @@ class LogReader:
 
 
 def _behind_damage(segment: Segment, offset: int, position: int) -> int:
-    """``position``, or the end of the damage that begins there. Raises ``DamagedOffset`` if ``offset`` lies in any."""
+    """Return ``position``, or the end of the damage that begins there. Raises ``DamagedOffset`` if ``offset`` lies in
+    damage."""
     for damaged in segment.damage:
         if damaged.first_offset <= offset <= damaged.last_offset:
             raise DamagedOffset(offset, damaged.offsets)
@@ -296,7 +299,7 @@ def _behind_damage(segment: Segment, offset: int, position: int) -> int:
 
 
 def _before_damage(segment: Segment, start: int, limit: int, following: int | None) -> tuple[int, int | None]:
-    """The end of a read from ``start`` and the offset that follows, before the damage behind ``start``."""
+    """Return the end of a read from ``start``, and the offset that follows, before the next damage."""
     for damaged in segment.damage:
         if start <= damaged.position < limit:
             return damaged.position, damaged.first_offset
@@ -304,7 +307,8 @@ def _before_damage(segment: Segment, start: int, limit: int, following: int | No
 
 
 def _limit(view: View, end: LogEnd, segment: Segment, up_to: int, nowait: bool) -> tuple[int, int | None]:
-    """Where in ``segment`` a read below ``up_to`` must end, and the offset that follows if it is known."""
+    """Return the position in ``segment`` at which a read below ``up_to`` must end, and the offset that follows if
+    known."""
     if segment.end_offset <= up_to:
         return segment.size, segment.end_offset
     if segment is end.segment and up_to == end.offset:
@@ -322,7 +326,8 @@ def _limit(view: View, end: LogEnd, segment: Segment, up_to: int, nowait: bool) 
 def _cut(
     segment: Segment, start: int, wanted: int, limit: int, min_one_batch: bool, nowait: bool
 ) -> tuple[int, int | None]:
-    """The last known boundary at or before ``wanted``; the end of the first batch if that is larger already."""
+    """Return the last known boundary at or before ``wanted``, or the end of the first batch if that is
+    already larger."""
     boundary, following = segment.boundary(start, wanted, nowait=nowait)
     if boundary == start and min_one_batch:
         first = next(segment.batches(start, chunk=HEADER_SIZE, nowait=nowait), None)

@@ -25,7 +25,7 @@ class MalformedIdentity(ValueError):
 
 
 class InconsistentIdentity(ValueError):
-    """The directory belongs to another owner. The text names the owner and what to do."""
+    """The directory belongs to another owner. The message names the owner and what to do."""
 
 
 class InconsistentClusterId(InconsistentIdentity):
@@ -47,7 +47,7 @@ class DirectoryIdentity:
 
     @classmethod
     def read(cls, directory: Path) -> DirectoryIdentity | None:
-        """The identity of ``directory``, or None if no broker has used it yet.
+        """Return the identity of ``directory``, or None if no broker has used it yet.
 
         Raises ``MalformedIdentity``, and ``OSError`` if the disk fails.
         """
@@ -104,7 +104,8 @@ class DirectoryIdentity:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The keys and values of a Java properties file. Values that continue over several lines are not supported."""
+    """Return the keys and values of a Java properties file. Values that continue over several lines are not
+    supported."""
     properties = {}
     for line in re.split(r"\r\n|\r|\n", text):
         stripped = line.lstrip(" \t\f")

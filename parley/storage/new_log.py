@@ -1,18 +1,19 @@
-"""A log that was created and not used yet: what it is before its first append.
+"""A log that was created but not used yet: its state before the first append.
 
 Most partitions of a cluster are used rarely, and a topic may have thousands. So a new log has no files, and nothing in
-memory but its names, its configuration and the epoch of its leader. A ``NewLog`` knows what follows from its being
-empty. Anything else needs the parts of a log (segments, producers, epochs, locks): the first use of one makes them all,
-and turns the object into a plain ``Log``. It stays the same object, so whoever has it need not know.
+memory but its names, its configuration and the epoch of its leader. A ``NewLog`` can answer everything that follows
+from being empty. Anything else needs the parts of a log (segments, producers, epochs, locks). The first use of a part
+creates them all and turns the object into a plain ``Log``. It stays the same object, so its users do not notice.
 
 Rules:
 
 1. A ``NewLog`` has no records and no files. So its offsets are 0, and it knows at most one leader epoch, which begins
-   at offset 0: a later one takes its place, as in a ``LeaderEpochCache``.
+   at offset 0. A later epoch replaces it, as in a ``LeaderEpochCache``.
 2. What must survive a restart is in ``unwritten-log-checkpoint`` (``parley.storage.unwritten_logs``), not here.
-3. Making the parts touches no file; the first append creates them. A plain ``Log`` never becomes new again.
-4. Any thread may call any method. Another thread may make the parts while a method of this class runs: a method that
-   changes something therefore looks again under the lock. By then the object may lack the other methods of this class.
+3. Creating the parts touches no file; the first append creates the files. A plain ``Log`` never becomes new again.
+4. Any thread may call any method. Another thread may create the parts while a method of this class runs, so a method
+   that changes something checks again under the lock. At that point the object may lack the other methods of this
+   class.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from parley.storage.log_reader import LogRead
 from parley.storage.producer_state import ProducerState
 
 _MAKING = threading.RLock()
-"""Held while the parts of a log are made, and while a method decides that they are not made. Never for a disk."""
+"""Held while the parts of a log are created, and while a method checks that they do not exist. Never held while waiting
+for a disk."""
 
 
 class NewLog(Log):
@@ -59,7 +61,7 @@ class NewLog(Log):
     if not TYPE_CHECKING:  # a type checker should report attributes that no log has
 
         def __getattr__(self, name: str) -> Any:
-            """Make the parts, because one of them is needed: Python has not found it."""
+            """Create the parts, because Python did not find an attribute that belongs to one of them."""
             with _MAKING:
                 if type(self) is NewLog:
                     self._make_parts()
@@ -150,7 +152,7 @@ class NewLog(Log):
 
 
 def _closed_without_parts(log: Log) -> bool:
-    """Close the log and return True, unless its parts were made. An append that makes them later is refused."""
+    """Close the log and return True, unless its parts exist. A later append that creates them is refused."""
     with _MAKING:
         if type(log) is not NewLog:
             return False

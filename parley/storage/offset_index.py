@@ -26,15 +26,15 @@ class OffsetPosition(NamedTuple):
 
 
 class OffsetIndex(MappedIndex):
-    """The offset index. It has at most one entry per ``index.interval.bytes`` of log, so a short walk follows each
-    lookup."""
+    """The offset index. It has at most one entry per ``index.interval.bytes`` of log, so each lookup is followed by a
+    short walk."""
 
     ENTRY = _OFFSET_ENTRY
     __slots__ = ()
 
     @classmethod
     def open(cls, path: Path, base_offset: int, log_bytes: int) -> OffsetIndex:
-        """Open the index of a segment that was sealed or closed and has ``log_bytes`` of records.
+        """Open the index of a segment that was sealed or closed and contains ``log_bytes`` of records.
 
         Raises ``CorruptIndex`` if its size or last entry is impossible, ``FileNotFoundError``.
         """
@@ -56,12 +56,14 @@ class OffsetIndex(MappedIndex):
         return OffsetPosition(self.base_offset + relative, position)
 
     def append(self, offset: int, position: int) -> None:
-        """Note that the batch ending with ``offset`` begins at ``position``. Raises ``OSError`` if the disk is full."""
+        """Record that the batch ending with ``offset`` begins at ``position``. Raises ``OSError`` if the
+        disk is full."""
         _OFFSET_ENTRY.pack_into(self._room(), self.count * 8, self._check_relative(offset), position)
         self.count += 1
 
     def lookup(self, offset: int) -> OffsetPosition:
-        """The last entry not after ``offset``, or the beginning of the segment: where to start the walk."""
+        """Return the last entry not after ``offset``, or the beginning of the segment: the place where the
+        walk starts."""
         count = self.count
         if not count:
             return OffsetPosition(self.base_offset, 0)
@@ -70,7 +72,8 @@ class OffsetIndex(MappedIndex):
         return self._at(entries, found - 1)
 
     def lookup_position(self, position: int) -> OffsetPosition:
-        """The last entry at or before byte ``position``, or the beginning of the segment; always a batch boundary."""
+        """Return the last entry at or before byte ``position``, or the beginning of the segment; always a batch
+        boundary."""
         count = self.count
         if not count:
             return OffsetPosition(self.base_offset, 0)

@@ -34,7 +34,7 @@ def decode_id(text: str) -> UUID:
 
 
 def read_topic_id(partition_directory: Path) -> UUID | None:
-    """The topic id in ``partition.metadata``; None if the file is missing (topics older than Kafka 2.8).
+    """Return the topic id in ``partition.metadata``; None if the file is missing (topics older than Kafka 2.8).
 
     Raises ``MalformedIdentity``, and ``OSError`` if the disk fails.
     """

@@ -1,4 +1,4 @@
-"""What a log learns of its producers from its batches: what their snapshots lack."""
+"""Learns from a log's batches what its producer snapshots lack."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from parley.storage.segment import Segment
 from parley.storage.segment_file import LOOKUP_CHUNK, read_batch
 
 RECALLED_BYTES: Final = 4 << 20
-"""How far back from the log end a producer's batches are searched that were in flight when a broker stopped: a few
-milliseconds' work."""
+"""How far back from the log end to search for a producer's batches that were in flight when a broker stopped: a few
+milliseconds of work."""
 
 _log = logging.getLogger(__name__)
 
 
 def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int) -> None:
-    """Learn the producers from the batches of a segment from ``offset`` on; its transactions are indexed already.
+    """Learn the producers from the batches of a segment from ``offset`` on. Its transactions are already indexed.
 
-    Batches behind a damaged one are not learned from. Blocks. Raises ``OSError``.
+    Ignores batches after a damaged one. Blocks. Raises ``OSError``.
     """
     try:
         begin = segment.find(offset)
@@ -38,7 +38,7 @@ def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int)
 
 
 def recall(segments: Sequence[Segment], producers: ProducerState, producer_id: int) -> None:
-    """Learn the last batches of a producer of which a snapshot had only one, as far as they lie near the log end.
+    """Learn the last batches of a producer whose snapshot had only one, as far as they lie near the log end.
 
     Reads headers once for each producer of a snapshot. Raises ``OSError``.
     """
@@ -47,7 +47,7 @@ def recall(segments: Sequence[Segment], producers: ProducerState, producer_id: i
 
 
 def headers_near_end(segments: Sequence[Segment]) -> Iterator[BatchHeader]:
-    """The headers of the batches in the last ``RECALLED_BYTES`` of a log, in its order. Raises ``OSError``."""
+    """Return the headers of the batches in the last ``RECALLED_BYTES`` of a log, in log order. Raises ``OSError``."""
     left = RECALLED_BYTES
     parts: list[tuple[Segment, int]] = []
     for segment in reversed(segments):

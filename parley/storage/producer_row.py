@@ -17,7 +17,7 @@ MAX_SEQUENCE = (1 << 31) - 1
 
 
 def advance(sequence: int, by: int) -> int:
-    """The sequence number ``by`` places after ``sequence``; it wraps at both ends, and the one after -1 is 0."""
+    """Return the sequence number ``by`` places after ``sequence``. It wraps at both ends, and the one after -1 is 0."""
     return (sequence + by) & MAX_SEQUENCE
 
 
@@ -31,8 +31,8 @@ class Duplicate:
 
 
 class Batch(NamedTuple):
-    """A batch of the producer; a marker is none. ``offset_delta`` is that of its last record, ``timestamp`` its largest
-    one (ms)."""
+    """A batch of the producer, not a marker. ``offset_delta`` is the delta of its last record, ``timestamp`` its
+    largest timestamp (ms)."""
 
     first_sequence: int
     last_sequence: int
@@ -47,9 +47,9 @@ class Batch(NamedTuple):
 
 
 class Producer:
-    """One row of the table. ``seen_ms`` is when the producer last wrote, for its expiry.
+    """One row of the table. ``seen_ms`` is the time of the producer's last write, for its expiry.
 
-    ``lacks_batches`` is True if batches before the first in ``batches`` may count as retries, too, when they are sent
+    ``lacks_batches`` is True if batches before the first in ``batches`` may also count as retries when they are sent
     again.
     """
 
@@ -77,7 +77,7 @@ class Producer:
         self.transaction_first_offset = NO_OFFSET
 
     def copied(self, snapshots: int) -> Producer:
-        """A copy for the table, while ``snapshots`` keep this row."""
+        """Return a copy for the table, while ``snapshots`` keep this row."""
         copy = Producer(snapshots)
         copy.epoch = self.epoch
         copy.batches = self.batches.copy()
@@ -90,7 +90,7 @@ class Producer:
         return copy
 
     def add(self, batch: Batch, epoch: int) -> None:
-        """Note a batch that the producer has appended under this epoch."""
+        """Record a batch that the producer has appended under this epoch."""
         self.adopt(epoch)
         batches = self.batches
         batches.append(batch)
@@ -101,7 +101,7 @@ class Producer:
         self.timestamp = batch.timestamp
 
     def adopt(self, epoch: int) -> None:
-        """Begin a new epoch at sequence 0. Does nothing if it is the present one."""
+        """Begin a new epoch at sequence 0. Does nothing if it is the current epoch."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches.clear()
@@ -109,7 +109,7 @@ class Producer:
             self.next_sequence = 0
 
     def first_append_of(self, header: BatchHeader) -> Duplicate | None:
-        """Return the first append of a batch that is sent again; None if none of the last batches equals it."""
+        """Return the first append of a batch that is sent again; None if the batch equals none of the last batches."""
         first = header.base_sequence
         for batch in self.batches:
             if batch.first_sequence == first and batch.last_sequence == advance(first, header.last_offset_delta):
@@ -117,7 +117,7 @@ class Producer:
         return None
 
     def used_in_ended_transaction(self, sequence: int) -> bool:
-        """True if one of the last batches has this sequence number, and its transaction has ended."""
+        """Return True if one of the last batches has this sequence number, and its transaction has ended."""
         began = self.transaction_first_offset
         return any(
             advance(sequence, -batch.first_sequence) <= batch.offset_delta and not 0 <= began <= batch.first_offset
@@ -125,7 +125,7 @@ class Producer:
         )
 
     def entry(self, producer_id: int) -> ProducerEntry:
-        """Return what a snapshot has of the producer."""
+        """Return the producer's snapshot entry."""
         last = self.batches[-1] if self.batches else None
         return ProducerEntry(
             producer_id,
@@ -139,7 +139,7 @@ class Producer:
         )
 
     def last_batches(self) -> LastBatches:
-        """Return where the last batches are in the log: compaction must keep them."""
+        """Return the positions of the last batches in the log. Compaction must keep them."""
         batches = self.batches
         return LastBatches(
             epoch=self.epoch,
@@ -150,7 +150,7 @@ class Producer:
 
     @classmethod
     def restored(cls, entry: ProducerEntry, now_ms: int, snapshots: int) -> Producer:
-        """Make the row of a producer in a snapshot, which has only its last batch."""
+        """Return the row of a producer restored from a snapshot, which contains only its last batch."""
         producer = cls(snapshots)
         producer.epoch = entry.epoch
         if entry.last_offset >= 0:

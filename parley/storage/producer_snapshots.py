@@ -30,8 +30,8 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 _NAME = re.compile(r"([0-9]{20})\.snapshot", re.ASCII)
 
 WAITING_PRODUCERS_MAX: Final = 200_000
-"""The most producers in all unwritten snapshots of a log. Beyond it, the oldest of these snapshots are not written at
-all."""
+"""The maximum number of producers in all unwritten snapshots of a log. Beyond it, the oldest of these snapshots are
+never written."""
 
 
 class CorruptSnapshot(ValueError):
@@ -42,8 +42,8 @@ class ProducerEntry(NamedTuple):
     """The state of one producer. Offsets and sequence numbers are -1 if there are none.
 
     ``last_sequence``, ``last_offset`` and ``timestamp`` (ms) are those of its last batch, or ``timestamp`` is that of a
-    later marker. ``offset_delta`` is that batch's last offset minus its first. ``transaction_first_offset`` is where
-    its open transaction begins.
+    later marker. ``offset_delta`` is that batch's last offset minus its first. ``transaction_first_offset`` is the
+    first offset of its open transaction.
     """
 
     producer_id: int
@@ -57,18 +57,18 @@ class ProducerEntry(NamedTuple):
 
 
 def snapshot_path(directory: Path, offset: int) -> Path:
-    """The file of the snapshot at ``offset``."""
+    """Return the path of the snapshot at ``offset``."""
     return directory / f"{offset:020d}.snapshot"
 
 
 def snapshot_offsets(directory: Path) -> list[int]:
-    """The offsets of the snapshots in ``directory``, lowest first. Raises ``OSError``."""
+    """Return the offsets of the snapshots in ``directory``, lowest first. Raises ``OSError``."""
     offsets = (int(name[1]) for entry in os.scandir(directory) if (name := _NAME.fullmatch(entry.name)))
     return sorted(offset for offset in offsets if offset <= INT64_MAX)
 
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """The bytes of a snapshot file."""
+    """Return the contents of a snapshot file."""
     packed = [_ENTRY.pack(*entry) for entry in entries]
     body = b"".join(packed)
     checksum = crc32c(body, crc32c(struct.pack(">i", len(packed))))
@@ -76,7 +76,7 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> list[ProducerEntry]:
-    """The producers in a snapshot file's bytes. Raises ``CorruptSnapshot``."""
+    """Return the producers in the contents of a snapshot file. Raises ``CorruptSnapshot``."""
     if len(data) < _HEAD.size:
         raise CorruptSnapshot(f"{len(data)} bytes are too few for a snapshot")
     version, checksum, count = _HEAD.unpack_from(data)
@@ -90,7 +90,7 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
 
 
 def read_snapshot(path: Path) -> list[ProducerEntry]:
-    """The producers in the snapshot file at ``path``. Raises ``CorruptSnapshot``, ``OSError``."""
+    """Return the producers in the snapshot file at ``path``. Raises ``CorruptSnapshot``, ``OSError``."""
     return decode_snapshot(path.read_bytes())
 
 
@@ -103,12 +103,12 @@ class _Waiting(NamedTuple):
 class SnapshotFiles:
     """The snapshots of the log in ``directory``, including those still to be written.
 
-    One thread at a time may call, except that ``flush`` may run beside it in any number of threads. Methods that remove
-    files wait for a flush in progress; methods that add files do not.
+    Only one thread may call at a time, except that any number of threads may run ``flush`` concurrently. Methods that
+    remove files wait for a flush in progress; methods that add files do not.
     """
 
     def __init__(self, directory: Path, offsets: Iterable[int]) -> None:
-        """``offsets`` are those of the snapshots that exist, lowest first."""
+        """``offsets`` are the offsets of the existing snapshots, lowest first."""
         self.directory = directory
         """The directory of the files. Assign the new path when the log's directory is renamed."""
         self._offsets = list(offsets)
@@ -121,11 +121,11 @@ class SnapshotFiles:
         return tuple(self._offsets)
 
     def path(self, offset: int) -> Path:
-        """The file of the snapshot at ``offset``, written or not."""
+        """Return the path of the snapshot at ``offset``, whether it is written yet or not."""
         return snapshot_path(self.directory, offset)
 
     def write(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
-        """Write a snapshot and bring it to disk, unless one exists at ``offset``. Blocks. Raises ``OSError``."""
+        """Write a snapshot and sync it to disk, unless one exists at ``offset``. Blocks. Raises ``OSError``."""
         if offset not in self._offsets:
             self._write(offset, entries)
             self._add(offset)
@@ -143,7 +143,7 @@ class SnapshotFiles:
                 return
 
     def flush(self) -> None:
-        """Write the snapshots that wait and bring them to disk. Blocks. Raises ``OSError``."""
+        """Write the pending snapshots and sync them to disk. Blocks. Raises ``OSError``."""
         with self._writing:
             while self._waiting:
                 try:

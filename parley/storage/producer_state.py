@@ -2,11 +2,11 @@
 
 Rules (docs/storage.md has them all):
 
-1. A batch that does not continue its producer's last one is refused, unless the producer is unknown (KIP-360). A batch
-   equal to one of the last five is a retry, unless the transaction of that batch has ended.
-2. A newer epoch begins at sequence 0 and fences all older epochs for good.
+1. A batch that does not continue its producer's last batch is refused, unless the producer is unknown (KIP-360). A
+   batch equal to one of the last five is a retry, unless the transaction of that batch has ended.
+2. A newer epoch begins at sequence 0 and permanently fences all older epochs.
 3. The table at any offset follows from the batches before it; snapshots only save reading them all.
-4. One thread at a time may call, except that ``ProducerState.flush`` may run beside it in any number of threads.
+4. Only one thread may call at a time, except that any number of threads may run ``ProducerState.flush`` concurrently.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ from parley.storage.producer_snapshots import (
 )
 
 PRODUCERS_MAX = 100_000
-"""The most producers that one log keeps (40 MB). A client that invents producer ids must not exhaust the memory."""
+"""The maximum number of producers that one log keeps (40 MB). A client that invents producer ids must not exhaust the
+memory."""
 OPEN_TRANSACTIONS_MAX = 20_000
-"""The most transactions that clients may have open in one log. Their producers are never forgotten early."""
+"""The maximum number of transactions that clients may have open in one log. Their producers are never
+forgotten early."""
 STRICT_MARKERS_VERSION = 2
 """From this transaction version on, a marker has a higher epoch than the records of its transaction (KIP-890)."""
 
@@ -69,7 +71,7 @@ class ProducerState:
     """The producers of the log in ``directory``. It is empty until ``load``."""
 
     def __init__(self, directory: Path, *, expiration_ms: int = 86_400_000, is_new: bool = False) -> None:
-        """``is_new`` says that the log has no files yet, so that none has to be looked for. Raises ``OSError``."""
+        """``is_new`` means that the log has no files yet, so there is no snapshot to look for. Raises ``OSError``."""
         self.expiration_ms = expiration_ms
         self.first_unstable_offset: int | None = None
         """The first offset of the earliest transaction that is open, or completed but not replicated; None if there is
@@ -96,12 +98,12 @@ class ProducerState:
         return _entries(self._producers.items())
 
     def frozen(self) -> Callable[[], list[ProducerEntry]]:
-        """A function that returns the state of each producer as of this call. Any thread may call it, without the
-        log's lock."""
+        """Return a function that returns the state of each producer as of this call. Any thread may call the function,
+        without the log's lock."""
         return partial(_entries, self._frozen_rows())
 
     def frozen_batches(self) -> Callable[[], dict[int, LastBatches]]:
-        """A function that returns the last batches of each producer as of this call, as ``frozen``."""
+        """Return a function that returns the last batches of each producer as of this call. See ``frozen``."""
         return partial(_last_batches, self._frozen_rows())
 
     def _frozen_rows(self) -> list[tuple[int, Producer]]:
@@ -188,12 +190,12 @@ class ProducerState:
         return producer_id in self._producers
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """True if a transaction that the producer began under this epoch is open."""
+        """Return True if a transaction that the producer began under this epoch is open."""
         producer = self._producers.get(producer_id)
         return producer is not None and producer.transaction_first_offset >= 0 and producer.epoch == epoch
 
     def has_late_transaction(self, now_ms: int, late_ms: int) -> bool:
-        """True if the producer of the earliest open transaction has not written for more than ``late_ms``."""
+        """Return True if the producer of the earliest open transaction has not written for more than ``late_ms``."""
         earliest = next(iter(self._open.values()), None)
         producer = None if earliest is None else self._producers.get(earliest)
         return producer is not None and now_ms - producer.seen_ms > late_ms
@@ -204,20 +206,21 @@ class ProducerState:
         return len(self._open)
 
     def expects(self, header: BatchHeader) -> bool:
-        """True if the batch continues the last known one of its producer and epoch, or is a retry of a known one."""
+        """Return True if the batch continues the last known batch of its producer and epoch, or is a retry of a known
+        one."""
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             return False
         return header.base_sequence == producer.next_sequence or producer.first_append_of(header) is not None
 
     def lacks_batches(self, header: BatchHeader) -> bool:
-        """True if a batch that seems out of order may be a retry of one that is not known; ``recall`` then learns the
-        batches."""
+        """Return True if a batch that seems out of order may be a retry of an unknown batch. ``recall`` then learns the
+        missing batches."""
         producer = self._producers.get(header.producer_id)
         return producer is not None and producer.lacks_batches and producer.epoch == header.producer_epoch
 
     def recall(self, producer_id: int, batches: Iterable[BatchHeader]) -> None:
-        """Learn the last batches of a producer; ``batches`` are those found in the log, in its order."""
+        """Learn the last batches of a producer. ``batches`` are those found in the log, in log order."""
         producer = self._row(producer_id)
         known = producer.batches
         earlier = [
@@ -231,10 +234,11 @@ class ProducerState:
     def apply(
         self, header: BatchHeader, *, now_ms: int, control: ControlMarker | None = None
     ) -> CompletedTransaction | None:
-        """Update the state with a batch that is in the log. Call this in the order of the log, live or during recovery.
+        """Update the state with a batch that is in the log. Call this in log order, live or during recovery.
 
         ``control`` is the marker in a control batch; None there means a batch that compaction emptied, which is
-        ignored. Returns the transaction that the marker ended, if it was open; the caller indexes it if it was aborted.
+        ignored. Returns the transaction that the marker ended, if it was open. If it was aborted, the caller indexes
+        it.
         """
         producer_id = header.producer_id
         if producer_id < 0 or (header.is_control and control is None):
@@ -262,7 +266,7 @@ class ProducerState:
         return None
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Completed transactions whose markers lie below ``high_watermark`` become stable."""
+        """Treat completed transactions whose markers lie below ``high_watermark`` as stable."""
         if not self._unreplicated:
             return
         stable = [first for first, marker in self._unreplicated.items() if marker < high_watermark]
@@ -271,8 +275,8 @@ class ProducerState:
         self._find_first_unstable()
 
     def _row(self, producer_id: int) -> Producer:
-        """The producer's row, ready to be changed. If there are too many rows, the producer silent for longest is
-        removed."""
+        """Return the producer's row, ready to be changed. If there are too many rows, remove the producer that has been
+        silent longest."""
         producers = self._producers
         producer = producers.get(producer_id)
         if producer is None:
@@ -336,9 +340,10 @@ class ProducerState:
         return self._end
 
     def as_of(self, offset: int, now_ms: int) -> tuple[ProducerState, int]:
-        """A table of its own, restored from the newest snapshot at or before ``offset``, and that snapshot's offset.
+        """Return a separate table, restored from the newest snapshot at or before ``offset``, and that snapshot's
+        offset.
 
-        Without a usable snapshot it is empty, as of offset 0. Changes nothing. Raises ``OSError``.
+        Without a usable snapshot, the table is empty, as of offset 0. Changes nothing. Raises ``OSError``.
         """
         state = ProducerState(self.directory, expiration_ms=self.expiration_ms)
         for snapshot in reversed(self.snapshots):
@@ -364,7 +369,7 @@ class ProducerState:
             self._files.write_later(offset, len(self._producers), self.frozen())
 
     def flush(self) -> None:
-        """Write the snapshots that wait and bring them to disk. Blocks. Raises ``OSError``."""
+        """Write the pending snapshots and sync them to disk. Blocks. Raises ``OSError``."""
         self._files.flush()
 
     def truncate(self, offset: int) -> None:
@@ -383,7 +388,7 @@ class ProducerState:
         self._loaded = True
 
     def on_log_start_advanced(self, offset: int) -> None:
-        """Note that the log begins at ``offset``. Producers stay known even if all their records were deleted
+        """Record that the log begins at ``offset``. Producers stay known even if all their records were deleted
         (KIP-360)."""
         self.on_high_watermark(offset)
 

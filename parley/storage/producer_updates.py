@@ -18,9 +18,9 @@ _log = logging.getLogger(__name__)
 
 
 def marker_of(header: BatchHeader, buffer: Buffer, position: int) -> ControlMarker | None:
-    """The marker that ends a transaction in the batch at ``position``; None for any other batch.
+    """Return the marker that ends a transaction in the batch at ``position``; None for any other batch.
 
-    A control batch that cannot be read is ignored: refusing it here would not undo it at the leader.
+    An unreadable control batch is ignored: refusing it here would not undo it at the leader.
     """
     if not header.is_control or header.producer_id < 0:
         return None
@@ -36,7 +36,7 @@ def note(
 ) -> None:
     """Update the producer state and, if the batch aborts a transaction, the transaction index of ``segment``.
 
-    During recovery, the index may have the transaction already. Raises ``OSError`` if the index cannot be written.
+    During recovery, the index may already contain the transaction. Raises ``OSError`` if the index cannot be written.
     """
     completed = producers.apply(header, now_ms=now_ms, control=marker)
     if completed is not None and completed.aborted and completed.last_offset > segment.transactions.last_offset:

@@ -1,6 +1,6 @@
-"""The part of a log that reads: its segments, offsets and damage, reads at any offset, and lookups by time and epoch.
+"""The read side of a log: its segments, offsets and damage, reads at any offset, and lookups by time and epoch.
 
-``parley.storage.log`` has the part that changes it. Any thread may call any method. Reads do not take the lock.
+``parley.storage.log`` contains the write side. Any thread may call any method. Reads do not take the lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from parley.storage.transaction_index import AbortedTransaction
 
 
 class ReadableLog:
-    """What can be read of a partition's log. ``config`` may be assigned at any time."""
+    """The readable state of a partition's log. ``config`` may be assigned at any time."""
 
     __slots__ = (
         "_appended_epochs",
@@ -123,7 +123,8 @@ class ReadableLog:
 
     @property
     def tombstones_removed_up_to(self) -> int:
-        """The offset below which tombstones and transaction markers may be missing, and all that they delete is."""
+        """The offset below which tombstones and transaction markers may be missing, together with everything that they
+        delete."""
         return self._tombstone_checkpoint.up_to
 
     @property
@@ -138,12 +139,13 @@ class ReadableLog:
 
     @property
     def latest_epoch(self) -> int | None:
-        """The newest leader epoch that the log knows: of a record, or of this broker as its leader. None if none."""
+        """The newest leader epoch that the log knows, from a record or from this broker's own leadership. None if there
+        is none."""
         return self.leader_epochs.latest_epoch
 
     @property
     def damage(self) -> tuple[DamagedRange, ...]:
-        """The ranges that are known to be damaged or missing, in order. A read into one raises CORRUPT_MESSAGE."""
+        """The ranges known to be damaged or missing, in order. A read into one raises CORRUPT_MESSAGE."""
         return self._integrity.damage(self.segments, self.log_start_offset)
 
     @property
@@ -201,10 +203,10 @@ class ReadableLog:
             return read
 
     def verify_segment(self, segment: Segment, position: int, max_bytes: int) -> int:
-        """Read at least ``max_bytes`` of a segment again and verify them. Returns the position behind them.
+        """Read at least ``max_bytes`` of a segment again and verify them. Returns the position after them.
 
-        Damage is added to ``damage`` and reported to ``on_damage``. Returns the end of a segment that was removed
-        meanwhile. Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        Damage is added to ``damage`` and reported to ``on_damage``. If the segment was removed meanwhile, returns its
+        end. Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         removals = self._durability.removals
         try:
@@ -236,10 +238,10 @@ class ReadableLog:
         return self._durability.removals
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
-        """The aborted transactions with records from ``start`` to before ``end``, for a read_committed fetch.
+        """Return the aborted transactions with records from ``start`` to before ``end``, for a read_committed fetch.
 
-        They belong to records that were located before, unless ``removals`` has changed since then.
-        Reads the transaction index of each segment that has one. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        They apply to records that were located earlier, unless ``removals`` has changed since then. Reads the
+        transaction index of each segment that has one. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         found: list[AbortedTransaction] = []
         with self._lock, self._disk():
@@ -253,7 +255,7 @@ class ReadableLog:
         return found
 
     def offset_for_timestamp(self, timestamp_ms: int) -> FoundRecord | None:
-        """The first record whose timestamp is at least ``timestamp_ms``, or None. Blocks.
+        """Return the first record whose timestamp is at least ``timestamp_ms``, or None. Blocks.
 
         Raises ``KafkaError`` CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR.
         """
@@ -262,7 +264,7 @@ class ReadableLog:
         )
 
     def max_timestamp(self) -> FoundRecord | None:
-        """The first record with the largest timestamp (KIP-734), or None if no record has one. Blocks.
+        """Return the first record with the largest timestamp (KIP-734), or None if no record has a timestamp. Blocks.
 
         Raises ``KafkaError`` CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR.
         """
@@ -280,7 +282,7 @@ class ReadableLog:
                 raise no_memory(f"a search in {self!r}") from error
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest known epoch up to ``epoch``, and its end offset; (-1, -1) if there is none."""
+        """Return the largest known epoch up to ``epoch``, and its end offset; (-1, -1) if there is none."""
         return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
 
     # --- Failing disks ---

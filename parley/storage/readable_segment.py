@@ -83,7 +83,7 @@ class ReadableSegment:
         return f"Segment({self.base_offset}, {self.size} bytes, {self._directory.name}{self._suffix})"
 
     def path_of(self, kind: str) -> Path:
-        """The path of one of the segment's files; ``kind`` is its suffix, such as LOG_SUFFIX."""
+        """Return the path of one of the segment's files. ``kind`` is its suffix, such as LOG_SUFFIX."""
         return self._directory / file_name(self.base_offset, kind + self._suffix)
 
     @property
@@ -114,7 +114,7 @@ class ReadableSegment:
         yield from batches(self.file, position, self.size, chunk=chunk, nowait=nowait)
 
     def find(self, offset: int, *, nowait: bool = False) -> tuple[int, BatchHeader] | None:
-        """The first batch that ends at ``offset`` or later, or None if the segment has none.
+        """Return the first batch that ends at ``offset`` or later, or None if the segment has none.
 
         Raises ``CorruptRecord``, ``OSError``; ``BlockingIOError`` only with ``nowait``.
         """
@@ -169,7 +169,7 @@ class ReadableSegment:
         return None
 
     def find_timestamp(self, timestamp: int) -> int:
-        """The position from which to search for the first batch that reaches ``timestamp``.
+        """Return the position from which to search for the first batch that reaches ``timestamp``.
 
         Uses the time index if its entry agrees with the batch; otherwise the search begins at 0. Raises
         ``CorruptRecord``, ``OSError``.

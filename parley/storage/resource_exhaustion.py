@@ -1,11 +1,11 @@
-"""Shortages of the process, of file descriptors or of memory: how to recognize them, and the reserves against them.
+"""Shortages of file descriptors or memory in the process: how to recognize them, and the reserves against them.
 
 Rules (docs/operations.md, "When file descriptors or memory run out"):
 
 1. A shortage is a fault of the process, never of a disk.
 2. At a shortage, any thread releases the reserve and has the owners of files and maps close what they can open again.
    The work that met the shortage is then repeated (``with_room``), or fails and leaves room for the rest.
-3. The limits are the process's, so the reserves are, too. They hold nothing before ``Reserve.hold``, which only
+3. The limits apply to the process, and so do the reserves. They hold nothing before ``Reserve.hold``, which only
    ``parley start`` calls; the broker refills them when it can (``parley.broker.runtime.exhaustion_watch``).
 """
 
@@ -26,9 +26,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 DESCRIPTORS_LEFT: Final = 4
-"""The descriptors that must be free beside the reserve for it to count as whole."""
+"""The number of descriptors that must be free in addition to the reserve before the reserve is refilled."""
 MEMORY_LEFT_BYTES: Final = 16 << 20
-"""The memory that must be free beside the reserve for it to count as whole."""
+"""The memory that must be free in addition to the reserve before the reserve is refilled."""
 
 _OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 _OF_MEMORY = frozenset({errno.ENOMEM, errno.ENOBUFS})
@@ -52,7 +52,7 @@ class Reserve(ABC):
 
     @abstractmethod
     def hold(self, amount: int) -> None:
-        """Hold this much from now on: give up what is more, and let ``refill`` take what is missing."""
+        """Hold this much from now on: release any excess, and let ``refill`` acquire what is missing."""
 
     @property
     @abstractmethod
@@ -72,11 +72,11 @@ class Reserve(ABC):
         self._relief.append(relieve)
 
     def forget(self, relieve: Callable[[], object]) -> None:
-        """Call ``relieve`` no more."""
+        """Stop calling ``relieve``."""
         self._relief.remove(relieve)
 
     def make_room(self) -> None:
-        """Note a shortage, and ``relieve`` it."""
+        """Record a shortage and call ``relieve``."""
         self.shortages += 1
         self.relieve()
 
@@ -176,7 +176,7 @@ RESERVES: Final[tuple[Reserve, ...]] = (DESCRIPTORS, MEMORY)
 
 
 def reserve_for(error: BaseException) -> Reserve | None:
-    """The reserve against the shortage that ``error`` reports; None if it is another error."""
+    """Return the reserve against the shortage that ``error`` reports; None if it is another error."""
     if isinstance(error, MemoryError):
         return MEMORY
     if isinstance(error, OSError):
@@ -185,10 +185,10 @@ def reserve_for(error: BaseException) -> Reserve | None:
 
 
 def note_lost_work(error: BaseException) -> bool:
-    """Note that ``error`` has ended some work in its middle. Returns False if it is not a shortage.
+    """Record that ``error`` ended some work partway through. Returns False if it is not a shortage.
 
     A failed system call leaves the state as it was. Memory can run out between any two steps: after that, the state in
-    memory is not to be trusted, and ``MEMORY.lost_work`` has the error.
+    memory cannot be trusted, and ``MEMORY.lost_work`` holds the error.
     """
     reserve = reserve_for(error)
     if reserve is None:

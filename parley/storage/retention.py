@@ -29,7 +29,7 @@ def expired(
     high_watermark: int,
     now_ms: int,
 ) -> int:
-    """The number of oldest segments to delete. Looks up their largest timestamps. Raises ``OSError``."""
+    """Return the number of oldest segments to delete. Looks up their largest timestamps. Raises ``OSError``."""
 
     def end_of(segment: Segment) -> int:
         return segment.end_offset if segment.end_offset != UNSEALED else log_end_offset

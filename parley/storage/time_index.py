@@ -25,7 +25,7 @@ class TimestampOffset(NamedTuple):
 
 
 class TimeIndex(MappedIndex):
-    """The time index. One slot is reserved for the largest timestamp, which is noted when the segment is sealed."""
+    """The time index. One slot is reserved for the largest timestamp, which is recorded when the segment is sealed."""
 
     ENTRY = _TIME_ENTRY
     __slots__ = ()
@@ -65,7 +65,7 @@ class TimeIndex(MappedIndex):
         return TimestampOffset(timestamp, self.base_offset + relative)
 
     def append(self, timestamp: int, offset: int) -> None:
-        """Note the largest timestamp so far and its offset; does nothing unless it is larger than the last noted one.
+        """Record the largest timestamp so far and its offset; does nothing unless it exceeds the last recorded one.
 
         Raises ``OSError`` if the disk is full.
         """
@@ -76,8 +76,8 @@ class TimeIndex(MappedIndex):
         self.count += 1
 
     def lookup(self, timestamp: int) -> TimestampOffset:
-        """The last entry not after ``timestamp``: no record before its offset is later. (-1, base offset) if there is
-        none."""
+        """Return the last entry not after ``timestamp``; no record before its offset is later. Returns (-1, base
+        offset) if there is none."""
         count = self.count
         if not count:
             return TimestampOffset(-1, self.base_offset)

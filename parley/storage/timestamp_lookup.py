@@ -24,7 +24,7 @@ class FoundRecord(NamedTuple):
 
 
 def first_at_or_after(segments: Sequence[Segment], timestamp_ms: int, start_offset: int) -> FoundRecord | None:
-    """The first record from ``start_offset`` on whose timestamp is at least ``timestamp_ms``, or None.
+    """Return the first record from ``start_offset`` on whose timestamp is at least ``timestamp_ms``, or None.
 
     Usually reads and decompresses one batch. Raises ``KafkaError`` if that is damaged, ``OSError``.
     """
@@ -48,7 +48,7 @@ def _first_in(segment: Segment, timestamp_ms: int, start_offset: int) -> FoundRe
 
 
 def latest(segments: Sequence[Segment], start_offset: int) -> FoundRecord | None:
-    """The first record with the largest timestamp of all; None if no record has a timestamp.
+    """Return the first record with the largest timestamp of all; None if no record has a timestamp.
 
     Reads and decompresses one batch. Raises ``KafkaError`` if that is damaged, ``OSError``.
     """

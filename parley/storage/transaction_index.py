@@ -48,7 +48,7 @@ class TransactionIndex:
     needed."""
 
     def __init__(self, path: Path, *, is_new: bool = False) -> None:
-        """``is_new`` says that the segment has no files yet, so that none has to be looked for."""
+        """``is_new`` means that the segment has no files yet, so there is no index file to look for."""
         self.path = path
         self._fd = -1
         self._size = 0
@@ -82,8 +82,8 @@ class TransactionIndex:
         self._last_offset = aborted.last_offset
 
     def find(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
-        """Return the aborted transactions with offsets from ``start`` to before ``end``, and whether they are all there
-        are.
+        """Return the aborted transactions with offsets from ``start`` to before ``end``, and whether the search is
+        complete.
 
         If the second value is False, the next segment's index must be searched as well. Reads the file. Raises
         ``OSError``, or ``CorruptTransactionIndex`` if an entry has an unknown version.
@@ -124,12 +124,12 @@ class TransactionIndex:
             previous = aborted.last_offset
 
     def flush(self) -> None:
-        """Bring the entries to disk. Blocks. Raises ``OSError``."""
+        """Sync the entries to disk. Blocks. Raises ``OSError``."""
         if self._fd >= 0:
             os.fsync(self._fd)
 
     def moved_to(self, path: Path) -> None:
-        """Note that the file, if it exists, was renamed to ``path``."""
+        """Record that the file, if it exists, was renamed to ``path``."""
         self.path = path
 
     def close(self) -> None:

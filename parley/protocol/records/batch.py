@@ -56,7 +56,7 @@ def records(buf: Buffer, pos: int = 0, *, max_bytes: int = DECOMPRESSED_BYTES_MA
 
 
 def payload(buf: Buffer, pos: int, header: BatchHeader, max_bytes: int) -> bytes:
-    """The record bytes of the v2 batch at ``pos``, decompressed. Raises InvalidRecord, DecompressedTooLarge."""
+    """Return the decompressed record bytes of the v2 batch at ``pos``. Raises InvalidRecord, DecompressedTooLarge."""
     return decompress(header.compression, memoryview(buf)[pos + HEADER_SIZE : pos + header.size_bytes], max_bytes)
 
 
@@ -114,10 +114,11 @@ def suspects(
 def walk(
     buf: Buffer, pos: int, header: BatchHeader, *, consecutive: bool, max_bytes: int = DECOMPRESSED_BYTES_MAX
 ) -> Walk:
-    """Check the records of the v2 batch at ``pos`` against each other and against its count; return what was found.
+    """Check the records of the v2 batch at ``pos`` against each other and against the record count; return the
+    findings.
 
-    The memory it takes does not grow with the batch, except for a single record larger than a piece. Raises
-    InvalidRecord, DecompressedTooLarge.
+    Memory use does not grow with the batch, except for a single record larger than a piece. Raises InvalidRecord,
+    DecompressedTooLarge.
     """
     seen = Walk(header.base_timestamp, consecutive)
     count = header.record_count
@@ -257,7 +258,7 @@ def build(
 
 
 def assemble(header: BatchHeader, body: Buffer) -> bytearray:
-    """A v2 batch of this header and these record bytes (compressed as the header says), with its checksum."""
+    """Return a v2 batch of this header and these record bytes (compressed as the header says), with its checksum."""
     out = bytearray(HEADER_SIZE)
     out += body
     write_header(out, 0, header)

@@ -102,7 +102,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> Compression:
-        """The codec of the records. Raises InvalidRecord if it does not exist."""
+        """The codec of the records. Raises InvalidRecord if the codec is unknown."""
         try:
             return Compression(self.attributes & COMPRESSION_MASK)
         except ValueError:
@@ -135,10 +135,10 @@ _new = tuple.__new__
 
 
 def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """The header of the batch at ``pos``, of any magic.
+    """Return the header of the batch at ``pos``, of any magic.
 
-    Raises CorruptRecord if fewer bytes are left than a header has, the length is impossible or the magic is unknown.
-    The caller must compare ``size_bytes`` to know that the whole batch is present.
+    Raises CorruptRecord if the remaining bytes are fewer than a header, the length is impossible or the magic is
+    unknown. The caller must compare ``size_bytes`` with the remaining bytes to know whether the whole batch is present.
     """
     if len(buf) - pos < HEADER_SIZE:
         return _read_short(buf, pos)
@@ -185,7 +185,7 @@ def _read_legacy(buf: Buffer, pos: int) -> BatchHeader:
 
 
 def is_compressed(buf: Buffer | None) -> bool:
-    """True if the first batch or message in the buffer claims to be compressed; checks nothing else."""
+    """Return True if the first batch or message in the buffer claims to be compressed; checks nothing else."""
     if buf is None or len(buf) < HEADER_SIZE:
         return False
     low_byte = ATTRIBUTES_AT + 1 if buf[MAGIC_AT] >= MAGIC_V2 else LEGACY_ATTRIBUTES_AT
@@ -193,12 +193,12 @@ def is_compressed(buf: Buffer | None) -> bool:
 
 
 def is_legacy(buf: Buffer | None) -> bool:
-    """True if the buffer claims to begin with a message of magic 0 or 1; checks nothing else."""
+    """Return True if the buffer claims to begin with a message of magic 0 or 1; checks nothing else."""
     return buf is not None and len(buf) > MAGIC_AT and buf[MAGIC_AT] < MAGIC_V2
 
 
 def headers(buf: Buffer, pos: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch in ``buf[pos:end]``; stops before a batch that is cut off.
+    """Yield the position and header of each whole batch in ``buf[pos:end]``; stop before a batch that is cut off.
 
     Raises CorruptRecord for an impossible length or magic.
     """

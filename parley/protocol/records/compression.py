@@ -238,7 +238,7 @@ def _with_right_checksum(frame: Buffer) -> bytes:
 
 
 def _lz4_descriptor_end(frame: Buffer) -> int:
-    """The position of the frame's header checksum."""
+    """Return the position of the frame's header checksum."""
     if len(frame) < 7 or bytes(frame[:4]) != _LZ4_MAGIC:
         raise InvalidRecord("not lz4 data: no frame")
     flags = frame[4]
@@ -311,7 +311,7 @@ def _zstd_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
 
 
 def _check_zstd_frames(data: memoryview) -> None:
-    """Raises InvalidRecord if the data do not end with a frame's end: the decoder accepts frames that are cut off."""
+    """Raise InvalidRecord if the data do not end at the end of a frame: the decoder accepts truncated frames."""
     pos = 0
     while True:
         pos = _zstd_frame_end(data, pos)
@@ -322,7 +322,8 @@ def _check_zstd_frames(data: memoryview) -> None:
 
 
 def _zstd_frame_end(data: memoryview, start: int) -> int:
-    """The position behind the frame at ``start``; more than the length of the data if it is cut off (RFC 8878)."""
+    """Return the position after the frame at ``start``; more than the length of the data if the frame is truncated (RFC
+    8878)."""
     magic, pos = bytes(data[start : start + 4]), start + 5
     if len(magic) == 4 and magic[0] >> 4 == 5 and magic[1:] == _ZSTD_SKIPPED_MAGIC:
         return start + 8 + int.from_bytes(data[start + 4 : start + 8], "little")

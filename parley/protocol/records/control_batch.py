@@ -53,7 +53,7 @@ class ControlMarker(NamedTuple):
 
 
 def control_type(record: Record) -> ControlType | None:
-    """The type of a control record; None for an unknown, newer type. Raises InvalidRecord."""
+    """Return the type of a control record; None for an unknown, newer type. Raises InvalidRecord."""
     if record.key is None or len(record.key) < _KEY.size:
         raise InvalidRecord("the key of a control record is too short")
     version, kind = _KEY.unpack_from(record.key)
@@ -66,7 +66,7 @@ def control_type(record: Record) -> ControlType | None:
 
 
 def marker_of(record: Record) -> ControlMarker | None:
-    """The transaction marker in a control record; None for any other record. Raises InvalidRecord."""
+    """Return the transaction marker in a control record; None for any other record. Raises InvalidRecord."""
     kind = control_type(record)
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
         return None
@@ -79,9 +79,10 @@ def marker_of(record: Record) -> ControlMarker | None:
 
 
 def read_marker(buf: Buffer, pos: int = 0) -> ControlMarker | None:
-    """The transaction marker in the control batch at ``pos``.
+    """Return the transaction marker in the control batch at ``pos``.
 
-    None if it holds another record, or none because compaction removed it. Raises CorruptRecord, InvalidRecord.
+    Returns None if the batch contains another record, or if compaction removed its record. Raises CorruptRecord,
+    InvalidRecord.
     """
     # Every append of a marker reads it, so the usual form is read fast.
     if len(buf) >= pos + HEADER_SIZE + _MARKER.size:

@@ -80,8 +80,8 @@ def _converted(
 
 
 def _bounded(found: Iterable[Record], overhead: int, max_bytes: int) -> Iterator[Record]:
-    """Yield the records while they fit in ``max_bytes`` as messages. Raises DecompressedTooLarge at the first that does
-    not."""
+    """Yield the records while they fit in ``max_bytes`` as messages. Raises DecompressedTooLarge at the first record
+    that does not fit."""
     size = 0
     for record in found:
         size += overhead + len(record.key or b"") + len(record.value or b"")

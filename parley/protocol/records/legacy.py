@@ -159,7 +159,7 @@ def build(
 
 
 def message(offset: int, magic: int, attributes: int, timestamp: int, key: bytes | None, value: bytes | None) -> bytes:
-    """One message, with its checksum. Magic 0 ignores ``timestamp``."""
+    """Return one message, with its checksum. Magic 0 ignores ``timestamp``."""
     fields = _FIELDS[magic].pack(magic, attributes) if magic == 0 else _FIELDS[magic].pack(magic, attributes, timestamp)
     body = b"".join((fields, _sized(key), _sized(value)))
     return _PREFIX.pack(offset, 4 + len(body), zlib.crc32(body)) + body

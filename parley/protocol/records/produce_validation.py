@@ -44,7 +44,7 @@ ONE_BATCH_VERSION: Final = 3
 ZSTD_VERSION: Final = 7
 """From this request version on, the client may compress with zstd (KIP-110)."""
 RECORD_ERRORS_MAX: Final = 100
-"""The most invalid records that a response names."""
+"""The maximum number of invalid records that a response names."""
 
 _UNBOUNDED: Final = (1 << 63) - 1
 
@@ -54,9 +54,9 @@ class ProduceRules:
     """What a topic's configuration requires of records. Times in ms."""
 
     max_message_bytes: int = 1048588
-    """The largest batch, as it is stored (``max.message.bytes``)."""
+    """The maximum size of a batch as stored (``max.message.bytes``)."""
     decompressed_bytes_max: int = 128 << 20
-    """The most bytes of a batch's records, decompressed. They are never all in memory at once."""
+    """The maximum decompressed size of a batch's records. They are never all in memory at the same time."""
     timestamp_type: TimestampType = TimestampType.CREATE
     timestamp_before_max_ms: int = _UNBOUNDED
     """How far a record's timestamp may lie before now (``message.timestamp.before.max.ms``)."""
@@ -84,7 +84,7 @@ class Prepared(NamedTuple):
 class RecordErrors(KafkaError):
     """Some records of a batch break the topic's rules, so the whole batch is refused (KIP-467).
 
-    ``record_errors`` has the first of them: the index in the batch, and what is wrong.
+    ``record_errors`` lists the first of them: the index in the batch, and what is wrong.
     """
 
     def __init__(self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]) -> None:
@@ -135,7 +135,8 @@ def _first_header(records: Buffer) -> BatchHeader:
 
 
 def _only_batch(records: Buffer, header: BatchHeader) -> Buffer:
-    """The records without a cut-off batch behind the first. Raises InvalidRecord if a second batch is whole."""
+    """Return the records without a truncated batch after the first one. Raises InvalidRecord if there is a second whole
+    batch."""
     for _ in headers(records, header.size_bytes):
         raise InvalidRecord("there is more than one record batch for a partition")
     return memoryview(records)[: header.size_bytes]
@@ -222,7 +223,7 @@ def _check_records(records: Iterable[tuple[int, Record]], rules: ProduceRules, n
 
 
 def _recompressed(records: Buffer, header: BatchHeader, seen: Walk, rules: ProduceRules) -> Prepared:
-    """The batch in the topic's codec, with the same record bytes."""
+    """Return the batch in the topic's codec, with the same record bytes."""
     assert rules.compression is not None
     payload = batch.payload(records, 0, header, max_bytes=rules.decompressed_bytes_max)
     body = compress(rules.compression, payload, rules.compression_level)

@@ -1,1 +1,1 @@
-"""Authentication and encryption, as clients and brokers share them."""
+"""Authentication and encryption, shared by clients and brokers."""

@@ -1,8 +1,8 @@
-"""How a client secures its connections: Java client properties become a ``ClientSecurity``.
+"""How a client secures its connections: converts Java client properties to a ``ClientSecurity``.
 
-``security.protocol`` decides what of the other keys is read: ``ssl.*`` for SSL and SASL_SSL, ``sasl.*`` for
-SASL_PLAINTEXT and SASL_SSL. Files are read once, when the properties are. Classes of Java that the keys name are known
-by name; others are refused. docs/security.md lists the keys.
+``security.protocol`` decides which other keys are read: ``ssl.*`` for SSL and SASL_SSL, ``sasl.*`` for SASL_PLAINTEXT
+and SASL_SSL. Files are read once, together with the properties. Java classes in the values are recognized by name;
+unknown ones are refused. docs/security.md lists the keys.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class BadSecurity(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """What a client does at the begin of each connection."""
+    """What a client does at the beginning of each connection."""
 
     tls: ssl.SSLContext | None = None
     login: Login | None = None
@@ -72,13 +72,13 @@ PLAINTEXT: Final = ClientSecurity()
 
 @dataclass(frozen=True, slots=True)
 class SecurityProperties:
-    """The security settings of a client, for processes elsewhere: can be pickled, and prints none of them."""
+    """The security settings of a client, for processes elsewhere. They can be pickled, and are never printed."""
 
     items: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> SecurityProperties:
-        """Take the security settings from the properties of a Java client."""
+        """Extract the security settings from the properties of a Java client."""
         return cls(tuple(sorted((key, value) for key, value in properties.items() if is_security_key(key))))
 
     def read(self) -> ClientSecurity:
@@ -90,7 +90,7 @@ NO_SECURITY: Final = SecurityProperties()
 
 
 def is_security_key(name: str) -> bool:
-    """True if a client property is about security, and not only for Java."""
+    """Return True if a client property concerns security, and not only in Java."""
     return name.startswith(_KEYS) and name not in _IGNORED
 
 
@@ -110,7 +110,8 @@ def client_security(properties: Mapping[str, str]) -> ClientSecurity:
 
 
 def login_of(properties: Mapping[str, str]) -> Login:
-    """The login of ``sasl.mechanism`` and ``sasl.jaas.config``. Blocks. Raises ValueError as ``client_security``."""
+    """Return the login for ``sasl.mechanism`` and ``sasl.jaas.config``. Blocks. Raises ValueError as
+    ``client_security`` does."""
     mechanism = properties.get("sasl.mechanism", "GSSAPI").strip()
     line = properties.get("sasl.jaas.config")
     if mechanism not in _MODULES:

@@ -47,14 +47,14 @@ class LoginModule:
         return self.class_name.rpartition(".")[2]
 
     def option(self, name: str) -> str:
-        """The value of an option. Raises BadJaas if it is missing."""
+        """Return the value of an option. Raises BadJaas if the option is missing."""
         if name not in self.options:
             raise BadJaas(f'{self.name} needs the option {name}="..."')
         return self.options[name]
 
 
 def single_login_module(text: str) -> LoginModule:
-    """The only login module of a line. Raises BadJaas if the line is malformed or has several modules."""
+    """Return the only login module of a line. Raises BadJaas if the line is malformed or has several modules."""
     modules = parse_jaas(text)
     if len(modules) != 1:
         raise BadJaas(f"the JAAS line contains {len(modules)} login modules, expected 1")
@@ -62,7 +62,7 @@ def single_login_module(text: str) -> LoginModule:
 
 
 def parse_jaas(text: str) -> list[LoginModule]:
-    """The login modules of a line, each terminated by a semicolon. Raises BadJaas if the line is malformed."""
+    """Return the login modules of a line, each terminated by a semicolon. Raises BadJaas if the line is malformed."""
     tokens = _tokens(text)
     modules = []
     while (kind_and_text := next(tokens, None)) is not None:
@@ -73,7 +73,8 @@ def parse_jaas(text: str) -> list[LoginModule]:
 
 
 def parse_jaas_file(text: str) -> dict[str, list[LoginModule]]:
-    """The sections of a JAAS file, ``Name { Module required option="value"; };``. Raises BadJaas if it is malformed."""
+    """Return the sections of a JAAS file, ``Name { Module required option="value"; };``. Raises BadJaas if it is
+    malformed."""
     tokens = _tokens(text)
     sections: dict[str, list[LoginModule]] = {}
     for kind, name in tokens:

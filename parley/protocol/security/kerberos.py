@@ -25,7 +25,7 @@ from parley.protocol.security.logins import Exchange, LoginRefused
 __all__ = ["NO_LAYER", "BadKerberos", "GssapiLogin", "KerberosOptions", "gssapi_library", "has_no_layer", "reason_of"]
 
 NO_LAYER: Final = b"\x01\0\0\0"
-"""Only authentication: the connection has no layer of Kerberos's own (RFC 4752, 3.3)."""
+"""Authentication only: Kerberos adds no security layer to the connection (RFC 4752, 3.3)."""
 
 _FORGETS_EVERY_S: Final = 300.0
 """The least time between two caches of a login. The Kerberos library never frees a cache in memory."""
@@ -50,20 +50,20 @@ def gssapi_library() -> Any:
 
 
 def reason_of(error: Any) -> str:
-    """Return the message of Kerberos for a ``GSSError``. Call it in the thread that caught the error."""
+    """Return Kerberos's message for a ``GSSError``. Call this in the thread that caught the error."""
     is_general = not error.min_code
     statuses = error.get_all_statuses(error.maj_code if is_general else error.min_code, is_general)
     return " ".join(statuses)
 
 
 def has_no_layer(message: bytes) -> bool:
-    """True if the last message of a side offers, or chooses, authentication without a security layer."""
+    """Return True if one side's last message offers or chooses authentication without a security layer."""
     return len(message) >= len(NO_LAYER) and bool(message[0] & NO_LAYER[0])
 
 
 @dataclass(frozen=True, slots=True)
 class KerberosOptions:
-    """The options of Java's ``Krb5LoginModule`` that matter here. An empty text: the option is absent."""
+    """The relevant options of Java's ``Krb5LoginModule``. An empty string means that the option is absent."""
 
     principal: str = ""
     keytab: str = ""

@@ -56,7 +56,7 @@ def librdkafka_settings(settings: Mapping[str, Any]) -> Settings:
 
 
 def unused_settings(settings: Mapping[str, Any]) -> list[str]:
-    """The settings of Java's client that have no effect with this ``security.protocol``."""
+    """Return the settings of Java's client that have no effect with this ``security.protocol``."""
     protocol = _protocol(settings)
     unused = (() if protocol.endswith("SSL") else _TLS) + (() if protocol.startswith("SASL") else _OF_LOGIN)
     return [name for name in unused if name in settings]

@@ -44,7 +44,7 @@ class Login(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlainLogin:
-    """A user name and a password, sent as they are: use it over TLS only."""
+    """A user name and a password, sent in clear text: use it over TLS only."""
 
     username: str
     password: str = field(repr=False)

@@ -15,7 +15,8 @@ _UNKNOWN: Final = bytes(hashlib.sha256().digest_size)
 
 
 class Passwords:
-    """Holds a digest of each user's password, so that the time of a comparison shows nothing of either."""
+    """Holds a digest of each user's password, so that the time of a comparison reveals nothing about either
+    password."""
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._digests = {name: _digest(password) for name, password in users.items()}
@@ -24,7 +25,7 @@ class Passwords:
         return len(self._digests)
 
     def verify(self, name: str, password: str) -> bool:
-        """True if ``password`` is the password of the user."""
+        """Return True if ``password`` is the password of the user."""
         expected = self._digests.get(name)
         is_same = hmac.compare_digest(expected or _UNKNOWN, _digest(password))
         return is_same and expected is not None
@@ -35,7 +36,7 @@ def _digest(password: str) -> bytes:
 
 
 def basic_credentials(authorization: str) -> tuple[str, str]:
-    """The name and the password in a header ``Authorization: Basic ...``; both empty if it contains none."""
+    """Return the name and the password in an ``Authorization: Basic ...`` header; both empty if it contains none."""
     scheme, _, encoded = authorization.partition(" ")
     if scheme.lower() != "basic":
         return "", ""

@@ -48,7 +48,8 @@ def client_proof(mechanism: str, salted: bytes, auth_message: bytes) -> bytes:
 
 
 def is_proof_of(mechanism: str, credential: ScramCredential, auth_message: bytes, proof: bytes) -> bool:
-    """True if ``proof`` shows knowledge of the password. Takes the same time for every wrong proof of this length."""
+    """Return True if ``proof`` shows knowledge of the password. Takes the same time for every wrong proof of this
+    length."""
     signature = _hmac(mechanism, credential.stored_key, auth_message)
     if len(proof) != len(signature):
         return False

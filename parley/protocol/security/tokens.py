@@ -1,7 +1,8 @@
-"""Where a client gets its OAUTHBEARER tokens: from a token endpoint (KIP-768), from a file, or made by itself.
+"""Where a client gets its OAUTHBEARER tokens: from a token endpoint (KIP-768), from a file, or unsigned ones of its
+own.
 
-A token is kept until a part of its lifetime is over (``sasl.login.refresh.window.factor``), and then fetched again by
-the next login. Requests to the endpoint run in a thread. No error repeats a secret or a token.
+A token is kept until a part of its lifetime is over (``sasl.login.refresh.window.factor``). The next login then fetches
+a new one. Requests to the endpoint run in a thread. No error repeats a secret or a token.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _UNSECURED_SECONDS: Final = 3600
 
 
 def claims_of(token: str) -> Mapping[str, Any]:
-    """The claims of a JWT, not verified. Raises LoginRefused if it is not a JWT."""
+    """Return the claims of a JWT, unverified. Raises LoginRefused if it is not a JWT."""
     try:
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
@@ -40,7 +41,8 @@ def claims_of(token: str) -> Mapping[str, Any]:
 
 
 def expiry_of(token: str) -> float | None:
-    """When a JWT expires, in seconds since 1970; None if it does not say. Raises LoginRefused if it is not a JWT."""
+    """Return the expiry of a JWT, in seconds since 1970; None if it has none. Raises LoginRefused if it is
+    not a JWT."""
     expires = claims_of(token).get("exp")
     return float(expires) if isinstance(expires, int | float) else None
 
@@ -66,7 +68,7 @@ class FreshTokens:
         self._one = asyncio.Lock()
 
     async def token(self) -> BearerToken:
-        """Return the token, fetched again if it is due. Raises LoginRefused if none can be had."""
+        """Return the token, fetching a new one if it is due. Raises LoginRefused if no token can be obtained."""
         async with self._one:
             if self._clock() >= self._refresh_at:
                 self._kept = await asyncio.to_thread(self._fetch)
@@ -109,7 +111,7 @@ class _NoRedirects(HTTPRedirectHandler):
     """A redirect would send the client's secret elsewhere."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Follow none."""
+        """Follow no redirect."""
 
 
 @dataclass(frozen=True, slots=True)

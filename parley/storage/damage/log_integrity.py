@@ -70,7 +70,7 @@ class LogIntegrity:
         self._on_damage = on_damage
 
     def damage(self, segments: Sequence[Segment], log_start: int) -> tuple[DamagedRange, ...]:
-        """All known damage at or after ``log_start``, in order."""
+        """Return all known damage at or after ``log_start``, in order."""
         found = [damaged.offsets for segment in segments if segment.damage for damaged in segment.damage]
         if not found and not self.missing:
             return ()
