@@ -3,8 +3,9 @@
 Rules of this module:
 
 * It runs in its own threads and never blocks the event loop: the loop only copies numbers, once per scrape.
-* Its resources are limited: a few connections at a time, each for a few seconds even if its client is slow. When all
-  places are taken, a new connection replaces the oldest one.
+* Its resources are limited: connections in total and per address, each for a few seconds even if its client is slow.
+  A request takes one of a few places when its header has been read, so half requests cannot keep whole ones out. When
+  there is no room, the oldest connection of the address that has most makes room (``_to_be_cut``).
 * If the event loop does not respond in time, all pages return status 503 and say so. Time in which the whole process
   stands still (a suspended machine) does not count.
 * If there are users, the pages for probes show their status to everyone and their facts to users only; all else needs
@@ -19,6 +20,7 @@ import logging
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
@@ -40,14 +42,20 @@ from parley.storage.resource_exhaustion import MEMORY
 
 _log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 4
-"""The maximum number of scrapes and probes at a time."""
+PLACES = 4
+"""The maximum number of scrapes and probes that are answered at a time."""
+CONNECTIONS_MAX = 64
+"""The maximum number of connections, most of which send their requests. Each has a thread."""
+CONNECTIONS_PER_ADDRESS_MAX = 32
+"""The maximum number of connections of one client address."""
+HEADER_TIMEOUT_S = 5.0
+"""How long a client may take at most for the TLS handshake and the header of its request together."""
 READ_TIMEOUT_S = 5.0
 """How long a client may take to send each part of its request, and to read each part of the response."""
 CONNECTION_S = 10.0
-"""How long a connection lasts at most."""
+"""How long a connection lasts at most once the header has been read."""
 PLACE_TIMEOUT_S = 1.0
-"""How long a new connection waits until the connection that it replaces has ended."""
+"""How long a connection waits until the one that it replaces has ended."""
 ACCEPT_PAUSE_S = 0.1
 """The pause after a connection could not be accepted."""
 LOOP_TIMEOUT_S = 2.0
@@ -240,16 +248,58 @@ def _plain() -> list[tuple[str, str]]:
     return [("Content-Type", "text/plain; charset=utf-8")]
 
 
+class _Connection:
+    """A connection of a client, and what it has reached."""
+
+    def __init__(self, connected: socket.socket, address: str) -> None:
+        self.address = address
+        self.is_whole = False
+        """The header of the request has been read."""
+        self.has_place = False
+        self.is_cut = False
+        self._connected = connected
+        self._deadline: Timer | None = None
+
+    def limit(self, seconds: float) -> None:
+        """Cut the connection so many seconds from now, instead of after the limit before. RuntimeError: no memory."""
+        self.no_limit()
+        self._deadline = Timer(seconds, self.cut)
+        self._deadline.daemon = True
+        self._deadline.start()
+
+    def no_limit(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def cut(self) -> None:
+        """Shut down the connection; the thread that serves it then ends."""
+        self.is_cut = True
+        with suppress(OSError):  # it has already ended
+            # Not the method of SSLSocket: it ends TLS first, and the thread would go on without it.
+            socket.socket.shutdown(self._connected, socket.SHUT_RDWR)
+
+
+def _to_be_cut(connections: Sequence[_Connection]) -> _Connection | None:
+    """Return which of the connections, oldest first, makes room: the oldest of the address that has most.
+
+    Connections whose request is whole stay as long as there are others.
+    """
+    candidates = [each for each in connections if not each.is_whole] or connections
+    crowds = Counter(each.address for each in candidates)
+    return max(candidates, key=lambda each: crowds[each.address], default=None)  # the first of equals
+
+
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 16
+    request_queue_size = CONNECTIONS_MAX
 
     def __init__(self, host: str, port: int, access: MetricsAccess | None) -> None:
         self._access = access
-        self._free = BoundedSemaphore(CONNECTIONS_MAX)
+        self._room = BoundedSemaphore(CONNECTIONS_MAX)
+        self._places = BoundedSemaphore(PLACES)
         self._closed = Event()
-        self._open: dict[socket.socket, Timer] = {}  # oldest first
+        self._open: dict[socket.socket, _Connection] = {}  # oldest first
         self._lock = Lock()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Request)
@@ -312,21 +362,47 @@ class _Server(ThreadingMixIn, WSGIServer):
             request = self._secured(request)
         except OSError:
             return
-        if not self._free.acquire(blocking=False):
-            self._cut_oldest()
-            if not self._free.acquire(timeout=PLACE_TIMEOUT_S):
-                self.shutdown_request(request)
-                return
+        connection = _Connection(request, client_address[0])
+        if not self._take_room(connection.address):
+            self.shutdown_request(request)
+            return
         try:
-            deadline = Timer(CONNECTION_S, _cut, (request,))
-            deadline.daemon = True
             with self._lock:
-                self._open[request] = deadline
-            deadline.start()
+                self._open[request] = connection
+            connection.limit(HEADER_TIMEOUT_S)
             super().process_request(request, client_address)
         except BaseException:
             self._leave(request)
             raise
+
+    def _take_room(self, address: str) -> bool:
+        """Take the room for one more connection of the address. False if there is none in time."""
+        own = self._open_connections(lambda each: each.address == address)
+        if len(own) >= CONNECTIONS_PER_ADDRESS_MAX:
+            _cut_one(own)
+        if self._room.acquire(blocking=False):
+            return True
+        _cut_one(self._open_connections(lambda _: True))
+        return self._room.acquire(timeout=PLACE_TIMEOUT_S)
+
+    def take_place(self, request: Any) -> bool:
+        """Take the place for a request whose header has been read. False if it cannot be answered."""
+        connection = self._open[request]
+        if connection.is_cut:
+            return False  # the end of the connection looks like the end of the header
+        connection.is_whole = True
+        connection.limit(CONNECTION_S)
+        if not self._places.acquire(blocking=False):
+            _cut_one(self._open_connections(lambda each: each.has_place))
+            if not self._places.acquire(timeout=PLACE_TIMEOUT_S):
+                return False
+        connection.has_place = True
+        return True
+
+    def _open_connections(self, which: Callable[[_Connection], bool]) -> list[_Connection]:
+        """Those that have not been cut, oldest first."""
+        with self._lock:
+            return [each for each in self._open.values() if not each.is_cut and which(each)]
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
@@ -336,30 +412,29 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def _leave(self, request: Any) -> None:
         with self._lock:
-            deadline = self._open.pop(request, None)
-        if deadline is not None:
-            deadline.cancel()
-        self._free.release()
-
-    def _cut_oldest(self) -> None:
-        with self._lock:
-            oldest = next(iter(self._open), None)
-        if oldest is not None:
-            _cut(oldest)
+            connection = self._open.pop(request)
+        connection.no_limit()
+        if connection.has_place:
+            self._places.release()
+        self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Do not log that a client has disconnected early."""
 
 
-def _cut(connection: socket.socket) -> None:
-    """Shut down a connection; the thread that serves it then ends."""
-    with suppress(OSError):  # it has already ended
-        # Not the method of SSLSocket: it ends TLS first, and the thread would go on without it.
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+def _cut_one(connections: Sequence[_Connection]) -> None:
+    found = _to_be_cut(connections)
+    if found is not None:
+        found.cut()
 
 
 class _Request(WSGIRequestHandler):
     timeout = READ_TIMEOUT_S
+    server: _Server
+
+    def parse_request(self) -> bool:
+        """Read the header, and wait for a place."""
+        return super().parse_request() and self.server.take_place(self.connection)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Do not log scrapes, which come every few seconds."""

@@ -12,6 +12,6 @@ PATIENCE_S = 600.0
 @pytest.fixture(autouse=True)
 def _patient_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that stands still for seconds must not look like a slow client or a stuck event loop."""
-    for limit in ("READ_TIMEOUT_S", "CONNECTION_S", "PLACE_TIMEOUT_S", "LOOP_TIMEOUT_S"):
+    for limit in ("READ_TIMEOUT_S", "HEADER_TIMEOUT_S", "CONNECTION_S", "PLACE_TIMEOUT_S", "LOOP_TIMEOUT_S"):
         monkeypatch.setattr(exporter, limit, PATIENCE_S)
     monkeypatch.setattr(exporter._Request, "timeout", PATIENCE_S)

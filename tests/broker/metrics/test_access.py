@@ -17,7 +17,7 @@ import pytest
 
 from parley.broker.config import BrokerConfig, ConfigError
 from parley.broker.metrics.access import USERS_KEY, MetricsAccess
-from parley.broker.metrics.exporter import CONNECTIONS_MAX, Exporter
+from parley.broker.metrics.exporter import CONNECTIONS_PER_ADDRESS_MAX, Exporter
 from parley.broker.metrics.health import Health
 from parley.broker.metrics.registry import Metrics
 from parley.broker.runtime.clock import SYSTEM_CLOCK
@@ -191,9 +191,10 @@ async def test_changes_need_no_restart(tmp_path: Path, caplog: pytest.LogCapture
 
 
 async def test_clients_that_never_finish_a_handshake_make_room(tmp_path: Path) -> None:
-    async with serving(configured(**tls(tmp_path))) as client:
-        silent = [socket.create_connection(("127.0.0.1", client.port)) for _ in range(CONNECTIONS_MAX)]
-        assert (await client.get("/healthz"))[0] == 200
+    async with serving(configured(**tls(tmp_path), **USERS)) as client:
+        silent = [socket.create_connection(("127.0.0.1", client.port)) for _ in range(CONNECTIONS_PER_ADDRESS_MAX)]
+        for _ in range(CONNECTIONS_PER_ADDRESS_MAX):
+            assert (await client.get("/livez"))[0] == 200
         for each in silent:
             each.close()
 

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, wait
+from contextlib import ExitStack
 from http.client import HTTPConnection, HTTPException
 from typing import Any, NamedTuple
 
@@ -17,11 +18,20 @@ from prometheus_client.parser import text_string_to_metric_families
 from parley.broker.metrics import exporter as exporter_module
 from parley.broker.metrics.catalogue import CATALOGUE
 from parley.broker.metrics.catalogue.clients import RequestMetrics
-from parley.broker.metrics.exporter import CONNECTIONS_MAX, NAMES_MAX, Exporter
+from parley.broker.metrics.exporter import (
+    CONNECTIONS_MAX,
+    CONNECTIONS_PER_ADDRESS_MAX,
+    NAMES_MAX,
+    PLACES,
+    Exporter,
+    _Connection,
+    _to_be_cut,
+)
 from parley.broker.metrics.health import Health
 from parley.broker.metrics.registry import Metrics
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from tests.broker.metrics.conftest import PATIENCE_S
+from tests.broker.network.harness import eventually
 
 
 class Served(NamedTuple):
@@ -202,7 +212,7 @@ async def test_slow_readers_are_cut_off_for_others(served: Served, monkeypatch: 
         sock.recv(1)
         return sock
 
-    slow = [await asyncio.to_thread(ask_and_read_nothing) for _ in range(exporter_module.CONNECTIONS_MAX)]
+    slow = [await asyncio.to_thread(ask_and_read_nothing) for _ in range(PLACES)]
     served.health.ready()
     for _ in range(3):
         assert (await served.get("/healthz"))[0] == 200
@@ -219,14 +229,24 @@ async def test_a_request_without_memory_for_its_thread_costs_no_place(
     served.health.ready()
     with monkeypatch.context() as patch:
         patch.setattr(exporter_module, "Timer", no_thread)
-        for _ in range(2 * CONNECTIONS_MAX):
+        for _ in range(CONNECTIONS_MAX + 1):
             with pytest.raises((ConnectionError, HTTPException)):
                 await served.get("/healthz")
     assert (await served.get("/healthz"))[0] == 200
 
 
-async def test_a_connection_has_a_deadline(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_response_has_a_deadline(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1000):
+        served.metrics.topic(f"{number:0200}").bytes_in += 1  # more than the sockets hold
     monkeypatch.setattr(exporter_module, "CONNECTION_S", 0.2)
+    with socket.create_connection(("127.0.0.1", served.exporter.port), timeout=PATIENCE_S) as sock:
+        sock.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        await asyncio.to_thread(sock.recv, 1)  # of the response, or its end
+        await eventually(lambda: not served.exporter._server._open)
+
+
+async def test_a_header_has_a_deadline(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporter_module, "HEADER_TIMEOUT_S", 0.2)
 
     def trickle() -> bool:
         with socket.create_connection(("127.0.0.1", served.exporter.port), timeout=PATIENCE_S) as sock:
@@ -249,7 +269,7 @@ async def test_connections_are_bounded_and_silent_ones_end(served: Served, monke
     address = ("127.0.0.1", served.exporter.port)
 
     def silent() -> list[bytes]:
-        count = exporter_module.CONNECTIONS_MAX + 3
+        count = CONNECTIONS_PER_ADDRESS_MAX + 3
         sockets = [socket.create_connection(address, timeout=PATIENCE_S) for _ in range(count)]
         try:
             return [sock.recv(1) for sock in sockets]
@@ -261,6 +281,44 @@ async def test_connections_are_bounded_and_silent_ones_end(served: Served, monke
         patch.setattr(exporter_module._Request, "timeout", 0.2)
         assert set(await asyncio.to_thread(silent)) == {b""}
     assert (await served.get("/metrics"))[0] == 200
+
+
+async def test_half_requests_keep_no_whole_one_out(served: Served) -> None:
+    address = ("127.0.0.1", served.exporter.port)
+
+    def half() -> socket.socket:
+        sock = socket.create_connection(address, timeout=PATIENCE_S)
+        sock.sendall(b"GET /metrics HTTP/1.1\r\nx: ")
+        return sock
+
+    with ExitStack() as stack:
+        first = [stack.enter_context(half()) for _ in range(CONNECTIONS_PER_ADDRESS_MAX - 1)]
+        assert (await served.get("/livez"))[0] == 200
+        for sock in first:
+            sock.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                sock.recv(1)
+        for _ in range(CONNECTIONS_PER_ADDRESS_MAX):
+            stack.enter_context(half())
+            assert (await served.get("/livez"))[0] == 200
+        for sock in first:
+            sock.settimeout(PATIENCE_S)
+            assert sock.recv(1) == b"", "the oldest are cut off at the limit of their address, and get no response"
+
+
+def test_which_connection_makes_room() -> None:
+    assert _to_be_cut([]) is None
+    with socket.socket() as sock:
+        a1, b1, b2, b3 = (_Connection(sock, address) for address in "abbb")
+    every = [a1, b1, b2, b3]
+    assert _to_be_cut(every) is b1, "the oldest of the address that has most"
+    b1.is_whole = True
+    assert _to_be_cut(every) is b2, "half requests first"
+    b2.is_whole = b3.is_whole = True
+    assert _to_be_cut(every) is a1
+    a1.is_whole = True
+    assert _to_be_cut(every) is b1
+    assert _to_be_cut([a1, b1]) is a1, "the oldest of all"
 
 
 async def test_garbage_on_the_port_is_refused(served: Served) -> None:
