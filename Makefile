@@ -53,7 +53,7 @@ server: $(VENV)/.brokers
 SECURELY = $(if $(filter-out 0 no false,$(SECURE)),--secure)
 
 quickstart: server  ## three brokers, a real file, and the death of a leader in the middle of it (STORE, FILE, SECURE=1)
-	exec $(BIN)/python -m parley.tools.quickstart --store "$(STORE)" $(SECURELY) $(if $(FILE),"$(FILE)")
+	@exec $(BIN)/python -m parley.tools.quickstart --store "$(STORE)" $(SECURELY) $(if $(FILE),"$(FILE)")
 
 cluster: server  ## three brokers until Ctrl-C (STORE=local, zookeeper, etcd or consul, whose server is started too; SECURE=1)
 	exec $(BIN)/python -m parley.tools.local_cluster "$(STORE)" $(SECURELY)

@@ -141,6 +141,10 @@ class EmptyStore(WrongStore):
     """A store was expected, and there is none at the address: it was wiped, or the address is wrong."""
 
 
+class DeletedStore(WrongStore):
+    """The store that was opened is no longer at its address."""
+
+
 class DamagedStore(WrongStore):
     """A store is there, and what it contains cannot be read: its files are damaged or were replaced."""
 

@@ -105,7 +105,8 @@ class DirectoryLoader:
         }
         self._waiting.extend(contents.partitions.items())
         if self.partitions and self.marker is None:
-            _log.warning("%s was not shut down cleanly: recovering its %d logs", directory, len(self.partitions))
+            facts = {"path": str(directory), "logs": len(self.partitions)}
+            _log.warning("a log directory was not shut down cleanly: its logs are recovered", extra=facts)
 
     def work(self) -> None:
         """Open logs until none is left. Several threads may call this."""
@@ -219,7 +220,11 @@ def report_missing(loaders: Sequence[DirectoryLoader]) -> None:
         if missing:
             names = " ".join(missing[:NAMED_MAX])
             facts = {"path": str(loader.directory), "partitions": len(missing), "names": names}
-            _log.error("logs with committed records are missing: their directories were removed", extra=facts)
+            _log.error(
+                "logs with committed records are missing: their directories were removed; what other replicas "
+                "have is fetched again",
+                extra=facts,
+            )
 
 
 def report(loaders: Sequence[DirectoryLoader]) -> None:

@@ -238,19 +238,22 @@ class LogDirectory:
         if name == _EMBEDDED_STORE:
             return
         if name in _NOT_LOGS:
-            _log.info("%s is left alone: %s", path, _NOT_LOGS[name])
+            _log.info("a folder is left alone", extra={"path": str(path), "reason": _NOT_LOGS[name]})
         elif mark is not None and mark[1] == "delete":
             found.deleted.append(path)
         elif mark is not None and mark[1] == "future" and (partition := parse_partition_name(name.rpartition(".")[0])):
             found.copies[partition] = path
         elif mark is not None:
-            _log.warning("%s is left alone: a %s replica that was set aside", path, mark[1])
+            _log.warning("a replica that was set aside is left alone", extra={"path": str(path), "why": mark[1]})
         elif (partition := parse_partition_name(name)) is None:
-            _log.warning("%s is left alone: its name is not a partition's", path)
+            _log.warning("a folder is left alone: its name is not a partition's", extra={"path": str(path)})
         elif _is_log(path):
             found.partitions[partition] = path
         else:
-            _log.warning("%s is left alone: it has the name of a partition but does not contain a log", path)
+            _log.warning(
+                "a folder is left alone: it has the name of a partition but does not contain a log",
+                extra={"path": str(path)},
+            )
 
     def create(self, name: str, topic_id: UUID | None) -> Path:
         """Create the directory of a partition if it does not exist; ``sync`` makes that durable. Raises ``OSError``."""

@@ -38,6 +38,7 @@ from parley.storage.log_locations import LogLocations
 from parley.storage.log_maintenance import LogMaintenance, MaintenanceIntervals, StartTask
 from parley.storage.log_place import LogSettings, SharedByLogs
 from parley.storage.new_log import NewLog
+from parley.storage.partition_metadata import encode_id
 from parley.storage.resource_exhaustion import RESERVES, reserve_for
 
 T = TypeVar("T")
@@ -187,7 +188,7 @@ class LogManager:
                 self.copies.begun[partition] = directory
                 loader.deleted.append(path)
             else:
-                _log.warning("%s is left alone: a copy of a log that does not exist", path)
+                _log.warning("a copy of a log that does not exist is left alone", extra={"path": str(path)})
         self._maintenance.remove_later(directory, loader.deleted, 0)
 
     def _adopt_unwritten(self, loader: DirectoryLoader) -> None:
@@ -454,7 +455,7 @@ class LogManager:
                 return
         if not aside:
             return
-        facts = {"topic_id": str(log.topic_id), "path": str(aside[0])}
+        facts = {"topic_id": encode_id(log.topic_id) if log.topic_id else None, "path": str(aside[0])}
         if deleted:
             _log.info("a log is deleted: its topic was deleted while this broker could not do it", extra=facts)
         else:

@@ -541,6 +541,6 @@ def _bases(directory: Path) -> list[int]:
     for name in sorted(names):
         stem, _, kind = name.partition(".")
         if "." + kind in INDEX_SUFFIXES and kind != "txnindex" and stem + LOG_SUFFIX not in names:
-            _log.warning("removing %s, which has no segment", directory / name)
+            _log.warning("an index without a segment is removed", extra={"path": str(directory / name)})
             remove_digest(directory / name) if "." + kind == DIGEST_SUFFIX else (directory / name).unlink()
     return sorted(base for name in names if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None)

@@ -156,7 +156,7 @@ async def test_after_a_crash_logs_are_recovered(home: Home, caplog: pytest.LogCa
         again = manager.get("topic", 0)
         assert again is not None
         assert (again.log_end_offset, again.high_watermark) == (2, 1)
-    assert "was not shut down cleanly: recovering its 1 logs" in caplog.text
+    assert "a log directory was not shut down cleanly: its logs are recovered" in caplog.messages
 
 
 async def test_a_broker_that_dies_while_it_recovers_leaves_the_rest_to_the_next_start(home: Home) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from parley import Broker
 from parley.tools.balance.cluster import Broker as Node
-from parley.tools.balance.cluster import Cluster
+from parley.tools.balance.cluster import Cluster, Partition
 from parley.tools.balance.example import example, large
 from parley.tools.balance.explanation import as_data, lines
 from parley.tools.balance.plan import Goals
@@ -78,6 +78,17 @@ def test_a_long_plan_lists_its_first_moves() -> None:
     goals = Goals()
     text = lines(cluster, plan(cluster, goals), goals)
     assert text[-1].endswith("more; --json lists all")
+
+
+def test_a_broker_that_is_down_is_named_and_counts_in_no_share() -> None:
+    pairs = [(1, 2), (2, 3), (3, 1)] * 12
+    partitions = tuple(Partition("t", index, pair, pair[0]) for index, pair in enumerate(pairs))
+    cluster = Cluster((Node(1), Node(2), Node(4)), partitions)
+    goals = Goals()
+    text = lines(cluster, plan(cluster, goals), goals)
+    assert any(line.startswith("Broker 3 does not run. Its 24 replicas stay on it") for line in text)
+    assert not any("balanced: " in line for line in text), "16 replicas on each of three brokers"
+    assert any("its share is 16" in line for line in text)
 
 
 def test_what_cannot_leave_a_broker_is_said() -> None:

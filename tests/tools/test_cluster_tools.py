@@ -332,7 +332,7 @@ class TestLogDirs:
 
     def test_space(self, on_cluster: Parley) -> None:
         typed = on_cluster("log-dirs", "--space", "--broker-list", "2,3")
-        assert typed.lines[0].split() == ["BROKER", "LOG-DIR", "TOTAL", "FREE", "FREE%", "PARTITIONS", "STATE"]
+        assert typed.lines[0].split() == ["BROKER", "LOG-DIR", "TOTAL", "FREE", "FREE%", "IN-LOGS", "STATE"]
         assert [(line.split()[0], line.split()[-1]) for line in typed.lines[1:]] == [("2", "online"), ("3", "online")]
         (one,) = json.loads(on_cluster("log-dirs", "--space", "--broker-list", "2", "--json").out)
         assert one["totalBytes"] > one["freeBytes"] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -158,7 +159,7 @@ def test_a_missing_library_is_reported(words: tuple[str, ...]) -> None:
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"Error: parley {words[0]} needs ")
-    assert ", which is not installed: pip install '../parley[spark]' " in line
+    assert re.search(r", which is not installed: pip install '\S+\[spark\]'", line)
 
 
 @pytest.mark.usefixtures("spark_is_installed")

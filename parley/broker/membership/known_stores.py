@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from parley.consensus.errors import DamagedStore, EmptyStore, WrongStore
+from parley.consensus.errors import DamagedStore, DeletedStore, EmptyStore, WrongStore
 from parley.storage.checkpoints import write_atomically
 from parley.storage.meta_properties import MalformedIdentity
 
@@ -77,6 +77,11 @@ def with_advice(wrong: WrongStore, directories: Sequence[Path]) -> WrongStore:
         )
     data = " and ".join(map(str, directories))
     files = " and ".join(str(directory / STORE_FILE) for directory in directories)
+    if isinstance(wrong, DeletedStore):
+        return DeletedStore(
+            f"{wrong}. Put its directory back, or restore the store from a backup (parley coordination restore), and "
+            f"start the brokers again. The records of the topics are not in the store, but in {data}"
+        )
     if isinstance(wrong, EmptyStore):
         what = f"the store is empty, but {data} holds data of a cluster: the store was wiped, or the address is wrong"
         then = "Restore the store from a backup (parley coordination restore), or correct the address"

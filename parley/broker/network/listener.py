@@ -231,10 +231,11 @@ class Listener:
             try:
                 await asyncio.wait_for(self._all_closed.wait(), grace_s)
             except TimeoutError:
-                _log.warning(
-                    "connections are cut at the end of the grace period",
-                    extra={"listener": self.name, "connections": len(self._connections)},
-                )
+                if self._connections:  # the last one may have ended just now
+                    _log.warning(
+                        "connections are cut at the end of the grace period",
+                        extra={"listener": self.name, "connections": len(self._connections)},
+                    )
                 for connection in tuple(self._connections):
                     connection.abort()
                 await self._all_closed.wait()

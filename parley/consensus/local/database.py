@@ -34,6 +34,7 @@ from parley.consensus.errors import (
     BadConfig,
     CoordinationError,
     DamagedStore,
+    DeletedStore,
     MaybeApplied,
     SessionLost,
     Unauthorized,
@@ -268,7 +269,7 @@ class Database:
         try:
             found = os.stat(self._path)
         except OSError as error:
-            raise WrongStore(f"the store {self.identity} was deleted: {error}") from error
+            raise DeletedStore(f"the store {self.identity} is no longer there: {error}") from error
         if (found.st_dev, found.st_ino) != self._inode or not os.fstat(self._wal).st_nlink:
             raise WrongStore(f"{self._path} is no longer the store {self.identity}: the file was replaced")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil, floor
@@ -45,7 +46,7 @@ class _Group:
 def lines(cluster: Cluster, plan: Plan, goals: Goals) -> list[str]:
     """The plan for people."""
     before, done = Layout(cluster, goals), Layout(after(cluster, plan), goals)
-    return [*bars(before, done), "", *sentences(before, plan)]
+    return [*bars(before, done), "", *_away(before), *sentences(before, plan)]
 
 
 def bars(before: Layout, done: Layout) -> list[str]:
@@ -82,6 +83,16 @@ def _amount(amount: float, at: int) -> str:
 def _range(layout: Layout, broker: int, at: int) -> str:
     least, most, _ = layout.shares.bounds[broker][at]
     return f"{_amount(max(0, ceil(least)), at)} to {_amount(floor(most), at)}"
+
+
+def _away(before: Layout) -> Iterator[str]:
+    """The brokers that hold replicas and do not run."""
+    held = Counter(id_ for one in before.cluster.partitions for id_ in one.replicas if id_ not in before.loads)
+    for broker, count in sorted(held.items()):
+        yield (
+            f"Broker {broker} does not run. Its {_count(count, 'replica')} stay on it, and count in no share: "
+            "start it first, or empty it with --empty-broker."
+        )
 
 
 def sentences(before: Layout, plan: Plan) -> list[str]:

@@ -38,7 +38,10 @@ class Layout:
         self.loads = loads_of(cluster, {*self.ids, *goals.emptied})
         racks = len({broker.rack_name for broker in self.brokers}) or 1
         self.shares: Shares = shares_of(
-            self.brokers, total_of(self.loads.values()), of_racks(cluster.partitions, racks), goals.tolerance
+            self.brokers,
+            total_of(self.loads.values()),
+            of_racks(cluster.partitions, racks, self.loads),
+            goals.tolerance,
         )
         self.on: dict[int, set[int]] = {broker: set() for broker in self.loads}
         """The partitions on each broker."""

@@ -10,7 +10,7 @@ Loads are whole numbers: sums do not depend on the order of moves, and a plan ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil, floor
@@ -115,11 +115,14 @@ OfRacks = Mapping[int, tuple[float, float]]
 """The least and most of a resource that a rack holds if replicas are spread over racks, by position of the resource."""
 
 
-def of_racks(partitions: Iterable[Partition], racks: int) -> OfRacks:
-    """What each of so many racks holds of the resources that all replicas cost, not only leaders."""
+def of_racks(partitions: Iterable[Partition], racks: int, brokers: Container[int]) -> OfRacks:
+    """What each of so many racks holds of the resources that all replicas cost, not only leaders.
+
+    Replicas on other brokers than these do not count: a broker that does not run keeps its replicas.
+    """
     least, most = [0] * len(RESOURCES), [0] * len(RESOURCES)
     for one in partitions:
-        fewest, rest = divmod(len(one.replicas), racks)
+        fewest, rest = divmod(sum(broker in brokers for broker in one.replicas), racks)
         for at, amount in enumerate(replica_loads(one, leads=False)):
             least[at] += fewest * amount
             most[at] += (fewest + bool(rest)) * amount

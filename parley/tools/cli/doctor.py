@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from parley.tools.cli.app import App
 from parley.tools.cli.colours import alarming
-from parley.tools.cli.common_options import CommandConfig, OutputFormat, client_properties
+from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, CommandConfig, OutputFormat, client_properties
 from parley.tools.cli.invocation import INCOMPLETE, CommandError, Ended, pairs, silence_store_clients
 from parley.tools.cli.output import print_data
 
 if TYPE_CHECKING:
     from parley.tools.doctor.findings import Diagnosis
+
+_ADDRESS: Final = re.compile(r"[^/]+:[0-9]+(,[^/]+:[0-9]+)*")
 
 app = App(
     "Show what is wrong with a cluster, or with a broker that does not start, and what to do next.\n\n"
@@ -41,7 +44,10 @@ def doctor(
     file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A broker's properties file.")] = None,
     bootstrap_server: Annotated[
         str | None,
-        typer.Option("--bootstrap-server", help="A running cluster, instead of a file: host:port,host:port,..."),
+        typer.Option(
+            "--bootstrap-server",
+            help=f"A running cluster, instead of a file: host:port,host:port,... ({DEFAULT_BOOTSTRAP} without a file).",
+        ),
     ] = None,
     command_config: CommandConfig = None,
     config: Annotated[
@@ -60,14 +66,17 @@ def doctor(
     ] = 120.0,
     output_format: OutputFormat = None,
 ) -> None:
-    if (file is None) == (bootstrap_server is None):
-        raise CommandError("Name a broker's properties file, or a running cluster with --bootstrap-server.")
+    if file is not None and bootstrap_server is not None:
+        raise CommandError("Name a broker's properties file, or a running cluster with --bootstrap-server, not both.")
+    if file is not None and _ADDRESS.fullmatch(str(file)) and not file.exists():
+        raise CommandError(f"There is no file {file}. To examine a running cluster: --bootstrap-server {file}")
+    cluster = bootstrap_server or DEFAULT_BOOTSTRAP
     silence_store_clients()
     try:
         found = (
             _of_file(file, time_limit)
             if file is not None
-            else _of_cluster(bootstrap_server or "", command_config, config, metrics or [], interval, time_limit)
+            else _of_cluster(cluster, command_config, config, metrics or [], interval, time_limit)
         )
     except CommandError as error:
         print(f"{alarming('Error:')} {error}", file=sys.stderr)

@@ -44,6 +44,7 @@ _ASSIGNORS: Final = {
     "org.apache.kafka.clients.consumer.RoundRobinAssignor": "roundrobin",
     "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
 }
+_DAMAGE: Final = "docs/damage.md says what to do."
 _OTHER_ID: Final = "`parley groups --list --type` shows the types. Choose another id with --group."
 _GROUP_RIGHT: Final = (
     "An administrator grants it: `parley acls --add --allow-principal User:NAME --operation Read --group GROUP`. Name "
@@ -64,6 +65,8 @@ def reason_of(error: Any) -> str:
                 f"{text} The id belongs to a group of another type, such as a share group, or its members use other "
                 f"assignors. {_OTHER_ID}"
             )
+        case "INVALID_MSG":  # CORRUPT_MESSAGE
+            return f"{text} The record there is damaged, and no live replica has it. {_DAMAGE}"
         case "GROUP_AUTHORIZATION_FAILED":
             return f"{text} The user lacks the right Read on the group. {_GROUP_RIGHT}"
         case "TOPIC_AUTHORIZATION_FAILED":

@@ -111,6 +111,19 @@ def _directory(directory: Any) -> dict[str, object]:
     }
 
 
+def table_rows(found: Mapping[int, Sequence[Any]]) -> list[dict[str, object]]:
+    """Return one row for each partition. A directory without partitions has one row without a partition."""
+    rows: list[dict[str, object]] = []
+    for broker, directories in sorted(found.items()):
+        for found_in in map(_directory, directories):
+            place = {"broker": broker, "logDir": found_in["logDir"], "state": found_in["error"] or "online"}
+            partitions: Any = found_in["partitions"] or [
+                {"partition": None, "size": 0, "offsetLag": None, "isFuture": False}
+            ]
+            rows += [{**place, **each} for each in partitions]
+    return rows
+
+
 def space_data(found: Mapping[int, Sequence[Any]]) -> list[dict[str, object]]:
     """Return the space of each log directory. A number is null if it is unknown to the broker."""
     return [
@@ -129,7 +142,7 @@ def space_data(found: Mapping[int, Sequence[Any]]) -> list[dict[str, object]]:
 
 def space_lines(data: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the space of each log directory as a table."""
-    rows = [("BROKER", "LOG-DIR", "TOTAL", "FREE", "FREE%", "PARTITIONS", "STATE")]
+    rows = [("BROKER", "LOG-DIR", "TOTAL", "FREE", "FREE%", "IN-LOGS", "STATE")]
     for one in data:
         total, free = one["totalBytes"], one["freeBytes"]
         percent = f"{100 * free / total:.0f}" if total and free is not None else "-"
@@ -195,7 +208,8 @@ def log_dirs(
             print("\n".join(space_lines(data)))
         return
     if output_format:
-        print_data(as_data(found), output_format)
+        data_of = table_rows if output_format is Format.TABLE else as_data
+        print_data(data_of(found), output_format)
         return
     print("Querying brokers for log directories information")
     print(f"Received log directory information from brokers {_numbers(sorted(found))}")

@@ -75,7 +75,7 @@ def as_lines(data: Mapping[str, Any]) -> list[str]:
         partitions = broker["partitions"]
         ranges = sum(len(each["damage"]) for each in partitions)
         size = bytes_text(sum(each["size"] for each in partitions))
-        result = f"{ranges} damaged ranges" if ranges else "no damage"
+        result = f"{ranges} damaged range{'' if ranges == 1 else 's'}" if ranges else "no damage"
         lines.append(f"Broker {broker['broker']}: {len(partitions)} partitions, {size} verified, {result}.")
         lines += [
             f"  {each['partition']} offsets {damage['firstOffset']} to {damage['lastOffset']}: {damage['reason']}; "

@@ -67,7 +67,7 @@ async def test_damaged_records_are_listed(tmp_path: Path) -> None:
     assert 0 < damage["firstOffset"] <= damage["lastOffset"] < 2000
     lines = as_lines(found)
     assert lines[0].startswith(f"Broker {number}: 2 partitions, ")
-    assert lines[0].endswith(" verified, 1 damaged ranges.")
+    assert lines[0].endswith(" verified, 1 damaged range.")
     assert lines[1].startswith(f"  t-0 offsets {damage['firstOffset']} to {damage['lastOffset']}: ")
     assert json.dumps(found)
 

@@ -65,7 +65,8 @@ def test_a_file_that_is_not_there(parley: Parley, tmp_path: Path) -> None:
 
 def test_wrong_usage(parley: Parley) -> None:
     assert parley("doctor", "--nonsense").code == 1
-    assert "Name a broker's properties file" in parley("doctor", "--interval", "1").err
+    assert "Name a broker's properties file" in parley("doctor", "b", "--bootstrap-server", "a:1").err
+    assert "--bootstrap-server 127.0.0.1:1" in parley("doctor", "127.0.0.1:1").err
 
 
 def test_settings(doctor: Doctor) -> None:

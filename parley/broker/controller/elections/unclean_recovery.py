@@ -178,7 +178,8 @@ class UncleanRecovery:
             )
         if len(unclean) < len(elected):
             _log.warning(
-                "leaders elected from the reports of replicas that had stopped uncleanly: none lacks committed records",
+                "leaders were elected from the reports of all replicas, after an unclean stop or a store that was set "
+                "back: none lacks committed records",
                 extra={"partitions": len(elected) - len(unclean)},
             )
 

@@ -188,7 +188,8 @@ _LEADERS: Final = Section(
     "Leaders",
     (
         Line(
-            "leaders elected from the reports of replicas that had stopped uncleanly: none lacks committed records",
+            "leaders were elected from the reports of all replicas, after an unclean stop or a store that was set "
+            "back: none lacks committed records",
             "After a power cut or a crash of several brokers: a replica that was eligible last is intact.",
             NOTHING,
         ),

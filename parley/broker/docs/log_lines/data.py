@@ -197,27 +197,28 @@ _DIRECTORIES: Final = Section(
             "Nothing, if that was intended. The broker was in no ISR until its replicas had caught up.",
         ),
         Line(
-            "logs with committed records are missing: their directories were removed",
-            "`names` has the first ones. With other replicas they are fetched again.",
+            "logs with committed records are missing: their directories were removed; what other replicas have is "
+            "fetched again",
+            "`names` has the first ones. `parley topics --describe` shows when the replicas are in sync again.",
             "Without other replicas: restore the directories before clients write.",
         ),
         Line(
-            "... is left alone: its name is not a partition's",
+            "a folder is left alone: its name is not a partition's",
             "It is not touched.",
             "Remove it, if it is no use.",
         ),
         Line(
-            "... is left alone: it has the name of a partition but does not contain a log",
+            "a folder is left alone: it has the name of a partition but does not contain a log",
             "It is not touched.",
             "Remove it, if it is no use.",
         ),
         Line(
-            "... is left alone: a ... replica that was set aside",
+            "a replica that was set aside is left alone",
             "It is not touched.",
             "Remove it, if its records are not needed.",
         ),
         Line(
-            "... is left alone: a copy of a log that does not exist",
+            "a copy of a log that does not exist is left alone",
             "A move between log directories has not been completed.",
             "Remove it.",
         ),
@@ -279,7 +280,7 @@ _RECOVERY: Final = Section(
     "Recovery",
     (
         Line(
-            "... was not shut down cleanly: recovering its ... logs",
+            "a log directory was not shut down cleanly: its logs are recovered",
             "The broker checks its logs, which takes a while if they are large; lines `logs are open` show the "
             "progress.",
             NOTHING,
@@ -400,7 +401,7 @@ _RECOVERY: Final = Section(
             _DISK,
         ),
         Line(
-            "removing ..., which has no segment",
+            "an index without a segment is removed",
             "An index was left after a crash.",
             NOTHING,
         ),

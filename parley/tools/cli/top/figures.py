@@ -86,8 +86,10 @@ class Figures:
         for row in (*data["brokers"], *data["topics"]):
             row["size"] = None if (size := row.pop("bytes")) is None else bytes_text(size)
         brokers = table_lines(data["brokers"])
+        internal = sum(each.leaders for each in self.sample.brokers) - len(self.sample.partitions)
+        more = f" and {internal} of internal topics" if internal > 0 else ""
         head = (
-            f"{len(self.sample.brokers)} brokers, {len(self.sample.partitions)} partitions, "
+            f"{len(self.sample.brokers)} brokers, {len(self.sample.partitions)} partitions{more}, "
             f"{self.records_per_sec:g} records/s, over {self.interval_s:.1f} s"
         )
         lines = [head, "", *brokers]

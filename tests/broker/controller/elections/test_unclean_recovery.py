@@ -90,7 +90,7 @@ async def test_a_new_controller_recovers_what_it_finds(
     assert sorted(bench.asked) == [(broker, count) for broker in (1, 2, 3) for count in (1, 2)]
     assert (bench.recovery.metrics.recovered, bench.recovery.metrics.unclean) == (3, 0)
     said = [(line.message.partition(":")[0], line.__dict__["partitions"]) for line in caplog.records]
-    clean = "leaders elected from the reports of replicas that had stopped uncleanly"
+    clean = "leaders were elected from the reports of all replicas, after an unclean stop or a store that was set back"
     assert said == [(clean, 2), (clean, 1)], "none is unclean"
 
 
