@@ -227,7 +227,7 @@ def test_brokers_die(cluster: Cluster, doctor: Doctor) -> None:
     create_with(cluster.bootstrap_servers, "alone", [3])
     cluster.restart(2)
     found = until_found("preferred-leader-not-leading", "does not lead", lambda: doctor(*servers))
-    assert "parley elect-leaders" in found["preferred-leader-not-leading"][0]["next"][0]
+    assert "parley elect-leaders" in found["preferred-leader-not-leading"][0]["next"][1]
     cluster.kill(3)
     try:
         found = until_found("under-min-isr", "producers with acks=all are refused", lambda: doctor(*servers))

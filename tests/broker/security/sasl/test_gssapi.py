@@ -44,8 +44,8 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
     keytab = tmp_path / "a.keytab"
     keytab.touch()
     options = {"useKeyTab": "true", "keyTab": str(keytab), "principal": "kafka/host"}
-    with pytest.raises(ConfigError, match=r"pip install '\.\./parley\[kerberos\]'.*libkrb5-dev"):
+    with pytest.raises(ConfigError, match=r"pip install '[^']+\[kerberos\]'.*libkrb5-dev"):
         make(setup(options))
     line = f"{MODULE} required useTicketCache=true serviceName=kafka;"
-    with pytest.raises(ValueError, match=r"pip install '\.\./parley\[kerberos\]'"):
+    with pytest.raises(ValueError, match=r"pip install '[^']+\[kerberos\]'"):
         client_security({"security.protocol": "SASL_PLAINTEXT", "sasl.jaas.config": line})
