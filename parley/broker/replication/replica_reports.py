@@ -160,6 +160,8 @@ def _last_written_epoch(log: Log) -> int:
 
     A log that never had a record has none, although it may know the epoch in which this broker has led without it.
     """
+    if not log.log_end_offset:
+        return NO_EPOCH
     last = log.leader_epochs.epoch_at(log.log_end_offset - 1)
     if last is None and 0 < log.log_start_offset == log.log_end_offset:
         last = log.latest_epoch
