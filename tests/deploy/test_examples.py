@@ -119,6 +119,7 @@ def test_a_compose_file_has_all_it_names(store: str) -> None:
             assert text["services"][broker]["depends_on"] == {store: {"condition": "service_healthy"}}
 
 
+@pytest.mark.system  # the schema is one of the peers
 @pytest.mark.parametrize("store", STORES)
 def test_the_specification_accepts_a_compose_file(store: str) -> None:
     schema = json.loads((SCHEMAS / "compose-spec.json").read_text())
