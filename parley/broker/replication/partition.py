@@ -178,7 +178,7 @@ class Partition:
             self._apply(state)
 
     def _take(self, state: PartitionState) -> None:
-        """Take the first state. Nobody waits for the partition yet."""
+        """Apply the first state. No request waits for the partition yet."""
         self.leader_epoch = state.leader_epoch
         self.is_leader = leads = state.leader == self.broker_id
         if leads and len(state.replicas) > 1:
