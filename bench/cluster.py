@@ -20,7 +20,7 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from bench.clusters import Kafka, Measured, free_port, turns
+from bench.clusters import KAFKA, Kafka, Measured, Parley, free_port, turns
 from bench.replication import BROKERS, NO_SETTINGS, SMALL_BATCHES, ReplicatedCluster
 from parley.tools.checker import Trial
 
@@ -102,6 +102,13 @@ def latencies_ms(bootstrap: str, topic: str) -> list[float]:
         producer.produce(topic, b"x" * 100, partition=0, on_delivery=on_delivery(time.perf_counter()))
     producer.flush()
     return found[LATENCY_RATE:]  # the first second warms up
+
+
+def kinds_of(is_cluster: bool, alone: bool) -> list[type[Measured] | type[ReplicatedCluster]]:
+    """Return what a benchmark measures in turns: Apache Kafka, unless it is absent or ``alone`` is set, and Parley."""
+    kinds: list[type[Measured] | type[ReplicatedCluster]]
+    kinds = [KafkaCluster, ReplicatedCluster] if is_cluster else [Kafka, Parley]
+    return kinds[1:] if alone or not KAFKA.exists() else kinds
 
 
 def failover(cluster: ReplicatedCluster) -> tuple[float, int]:

@@ -17,8 +17,8 @@ from collections import defaultdict
 from pathlib import Path
 
 from bench.__main__ import Figures, spread, table
-from bench.cluster import KafkaCluster
-from bench.clusters import KAFKA, Kafka, Measured, Parley, turns
+from bench.cluster import kinds_of
+from bench.clusters import Measured, turns
 from bench.replication import BROKERS, ReplicatedCluster
 from parley.protocol.connection import ClientConnection
 from parley.protocol.messages.metadata import MetadataRequest
@@ -174,12 +174,8 @@ def main() -> None:
     parser.add_argument("--cluster", action="store_true", help="three brokers and three replicas")
     parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
-    kinds: list[type[Measured] | type[ReplicatedCluster]]
-    kinds = [KafkaCluster, ReplicatedCluster] if given.cluster else [Kafka, Parley]
-    if given.alone or not KAFKA.exists():
-        kinds = kinds[1:]
     figures: Figures = defaultdict(list)
-    for kind, folder in turns(kinds, given.rounds):
+    for kind, folder in turns(kinds_of(given.cluster, given.alone), given.rounds):
         measured = kind(Path(folder))
         try:
             measured.start()

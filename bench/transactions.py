@@ -25,8 +25,8 @@ from collections import defaultdict
 from confluent_kafka import Producer
 
 from bench.__main__ import Figures, load, spread, table
-from bench.cluster import KafkaCluster
-from bench.clusters import KAFKA, Kafka, Measured, Parley, turns
+from bench.cluster import kinds_of
+from bench.clusters import Measured, turns
 from bench.replication import ReplicatedCluster
 
 PARTITIONS = 6
@@ -148,12 +148,8 @@ def main() -> None:
     parser.add_argument("--cluster", action="store_true", help="three brokers with replication factor 3")
     parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
-    kinds: list[type[Measured] | type[ReplicatedCluster]]
-    kinds = [KafkaCluster, ReplicatedCluster] if given.cluster else [Kafka, Parley]
-    if given.alone or not KAFKA.exists():
-        kinds = kinds[1:]
     figures: Figures = defaultdict(list)
-    for kind, folder in turns(kinds, given.rounds):
+    for kind, folder in turns(kinds_of(given.cluster, given.alone), given.rounds):
         broker, total = kind(folder), given.mb * 1_000_000
         measure(broker, given.producers, given.offered, given.seconds, total, figures)
     print(table(figures))
