@@ -67,6 +67,14 @@ def sync_directory(path: Path) -> None:
     _sync(path, os.O_DIRECTORY)
 
 
+def make_directories(path: Path) -> None:
+    """Create a directory and its missing parents durably: a crash of the machine loses none. Raises ``OSError``."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync_directory(each.parent)
+
+
 def sync_file(path: Path) -> None:
     """Sync a file that was written earlier. Blocks. Raises ``OSError``."""
     _sync(path, 0)

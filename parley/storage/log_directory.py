@@ -35,6 +35,7 @@ from parley.storage.checkpoints import (
     RECOVERY_POINTS,
     OffsetCheckpoint,
     TopicPartition,
+    make_directories,
     sync_directory,
 )
 from parley.storage.meta_properties import DIRECTORY_FILE, DirectoryIdentity, MalformedIdentity
@@ -168,7 +169,7 @@ class LogDirectory:
         A directory without an id gets a permanent one, drawn from ``random``. Raises ``DirectoryInUse``,
         ``InconsistentIdentity`` or ``MalformedIdentity``, which must stop the broker; ``OSError`` if the disk fails.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_directories(self.path)
         self._lock()
         try:
             self._claim(cluster_id, broker_id, random)

@@ -17,6 +17,7 @@ from parley.protocol.uuids import UUID
 from parley.storage import durability
 from parley.storage.checkpoints import sync_directory
 from parley.storage.log import Log
+from parley.storage.log_directory import LogDirectory
 from parley.storage.partition_metadata import read_topic_id, write_topic_id
 from parley.tools.simulation.disk import Disk, Disks
 from tests.storage.logs import NOW, SMALL, append, check, fill, open_log, reopened, values_of
@@ -44,6 +45,19 @@ def after_crash(log: Log, disk: Disk, rng: Random, recovery_point: int) -> Log:
     log.release()
     disk.machine_crashed(rng)
     return open_on(disk, recovery_point)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_log_directory_survives_if_it_was_made_just_before(disk: Disk, seed: int) -> None:
+    directory = LogDirectory(disk.path / "logs" / "1")
+    directory.open("cluster", 1, Random(seed))
+    directory.close()
+    disk.machine_crashed(Random(seed))
+    again = LogDirectory(disk.path / "logs" / "1")
+    again.open("cluster", 1, Random(seed))
+    again.close()
+    assert again.id == directory.id
+    assert not again.is_new
 
 
 @pytest.mark.parametrize("seed", range(5))

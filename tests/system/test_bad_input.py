@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
@@ -15,6 +16,7 @@ from itertools import count
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
+from parley.broker.network.listener import CLOSED_LOGGED_PER_SECOND
 from parley.protocol.client import Client
 from parley.protocol.codec import decode, request_frame
 from parley.protocol.errors import ErrorCode
@@ -28,11 +30,14 @@ from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.protocol.records.batch import build
 from parley.protocol.records.compression import Compression
+from tests.support.ports import free_port
 from tests.system.running import BrokerDied, BrokerProcess
 
 WAIT_SECONDS = 60
 FRAME_LIMIT = 100 * 1024 * 1024  # socket.request.max.bytes
 TOPIC = "t"
+TEST_SECONDS = 1.2 / CLOSED_LOGGED_PER_SECOND
+"""What a test takes at least, so that a listener logs the connection that it closes in each."""
 SPARE_SOCKETS = 10  # the witness may connect again meanwhile
 
 
@@ -89,7 +94,12 @@ class Witness:
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    broker = BrokerProcess(tmp_path_factory.mktemp("bad-input"))
+    port, flooded = free_port(), free_port()
+    listeners = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},FLOODED://127.0.0.1:{flooded}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,FLOODED:PLAINTEXT",
+    }
+    broker = BrokerProcess(tmp_path_factory.mktemp("bad-input"), listeners, port=port)
     broker.start()
     yield broker
     assert broker.alive
@@ -110,13 +120,21 @@ def witness(target: BrokerProcess) -> Iterator[Witness]:
 
 @pytest.fixture(autouse=True)
 def _nobody_else_is_hurt(target: BrokerProcess, witness: Witness) -> Iterator[None]:
+    began = time.monotonic()
     yield
     witness.check()
     assert target.alive
+    threading.Event().wait(began + TEST_SECONDS - time.monotonic())
 
 
 def connect(broker: BrokerProcess) -> socket.socket:
     return socket.create_connection(("127.0.0.1", broker.port), timeout=WAIT_SECONDS)
+
+
+def flood(broker: BrokerProcess) -> socket.socket:
+    """A connection to the listener for tests of which each closes more connections than a listener logs."""
+    port = int(broker.overrides["listeners"].rpartition(":")[2])
+    return socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS)
 
 
 def is_closed(sock: socket.socket) -> bool:
@@ -232,7 +250,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(target: Bro
 def test_random_bytes(target: BrokerProcess) -> None:
     chance = random.Random(4711)
     for _ in range(200):
-        with connect(target) as sock, suppress(ConnectionResetError, BrokenPipeError):
+        with flood(target) as sock, suppress(ConnectionResetError, BrokenPipeError):
             sock.sendall(chance.randbytes(chance.randrange(1, 3000)))
             sock.shutdown(socket.SHUT_WR)
             while sock.recv(65536):
@@ -254,7 +272,7 @@ def test_bodies_changed_at_random(target: BrokerProcess) -> None:
                 changed = bytearray(frame)
                 for _ in range(chance.randrange(1, 4)):
                     changed[chance.randrange(8, len(changed))] = chance.randrange(256)
-                with connect(target) as sock, suppress(ConnectionResetError, BrokenPipeError):
+                with flood(target) as sock, suppress(ConnectionResetError, BrokenPipeError):
                     sock.sendall(changed)
                     sock.shutdown(socket.SHUT_WR)
                     while sock.recv(65536):
@@ -276,12 +294,16 @@ def _target(descriptor: str) -> str:
 
 def settled(broker: BrokerProcess, wanted: int) -> int:
     """The number of sockets once it is back to ``wanted``, or when it does not get there."""
+    with connect(broker) as last:  # connections are accepted in order: after this one, none waits
+        last.sendall(METADATA)
+        answer(last)
     pause = threading.Event()
     for _ in range(int(WAIT_SECONDS / 0.05)):
-        if sockets(broker) <= wanted:
+        held = sockets(broker)
+        if held <= wanted:
             break
         pause.wait(0.05)
-    return sockets(broker)
+    return held
 
 
 def test_half_frames_then_gone(target: BrokerProcess) -> None:

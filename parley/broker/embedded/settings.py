@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from os import PathLike, fspath
+from pathlib import Path
 
 from parley.broker.config import BrokerConfig
 from parley.broker.config.definition import closest, value_text
+from parley.storage.checkpoints import make_directories
 
 Setting = str | int | float | bool | PathLike[str] | list[str] | tuple[str, ...]
 """The types of values: a text as in a properties file, or a natural Python value."""
@@ -26,7 +27,7 @@ def prepare_folders(directories: tuple[str, ...]) -> None:
     """Create the folders. Only the first one must work: it also holds the embedded store. Raises OSError if not."""
     first, is_made = directories[0], False
     try:
-        os.makedirs(first, exist_ok=True)
+        make_directories(Path(first))
         is_made = True
         with tempfile.TemporaryFile(dir=first):
             pass

@@ -44,7 +44,7 @@ from parley.consensus.errors import (
     Unavailable,
     WrongStore,
 )
-from parley.consensus.local.database import Applied, Census, Database, News
+from parley.consensus.local.database import Applied, Census, Database, News, sync_directory
 from parley.consensus.local.database_thread import DatabaseThread
 from parley.consensus.local.other_processes import ENTRIES_CHANGED, SESSIONS_CHANGED, OtherProcesses
 from parley.consensus.local.protection import protection_of
@@ -377,9 +377,15 @@ class LocalBackend(Backend):
 
 
 def _make_directory(directory: Path) -> None:
-    """Create the directory for this user only, because credentials are in it. One that exists keeps its permissions."""
+    """Create the directory durably, for this user only, because credentials are in it.
+
+    One that exists keeps its permissions.
+    """
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for each in missing:
+            sync_directory(each.parent)
     except OSError as error:
         raise _as_coordination_error(error) from error
 

@@ -416,12 +416,13 @@ def _initialise(path: Path, identity: str, boot: str) -> None:
             connection.close()
         with suppress(FileExistsError):
             os.link(draft, path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make created names in the directory durable. Raises ``OSError``."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
