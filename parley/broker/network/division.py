@@ -12,13 +12,14 @@ name the same thing stay together in one part, because a handler treats them dif
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
 
+from parley.broker.network.responses_in_making import ResponseInMaking, ResponsesInMaking
 from parley.broker.runtime.turns import next_turn
 from parley.protocol.errors import KafkaError
 from parley.protocol.schema import Response
@@ -208,30 +209,54 @@ def divided(request: Any, divisions: Iterable[Division]) -> Divided | None:
     return None
 
 
-async def handled_in_parts(context: Any, handler: Callable[[Any, Any], Any], request: Divided) -> Response | None:
+async def handled_in_parts(
+    context: Any,
+    handler: Callable[[Any, Any], Any],
+    request: Divided,
+    making: ResponsesInMaking,
+    size_of: Callable[[Response], Awaitable[int]],
+) -> Response | None:
     """Handle the parts of a request one after another, each in a turn of the event loop. Returns the joined response.
 
-    A response that waits for an event does not hold up the next parts. The first error of the whole request ends it.
+    A part waits while other responses in the ``making`` hold too much memory; ``size_of`` measures what it adds. A
+    response that waits for an event does not hold up the next parts. The first error of the whole request ends it.
     Returns None if the client has disconnected and the request changes nothing.
     """
-    division = request.division
     if request.refusal is not None:
-        handler = partial(_refused, division, request.refusal)
-    joined = JoinedResponse(division.response)
+        handler = partial(_refused, request.division, request.refusal)
+    response = making.begin(len(request.parts))
+    try:
+        return await _joined_response(context, handler, request, making, response, size_of)
+    finally:
+        making.end(response)
+
+
+async def _joined_response(
+    context: Any,
+    handler: Callable[[Any, Any], Any],
+    request: Divided,
+    making: ResponsesInMaking,
+    in_making: ResponseInMaking,
+    size_of: Callable[[Response], Awaitable[int]],
+) -> Response | None:
+    joined = JoinedResponse(request.division.response)
     waiting: list[asyncio.Future[Any]] = []
     try:
         for part in request.parts:
+            await making.begin_part(in_making)
             await next_turn()
-            if division.only_reads and context.client.has_disconnected:
+            if request.division.only_reads and context.client.has_disconnected:
                 return None
             response = handler(context, part)
             while asyncio.iscoroutine(response):
                 response = await response
             if isinstance(response, asyncio.Future):
                 waiting.append(response)
+                making.part_made(in_making, 0)
             elif getattr(response, "error_code", 0):
                 return response  # type: ignore[no-any-return]
             else:
+                making.part_made(in_making, await size_of(response))
                 joined.add(response)
         for future in waiting:
             joined.add(await future)

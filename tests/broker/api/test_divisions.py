@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -17,7 +18,8 @@ from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.network import division as division_module
-from parley.broker.network.division import Divided, Division, JoinedResponse, Level, divided, handled_in_parts
+from parley.broker.network.division import Divided, Division, JoinedResponse, Level, divided
+from parley.broker.network.responses_in_making import ResponsesInMaking
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages import APIS
@@ -128,15 +130,30 @@ async def test_the_loop_has_a_turn_before_each_part(
     small = replace(division, size=2)
     request = _large(key, division.request)
     context = SimpleNamespace(client=SimpleNamespace(has_disconnected=False))
-    assert await handled_in_parts(context, handle, Divided(small, small.parts(request))) == APIS[key].response.blank()
+    assert await _handled(context, handle, Divided(small, small.parts(request))) == APIS[key].response.blank()
     assert events[::2] == ["turn"] * (len(events) // 2)
     assert max(events[1::2]) == 2
     assert sum(events[1::2]) == len(_innermost(request, division.request))
 
     events.clear()
     context.client.has_disconnected = True
-    await handled_in_parts(context, handle, Divided(small, small.parts(request)))
+    await _handled(context, handle, Divided(small, small.parts(request)))
     assert (events == ["turn"]) is division.only_reads, "changes go on to their end"
+
+
+async def _handled(
+    context: Any,
+    handler: Callable[[Any, Any], Any],
+    request: Divided,
+    making: ResponsesInMaking | None = None,
+    size: int = 0,
+) -> Any:
+    """Handle a request in parts whose responses count as ``size`` bytes each."""
+
+    async def size_of(part: Any) -> int:
+        return size
+
+    return await division_module.handled_in_parts(context, handler, request, making or ResponsesInMaking(), size_of)
 
 
 async def test_of_elements_that_name_the_same_thing_two_are_enough() -> None:
@@ -170,7 +187,7 @@ async def test_a_request_that_changes_too_much_is_refused_as_a_whole() -> None:
     request_in_parts = divided(request, _DIVISIONS[CreateTopicsRequest.API_KEY])
     assert request_in_parts is not None
     context: Any = SimpleNamespace(client=SimpleNamespace(has_disconnected=False))
-    response: Any = await handled_in_parts(context, _never_called, request_in_parts)
+    response: Any = await _handled(context, _never_called, request_in_parts)
     assert {each.error_code for each in response.topics} == {ErrorCode.POLICY_VIOLATION}
     assert [each.name for each in response.topics] == [each.name for each in request.topics]
 
@@ -195,7 +212,7 @@ async def test_responses_that_wait_hold_up_no_part_and_an_error_of_the_whole_req
                 each.set_result(_deleted(number))
         return waiting[-1]
 
-    response: Any = await handled_in_parts(context, wait, parts)
+    response: Any = await _handled(context, wait, parts)
     assert [[each.partition_index for each in topic.partitions] for topic in response.topics] == [[0, 1]]
 
     failed = OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND, topics=[])
@@ -205,8 +222,36 @@ async def test_responses_that_wait_hold_up_no_part_and_an_error_of_the_whole_req
         calls.append(part)
         return failed
 
-    assert await handled_in_parts(context, fail, parts) is failed
+    assert await _handled(context, fail, parts) is failed
     assert len(calls) == 1
+
+
+async def test_the_responses_in_the_making_hold_bounded_memory() -> None:
+    """Twenty large requests at once, of different sizes, one of which fails and one of which is cancelled."""
+    making = ResponsesInMaking(bytes_max=5 << 20)
+    held: list[int] = []
+
+    def handle(context: Any, part: Any) -> Any:
+        held.append(making.bytes_held)
+        if context.fails and len(held) > 20:
+            raise ValueError("of one request")
+        return APIS[DeleteGroupsRequest.API_KEY].response.blank()
+
+    def request(parts: int) -> Divided:
+        division = replace(_DIVISIONS[DeleteGroupsRequest.API_KEY][0], size=1)
+        return Divided(division, division.parts(DeleteGroupsRequest(groups_names=[f"g{n}" for n in range(parts)])))
+
+    contexts = [SimpleNamespace(client=SimpleNamespace(has_disconnected=False), fails=n == 3) for n in range(20)]
+    tasks = [
+        asyncio.create_task(_handled(context, handle, request(2 + number % 7), making, 1 << 20))
+        for number, context in enumerate(contexts)
+    ]
+    await asyncio.sleep(0)
+    tasks[9].cancel()
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [number for number, end in enumerate(ends) if isinstance(end, BaseException)] == [3, 9]
+    assert max(held) <= (5 + 2 * 8) << 20, "beyond the limit, the two responses that proceed"
+    assert making.bytes_held == 0
 
 
 def _deleted(index: int) -> DeleteRecordsResponse:
