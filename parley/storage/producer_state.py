@@ -35,6 +35,9 @@ from parley.storage.producer_snapshots import (
 PRODUCERS_MAX = 100_000
 """The maximum number of producers that one log keeps (40 MB). A client that invents producer ids must not exhaust the
 memory."""
+REMEMBERED_MS = 900_000
+"""How long (ms) a producer is not forgotten for the sake of a new one after its last write. A producer retries for
+``delivery.timeout.ms``, 2 minutes by default, and its retry must not be appended again."""
 OPEN_TRANSACTIONS_MAX = 20_000
 """The maximum number of transactions that clients may have open in one log. Their producers are never
 forgotten early."""
@@ -84,6 +87,7 @@ class ProducerState:
         self._taken = 0  # snapshots and frozen states that share rows with the table
         self._end = 0  # no batch of a producer at or after this offset is in the table
         self._loaded = False
+        self._refused_ms = 0  # when the log last said that new producers are refused
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -135,7 +139,8 @@ class ProducerState:
 
         Raises ``KafkaError``: OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID (a sequence number of a transaction
         that has ended), INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE (records outside the producer's open transaction),
-        INVALID_RECORD (no sequence number or no epoch).
+        INVALID_RECORD (no sequence number or no epoch), NOT_ENOUGH_REPLICAS (which clients retry) for a new producer if
+        the log has ``PRODUCERS_MAX`` that have written within ``REMEMBERED_MS``.
         """
         producer_id = header.producer_id
         if producer_id < 0:
@@ -145,6 +150,8 @@ class ProducerState:
             self._producers.pop(producer_id, None)
             if from_client and (header.base_sequence < 0 or header.producer_epoch < 0):
                 raise self._error(ErrorCode.INVALID_RECORD, header, "has no sequence number or no epoch")
+            if from_client and len(self._producers) >= PRODUCERS_MAX:
+                self._check_room(header, now_ms)
             return None
         epoch = header.producer_epoch
         if epoch < producer.epoch:
@@ -162,6 +169,18 @@ class ProducerState:
         if producer.transaction_first_offset >= 0 and not header.is_transactional:
             raise self._error(ErrorCode.INVALID_TXN_STATE, header, "writes outside of its open transaction")
         return None
+
+    def _check_room(self, header: BatchHeader, now_ms: int) -> None:
+        """Raise NOT_ENOUGH_REPLICAS if no producer may be forgotten for the sake of a new one."""
+        silent = self._longest_silent()
+        remembered_ms = min(REMEMBERED_MS, self.expiration_ms)
+        if silent is not None and now_ms - self._producers[silent].seen_ms >= remembered_ms:
+            return
+        if now_ms - self._refused_ms >= remembered_ms:
+            self._refused_ms = now_ms
+            _log.warning("new producers are refused", extra={"log": self.directory.name, "producers": PRODUCERS_MAX})
+        problem = f"is new, and {PRODUCERS_MAX} others have written in the last {remembered_ms} ms: retry later"
+        raise self._error(ErrorCode.NOT_ENOUGH_REPLICAS, header, problem)
 
     def check_marker(
         self, header: BatchHeader, marker: ControlMarker, *, now_ms: int, transaction_version: int
@@ -290,17 +309,24 @@ class ProducerState:
         return producer
 
     def _forget_longest_silent(self) -> None:
-        """Remove the producer silent for longest, but none with an open transaction.
+        """Remove the producer silent for longest, if there is one without an open transaction."""
+        producer_id = self._longest_silent()
+        if producer_id is not None:
+            del self._producers[producer_id]
 
-        Those move to the end, as their markers will move them anyway: the next search does not pass them again.
+    def _longest_silent(self) -> int | None:
+        """Return the producer silent for longest without an open transaction, but not the last one that has written.
+
+        Those with one move to the end, as their markers will move them anyway: the next search does not pass them
+        again.
         """
         producers = self._producers
         for _ in range(len(producers) - 1):
             producer_id = next(iter(producers))
             if producers[producer_id].transaction_first_offset < 0:
-                del producers[producer_id]
-                return
+                return producer_id
             producers.move_to_end(producer_id)
+        return None
 
     def expire(self, now_ms: int) -> int:
         """Remove the producers that have not written for the expiration time, and return their number."""

@@ -20,7 +20,7 @@ from parley.storage.producer_snapshots import (
     read_snapshot,
     snapshot_path,
 )
-from parley.storage.producer_state import CompletedTransaction, ProducerState
+from parley.storage.producer_state import REMEMBERED_MS, CompletedTransaction, ProducerState
 from tests.storage.producer_batches import abort, batch, commit
 
 DAY_MS = 86_400_000
@@ -410,15 +410,21 @@ def test_snapshots_that_wait_are_bounded(state: ProducerState, monkeypatch: pyte
     assert state.snapshots == (4,), "1 + 2 + 3 producers are too many, and 4 are written in any case"
 
 
+def follow(state: ProducerState, *batches: BatchHeader, now_ms: int = NOW) -> None:
+    """Apply batches without a check, as a follower does."""
+    for header in batches:
+        state.apply(header, now_ms=now_ms)
+
+
 def test_the_longest_silent_of_too_many_producers_is_forgotten(
     state: ProducerState, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("parley.storage.producer_state.PRODUCERS_MAX", 3)
-    write(state, batch(0, producer=0, sequence=0, transactional=True))
+    follow(state, batch(0, producer=0, sequence=0, transactional=True))
     for offset in range(1, 4):
-        write(state, batch(offset, producer=offset, sequence=0, timestamp=NOW + offset))
+        follow(state, batch(offset, producer=offset, sequence=0, timestamp=NOW + offset))
     assert sorted(entry.producer_id for entry in state.entries) == [0, 2, 3], "not the one in a transaction"
-    write(state, batch(4, producer=2, sequence=1), batch(5, producer=4, sequence=0))
+    follow(state, batch(4, producer=2, sequence=1), batch(5, producer=4, sequence=0))
     assert sorted(entry.producer_id for entry in state.entries) == [0, 2, 4]
     state.take_snapshot(6)
     monkeypatch.setattr("parley.storage.producer_state.PRODUCERS_MAX", 2)
@@ -431,12 +437,44 @@ def test_producers_in_transactions_do_not_slow_down_the_search_for_one_to_forget
     state: ProducerState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("parley.storage.producer_state.PRODUCERS_MAX", 4)
-    write(state, *(batch(offset, producer=offset, sequence=0, transactional=True) for offset in range(3)))
-    write(state, *(batch(offset, producer=offset, sequence=0) for offset in range(3, 50)))
+    follow(state, *(batch(offset, producer=offset, sequence=0, transactional=True) for offset in range(3)))
+    follow(state, *(batch(offset, producer=offset, sequence=0) for offset in range(3, 50)))
     assert sorted(entry.producer_id for entry in state.entries) == [0, 1, 2, 49]
-    write(state, batch(50, producer=50, sequence=0, transactional=True))
-    write(state, batch(51, producer=51, sequence=0))
+    follow(state, batch(50, producer=50, sequence=0, transactional=True))
+    follow(state, batch(51, producer=51, sequence=0))
     assert sorted(entry.producer_id for entry in state.entries) == [0, 1, 2, 50, 51], "none can be forgotten"
+
+
+@pytest.mark.parametrize("expiration_ms", [DAY_MS, 1000])
+def test_unknown_producer_ids_do_not_evict_a_producer_that_may_retry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, expiration_ms: int
+) -> None:
+    monkeypatch.setattr("parley.storage.producer_state.PRODUCERS_MAX", 4)
+    state = ProducerState(tmp_path, expiration_ms=expiration_ms)
+    state.load(0, 0, NOW)
+    follow(state, batch(0, producer=0, sequence=0, transactional=True))
+    retry = batch(1, producer=1, sequence=0)
+    write(state, retry, *(batch(offset, producer=offset, sequence=0) for offset in range(2, 4)))
+    for producer in range(10, 20):
+        assert refusal(state, batch(4, producer=producer, sequence=0)) == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert check(state, retry, None) == Duplicate(1, 1, retry.max_timestamp)
+    assert check(state, batch(4, producer=2, sequence=1), None) is None, "known ones go on"
+    follow(state, batch(4, producer=2, sequence=1))
+    assert [record.message for record in caplog.records] == ["new producers are refused"], "said once"
+
+    later = NOW + min(REMEMBERED_MS, expiration_ms)
+    for header in (batch(5, producer=2, sequence=2), batch(6, producer=10, sequence=0)):
+        assert state.check_append(header, from_client=True, now_ms=later) is None
+        follow(state, header, now_ms=later)
+    assert sorted(entry.producer_id for entry in state.entries) == [0, 2, 3, 10], "1 was silent for longest"
+
+
+def test_a_coordinator_is_not_refused_for_the_number_of_producers(
+    state: ProducerState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.storage.producer_state.PRODUCERS_MAX", 1)
+    follow(state, batch(0, producer=0, sequence=0))
+    assert state.check_append(batch(1, producer=1, sequence=-1), from_client=False, now_ms=NOW) is None
 
 
 entries = st.builds(

@@ -338,6 +338,12 @@ _RECOVERY: Final = Section(
             NOTHING,
         ),
         Line(
+            "new producers are refused",
+            "So many producers have written to the partition `log` in the last 15 minutes that none may be forgotten: "
+            "idempotent producers that it does not know get NOT_ENOUGH_REPLICAS, and retry. The others go on.",
+            "Look for a client that makes a new producer for each record.",
+        ),
+        Line(
             "cannot restore all producers of ...: ...",
             "A damaged batch hides what a producer wrote last: an idempotent producer may get "
             "OUT_OF_ORDER_SEQUENCE_NUMBER.",
