@@ -7,8 +7,8 @@ The handlers translate between messages and ``parley.broker.coordinators.transac
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Awaitable, Container, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -25,8 +25,10 @@ from parley.broker.coordinators.transactions.transaction import (
     TopicPartition,
     Transaction,
     TransactionState,
+    by_topic,
 )
 from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.runtime.first_step import at_once
@@ -62,9 +64,25 @@ BUMPS_EPOCH: Final = 5
 _WRITTEN_BY_COORDINATORS = frozenset({TRANSACTIONS_TOPIC})
 """The topics that no transaction can have. Clients name no internal topic: AddOffsetsToTxn adds the offsets topic."""
 
-_Outcome = dict[TopicPartition, ErrorCode]
-_Pending = tuple[frozenset[TopicPartition], _Outcome | Awaitable[_Outcome] | Awaitable[None] | None]
-"""The partitions of a transaction, with their outcome, or what has it (None: all were added)."""
+PARTITIONS_PER_TURN: Final = 500
+"""The partitions of a request that are handled before the loop serves other clients. They take some 5 ms."""
+
+_TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+_PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
+_Outcome = Callable[[TopicPartition], ErrorCode]
+"""Returns the result for each partition of a transaction."""
+_Pending = _Outcome | Awaitable[Mapping[TopicPartition, ErrorCode]] | Awaitable[None] | None
+"""The outcome of a transaction that was submitted, or what has it (None: all partitions were added)."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A transaction in a request to add or verify partitions."""
+
+    transaction: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+    codes: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
+    """The partitions, each once, with the error of those that no transaction can have."""
+    outcome: _Outcome = lambda partition: ErrorCode.NONE
 
 
 def code_for(error: KafkaError, version: int, knows_fenced: int = KNOWS_FENCED) -> ErrorCode:
@@ -117,7 +135,8 @@ class TransactionsApi:
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode] | None:
         """Verify partitions that this broker leads, as ``add_for_brokers`` does. None if that has to wait."""
-        if self._impossible(partitions, _WRITTEN_BY_COORDINATORS):
+        image = self._metadata.image
+        if any(_obstacle(image, _WRITTEN_BY_COORDINATORS, each) for each in partitions):
             return None
         try:
             return self._coordinator.verify_at_once(transactional_id, producer, partitions)
@@ -128,53 +147,49 @@ class TransactionsApi:
         self, version: int, request: AddPartitionsToTxnRequest, *, waits: bool
     ) -> AddPartitionsToTxnResponse:
         # As for topics, one result is enough for a transactional id that is named several times.
-        named = {each.transactional_id: each for each in request.transactions}
-        asked = list(named.values()) if version >= BATCHED else [_single(request)]
+        by_id = {each.transactional_id: each for each in request.transactions}
+        asked = [_Asked(each) for each in (by_id.values() if version >= BATCHED else [_single(request)])]
+        refused = INTERNAL_TOPICS if version < BATCHED else _WRITTEN_BY_COORDINATORS
+        image = self._metadata.image
+
+        def look_up(named: tuple[_Asked, TopicPartition]) -> None:
+            transaction, partition = named
+            transaction.codes[partition] = _obstacle(image, refused, partition)
+
+        await in_slices(look_up, _partitions(asked), PARTITIONS_PER_TURN)
         pending = await in_slices(partial(self._add_or_verify, version, waits), asked)
-        outcomes = [await _outcome(version, each) for each in pending]
+        for each, submitted in zip(asked, pending, strict=True):
+            each.outcome = await _outcome(version, submitted)
+        results = await _results(asked)
         if version < BATCHED:
-            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(outcomes[0]))
+            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0])
         return AddPartitionsToTxnResponse(
             results_by_transaction=[
                 AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
-                    transactional_id=each.transactional_id, topic_results=_topic_results(outcome)
+                    transactional_id=each.transaction.transactional_id, topic_results=topics
                 )
-                for each, outcome in zip(asked, outcomes, strict=True)
+                for each, topics in zip(asked, results, strict=True)
             ]
         )
 
-    def _add_or_verify(
-        self, version: int, waits: bool, asked: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
-    ) -> _Pending:
+    def _add_or_verify(self, version: int, waits: bool, asked: _Asked) -> _Pending:
         """Submit one transaction of a request. If it ``waits``, markers of the previous one are written first."""
-        partitions = frozenset((topic.name, index) for topic in asked.topics for index in topic.partitions)
-        impossible = self._impossible(partitions, INTERNAL_TOPICS if version < BATCHED else _WRITTEN_BY_COORDINATORS)
-        if impossible:
-            return partitions, {**dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED), **impossible}
-        producer = ProducerIdentity(asked.producer_id, asked.producer_epoch)
+        codes, transaction = asked.codes, asked.transaction
+        if any(codes.values()):
+            return lambda partition: codes[partition] or ErrorCode.OPERATION_NOT_ATTEMPTED
+        partitions = frozenset(codes)
+        name = transaction.transactional_id
+        producer = ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
         try:
-            if asked.verify_only:
-                return partitions, self._coordinator.verify(asked.transactional_id, producer, partitions)
+            if transaction.verify_only:
+                return self._coordinator.verify(name, producer, partitions)
             client_version = EPOCH_PER_TRANSACTION if version >= BATCHED else FIRST_VERSION
             add = self._coordinator.add_when_ended if waits else self._coordinator.add
             # All transactions of a request are decided before it waits for the replicas of the first one.
-            added: Awaitable[None] | None = at_once(add(asked.transactional_id, producer, partitions, client_version))
-            return partitions, added
+            added: Awaitable[None] | None = at_once(add(name, producer, partitions, client_version))
+            return added
         except KafkaError as error:
-            return partitions, dict.fromkeys(partitions, code_for(error, version))
-
-    def _impossible(
-        self, partitions: Iterable[TopicPartition], refused: Container[str]
-    ) -> dict[TopicPartition, ErrorCode]:
-        """Return the errors of partitions that cannot be added: those of ``refused`` topics, and missing ones."""
-        image = self._metadata.image
-        errors = {}
-        for partition in partitions:
-            if partition[0] in refused:
-                errors[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            elif image.partition(*partition) is None:
-                errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return errors
+            return _same_for_all(code_for(error, version))
 
     def add_offsets(
         self, context: RequestContext, request: AddOffsetsToTxnRequest
@@ -266,16 +281,34 @@ class TransactionsApi:
         )
 
 
-async def _outcome(version: int, pending: _Pending) -> Mapping[TopicPartition, ErrorCode]:
-    """Return the outcome for each partition of a transaction that was submitted."""
-    partitions, result = pending
-    if isinstance(result, dict):
-        return result
+def _partitions(asked: Iterable[_Asked]) -> Iterator[tuple[_Asked, TopicPartition]]:
+    """Yield the partitions that a request names, with their transactions."""
+    for each in asked:
+        for topic in each.transaction.topics:
+            for index in topic.partitions:
+                yield each, (topic.name, index)
+
+
+def _obstacle(image: MetadataImage, refused: Container[str], partition: TopicPartition) -> ErrorCode:
+    """Return why a partition cannot be added: it is of a ``refused`` topic, or missing. NONE if it can be added."""
+    if partition[0] in refused:
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if image.partition(*partition) is None else ErrorCode.NONE
+
+
+def _same_for_all(code: ErrorCode) -> _Outcome:
+    return lambda partition: code
+
+
+async def _outcome(version: int, pending: _Pending) -> _Outcome:
+    """Return the outcome of a transaction that was submitted."""
+    if callable(pending):
+        return pending
     try:
-        outcome = None if result is None else await result
-        return outcome or dict.fromkeys(partitions, ErrorCode.NONE)
+        verified = None if pending is None else await pending
+        return verified.__getitem__ if verified else _same_for_all(ErrorCode.NONE)
     except KafkaError as error:
-        return dict.fromkeys(partitions, code_for(error, version))
+        return _same_for_all(code_for(error, version))
 
 
 async def _described(
@@ -296,7 +329,7 @@ async def _described(
         producer_epoch=transaction.producer_epoch,
         topics=[
             DescribeTransactionsResponse.TopicData(topic=topic, partitions=indexes)
-            for topic, indexes in _by_topic(transaction.partitions).items()
+            for topic, indexes in by_topic(transaction.partitions).items()
         ],
     )
 
@@ -310,28 +343,22 @@ def _single(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnRequest.Add
     )
 
 
-def _topic_results(
-    outcome: Mapping[TopicPartition, ErrorCode],
-) -> list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult]:
-    return [
-        AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult(
-            name=topic,
-            results_by_partition=[
-                AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult(
-                    partition_index=index, partition_error_code=outcome[topic, index]
-                )
-                for index in indexes
-            ],
-        )
-        for topic, indexes in _by_topic(outcome).items()
-    ]
+async def _results(asked: list[_Asked]) -> list[list[_TopicResult]]:
+    """Return the results for the topics of each transaction, in the order of the request."""
+    topics: list[dict[str, _TopicResult]] = [{} for _ in asked]
 
+    def add(place: tuple[int, TopicPartition]) -> None:
+        number, partition = place
+        name, index = partition
+        topic = topics[number].get(name)
+        if topic is None:
+            topic = topics[number][name] = _TopicResult(name=name, results_by_partition=[])
+        code = asked[number].outcome(partition)
+        topic.results_by_partition.append(_PartitionResult(partition_index=index, partition_error_code=code))
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for topic, index in sorted(partitions):
-        by_topic[topic].append(index)
-    return by_topic
+    places = ((number, partition) for number, each in enumerate(asked) for partition in each.codes)
+    await in_slices(add, places, PARTITIONS_PER_TURN)
+    return [list(each.values()) for each in topics]
 
 
 def _matching(regex: Any, found: list[tuple[str, Transaction]]) -> list[tuple[str, Transaction]]:

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.transactions.ending import complete
 from parley.broker.coordinators.transactions.shard import TransactionShard
-from parley.broker.coordinators.transactions.transaction import PREPARED, TopicPartition, Transaction
+from parley.broker.coordinators.transactions.transaction import PREPARED, TopicPartition, Transaction, by_topic
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.types import NO_LEADER
@@ -281,7 +281,7 @@ def _request(parts: list[_Part]) -> WriteTxnMarkersRequest:
                 transaction_result=pending.transaction.is_committing,
                 topics=[
                     WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
-                    for topic, indexes in _by_topic(partitions).items()
+                    for topic, indexes in by_topic(partitions).items()
                 ],
                 coordinator_epoch=pending.shard.coordinator_epoch,
                 transaction_version=pending.transaction.version,
@@ -289,13 +289,6 @@ def _request(parts: list[_Part]) -> WriteTxnMarkersRequest:
             for pending, partitions in parts
         ]
     )
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for topic, index in partitions:
-        by_topic[topic].append(index)
-    return by_topic
 
 
 def _results(response: WriteTxnMarkersResponse) -> dict[tuple[int, TopicPartition], ErrorCode]:

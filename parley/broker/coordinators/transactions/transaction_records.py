@@ -8,7 +8,6 @@ so that the next coordinator recognizes a retry, too.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -18,6 +17,7 @@ from parley.broker.coordinators.transactions.transaction import (
     TopicPartition,
     Transaction,
     TransactionState,
+    by_topic,
 )
 from parley.protocol.codec import decode_stored, encode_stored
 from parley.protocol.errors import MalformedMessage
@@ -74,11 +74,9 @@ def _key(transactional_id: str) -> bytes:
 
 
 def _topics(partitions: Iterable[TopicPartition]) -> list[TransactionLogValue.PartitionsSchema]:
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for topic, index in sorted(partitions):
-        by_topic[topic].append(index)
     return [
-        TransactionLogValue.PartitionsSchema(topic=topic, partition_ids=indexes) for topic, indexes in by_topic.items()
+        TransactionLogValue.PartitionsSchema(topic=topic, partition_ids=indexes)
+        for topic, indexes in by_topic(partitions).items()
     ]
 
 

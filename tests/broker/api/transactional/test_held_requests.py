@@ -7,8 +7,11 @@ import asyncio
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
+from parley.broker.api import requested_names, transactions
 from parley.broker.api.find_coordinator import InternalTopicCreation
-from parley.broker.api.transactions import TransactionsApi
+from parley.broker.api.transactions import PARTITIONS_PER_TURN, TransactionsApi
 from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -103,6 +106,45 @@ async def test_a_leader_at_the_same_broker_gets_an_error_for_each_partition(tmp_
     assert api.verify_at_once("a", producer, places) == {("t", 0): ErrorCode.NONE}
     assert api.verify_at_once("loading", producer, places) == {("t", 0): ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
     assert api.verify_at_once("a", producer, frozenset({("missing", 0)})) is None, "the request says why"
+    await bench.tasks.close()
+
+
+@pytest.mark.parametrize("version", [3, 5])
+@pytest.mark.parametrize("topic", ["t", "missing"])
+async def test_very_many_partitions_are_added_in_turns(
+    version: int, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    async def turn() -> None:
+        events.append("turn")
+
+    def obstacle(*asked: Any) -> ErrorCode:
+        events.append("look-up")
+        return real_obstacle(*asked)
+
+    real_obstacle = transactions._obstacle
+    monkeypatch.setattr(transactions, "_obstacle", obstacle)
+    monkeypatch.setattr(requested_names, "next_turn", turn)
+    bench = Bench(tmp_path)
+    await bench.create("t", partitions=3)
+    many = list(range(3 * PARTITIONS_PER_TURN)) if topic == "missing" else [0, 1, 2] * PARTITIONS_PER_TURN
+    topics = [AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=many)]
+    request = AddPartitionsToTxnRequest(v3_and_below_transactional_id="a", v3_and_below_topics=topics)
+    if version >= 4:
+        (transaction,) = adding("a").transactions
+        transaction.topics = topics
+        request = AddPartitionsToTxnRequest(transactions=[transaction])
+    response: Any = api_of(Coordinator(), bench).add_partitions(context(version, api_key=24), request)
+    results = response.results_by_topic_v3_and_below or response.results_by_transaction[0].topic_results
+    assert [(each.name, [one.partition_index for one in each.results_by_partition]) for each in results] == [
+        (topic, list(dict.fromkeys(many)))
+    ]
+    expected = ErrorCode.NONE if topic == "t" else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert {one.partition_error_code for one in results[0].results_by_partition} == {expected}
+    turns = "".join("." if each == "look-up" else "|" for each in events).split("|")
+    assert max(map(len, turns)) == PARTITIONS_PER_TURN, "partitions looked up in one turn"
+    assert len(turns) > 3 + (3 if topic == "missing" else 0), "the results are made in turns, too"
     await bench.tasks.close()
 
 
