@@ -29,15 +29,15 @@ def is_same_boot(directory: Path) -> bool:
     except FileNotFoundError:
         return False
     except IsADirectoryError:
-        _log.warning("ignoring %s: it must be a file, and this is a directory. Remove it", path)
+        _log.warning("ignoring %s: it is a directory, but must be a file. Remove it", path)
         return False
 
 
 def note_boot(directory: Path) -> None:
-    """Write the id of this boot into a log directory, after every log in it was recovered. Raises ``OSError``."""
+    """Write the id of this boot into a log directory, once every log in it has been recovered. Raises ``OSError``."""
     current, path = _current(), directory / BOOT_FILE
     if current and not path.is_dir():
-        write_atomically(path, current, sync=False)  # a crash that loses it is one of the machine
+        write_atomically(path, current, sync=False)  # only a crash of the machine can lose the file
 
 
 def _current() -> bytes:

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class MalformedCheckpoint(ValueError):
-    """The contents of a checkpoint file are malformed."""
+    """A checkpoint file cannot be parsed."""
 
 
 def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
@@ -68,7 +68,8 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directories(path: Path) -> None:
-    """Create a directory and its missing parents durably: a crash of the machine loses none. Raises ``OSError``."""
+    """Create a directory and its missing parents durably: all of them survive a crash of the machine. Raises
+    ``OSError``."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for each in missing:
@@ -118,7 +119,7 @@ def decode(data: bytes, entry: Callable[[list[str]], Entry]) -> list[Entry]:
         return []
     count = whole_number(lines[1], INT32_MAX)
     if count != len(lines) - 2:
-        raise MalformedCheckpoint(f"{len(lines) - 2} entries instead of the {count} that it announces")
+        raise MalformedCheckpoint(f"{len(lines) - 2} entries, but the count line says {count}")
     return [entry(line.split()) for line in lines[2:]]
 
 
@@ -134,7 +135,7 @@ def read(path: Path, entry: Callable[[list[str]], Entry]) -> list[Entry]:
     try:
         return decode(data, entry)
     except MalformedCheckpoint as error:
-        _log.warning("%s is malformed (%s): continuing as if it were missing", path, error)
+        _log.warning("%s is malformed (%s): treating it as missing", path, error)
         return []
 
 

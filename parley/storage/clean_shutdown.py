@@ -1,8 +1,8 @@
 """Clean shutdown of a log directory: closes all its logs in several threads, and reads and writes the marker.
 
-The marker (``.kafka_cleanshutdown``, as in Kafka) says that every log was closed and is on disk, so the next start
-scans nothing. It holds the epoch under which the broker was registered (KIP-966): a marker of an earlier epoch, in a
-directory that was restored from a copy, proves nothing about the last stop.
+The marker (``.kafka_cleanshutdown``, as in Kafka) means that every log was closed and is on disk, so the next startup
+scans nothing. It contains the epoch under which the broker was registered (KIP-966): a marker with an earlier epoch, in
+a directory that was restored from a copy, proves nothing about the last shutdown.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class DirectoryCloser:
         self._waiting = deque(logs.values())
 
     def work(self) -> None:
-        """Close logs until none is left. A failure makes ``clean`` False."""
+        """Close logs until none is left. Sets ``clean`` to False if a log cannot be closed."""
         while True:
             try:
                 log = self._waiting.popleft()

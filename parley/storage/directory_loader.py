@@ -123,8 +123,8 @@ class DirectoryLoader:
     def finish(self) -> None:
         """Record that every log is open, and therefore recovered. An ``OSError`` takes the directory offline.
 
-        If a broker is killed before this, its next start cannot tell which of these logs a crash of the machine has
-        torn, so it treats all of them as torn.
+        If a broker is killed before this, its next startup cannot tell which of these logs a crash of the machine has
+        damaged, so it treats all of them as damaged.
         """
         if self.directory.online and not self._same_boot:
             try:
@@ -152,7 +152,7 @@ class DirectoryLoader:
 
     def _open(self, partition: TopicPartition, path: Path) -> Log:
         topic_id = _topic_id(path)
-        (path / REPLACES).unlink(missing_ok=True)  # the log that it replaced no longer exists
+        (path / REPLACES).unlink(missing_ok=True)  # the replaced log no longer exists
         log_start = self._log_starts.get(partition)
         known = LastKnown(
             self.marker is not None,
@@ -182,7 +182,7 @@ def _topic_id(path: Path) -> UUID | None:
     try:
         return read_topic_id(path)
     except MalformedIdentity as error:
-        _log.warning("%s; continuing as if it were missing", error)
+        _log.warning("%s; treating the file as missing", error)
         return None
 
 
@@ -209,7 +209,7 @@ def refuse_twins(loaders: Sequence[DirectoryLoader], random: Random) -> None:
             ids = [_topic_id(home.directory.path / name) for home in homes]
             if None in ids or len(set(ids)) < len(ids):
                 places = " and in ".join(str(home.directory) for home in homes)
-                raise TwinLogs(f"{name} is in {places}: move one of them away")
+                raise TwinLogs(f"{name} is in {places}: move one of the two directories elsewhere")
 
 
 def report_missing(loaders: Sequence[DirectoryLoader]) -> None:
@@ -221,8 +221,8 @@ def report_missing(loaders: Sequence[DirectoryLoader]) -> None:
             names = " ".join(missing[:NAMED_MAX])
             facts = {"path": str(loader.directory), "partitions": len(missing), "names": names}
             _log.error(
-                "logs with committed records are missing: their directories were removed; what other replicas "
-                "have is fetched again",
+                "logs with committed records are missing: their directories were removed; the records are fetched "
+                "again from other replicas",
                 extra=facts,
             )
 

@@ -8,7 +8,7 @@ Rules:
    removed meanwhile, the sync proves nothing about the current log: the recovery point stays, and the caller repeats
    the sync.
 3. A created, renamed or removed name is not on disk until the directory is synced after the change. The sync that moves
-   the recovery point includes the directory; a name that changes during a sync waits for the next one.
+   the recovery point includes the directory. If a name changes during a sync, only the next sync makes it durable.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ class Durability:
         is_on_disk: bool,
         measured: Callable[[], AbstractContextManager[object]],
     ) -> None:
-        """``is_on_disk`` says that the whole log is on disk as a clean shutdown left it. ``measured`` returns a context
-        manager that surrounds each sync that is more than a look.
-        """
+        """``is_on_disk`` is True if the whole log is on disk as a clean shutdown left it. ``measured`` returns a
+        context manager that surrounds each sync that writes to disk."""
         self.recovery_point = recovery_point
         self.checkpointed = recovery_point
         """A lower bound of the checkpoint's offset. Below it, recovery accepts gaps between batches after a crash."""

@@ -29,7 +29,7 @@ class CorruptIndex(ValueError):
 
 
 class MappedIndex:
-    """The file, its map, its growth and its trimming."""
+    """A memory-mapped index file: the file, its map, its growth and its trimming."""
 
     ENTRY: ClassVar[struct.Struct]
     __slots__ = ("_allocated", "_map", "_max_entries", "base_offset", "count", "path", "writable")
@@ -99,8 +99,8 @@ class MappedIndex:
             fd = with_room(os.open, self.path, (os.O_RDWR if self.writable else os.O_RDONLY) | os.O_CLOEXEC)
             try:
                 access = mmap.ACCESS_WRITE if self.writable else mmap.ACCESS_READ
-                mapped = with_room(mmap.mmap, fd, 0, access=access)  # the map has a descriptor of its own
-                mapped.madvise(mmap.MADV_RANDOM)  # else the first entry would bring in 32 pages
+                mapped = with_room(mmap.mmap, fd, 0, access=access)  # the map holds its own file descriptor
+                mapped.madvise(mmap.MADV_RANDOM)  # otherwise the first entry would read 32 pages into memory
             finally:
                 os.close(fd)
             self._map = mapped
@@ -126,7 +126,7 @@ class MappedIndex:
     def _check_relative(self, offset: int) -> int:
         relative = offset - self.base_offset
         if not 0 <= relative <= MAX_RELATIVE_OFFSET:
-            raise ValueError(f"offset {offset} cannot be indexed from {self.base_offset} in {self.path}")
+            raise ValueError(f"offset {offset} is out of range for base offset {self.base_offset} in {self.path}")
         return relative
 
 

@@ -80,7 +80,7 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int) -> None:
         """Record that ``epoch`` begins at ``start_offset``; does nothing if it is already the newest epoch.
 
-        Every appended batch may be passed in; this costs one comparison if nothing changes. Recovery passes in only
+        Call this for every appended batch; it costs one comparison if nothing changes. Recovery calls it only for
         epochs above ``latest_epoch``, because the checkpoint may know later epochs than the batch being read. An epoch
         below zero (batches written before KIP-101) is ignored.
         """
@@ -92,7 +92,7 @@ class LeaderEpochCache:
         dropped = self._entries[len(kept) :]
         if len(dropped) > 1 or (dropped and dropped[0].start_offset != start_offset):
             _log.warning("%s: epoch %d from offset %d contradicts %s", self.path, epoch, start_offset, dropped)
-        if not kept or kept[-1].epoch < epoch:  # else it has begun before
+        if not kept or kept[-1].epoch < epoch:  # otherwise it began before
             kept = (*kept, EpochStart(epoch, start_offset))
         self._set(kept)
 

@@ -59,7 +59,7 @@ __all__ = ["AppendInfo", "FoundRecord", "LastKnown", "Log", "LogRead", "Origin"]
 
 
 class Log(ReadableLog):
-    """A partition's log, made by ``open``, or from a ``NewLog``. ``config`` may be assigned at any time."""
+    """A partition's log, created by ``open`` or from a ``NewLog``. ``config`` may be assigned at any time."""
 
     __slots__ = (
         "_compaction",
@@ -75,13 +75,13 @@ class Log(ReadableLog):
     def __init__(self, place: LogPlace, settings: LogSettings, loaded: recovery.LoadedLog) -> None:
         super().__init__(place, settings, loaded)
         self.cleaned_up_to = loaded.cleaned_up_to
-        """The offset up to which the log was compacted last; None if it never was. The checkpoint must not be higher:
-        then compaction could remove a tombstone and leave what it deletes."""
+        """The offset up to which the log was last compacted; None if it never was. The checkpoint must not be higher:
+        otherwise compaction could remove a tombstone and leave records that it deletes."""
         self.tombstones_needed_from: Callable[[float], int] = lambda now_s: INT64_MAX
-        """Returns the offset from which on a replica that is catching up needs the tombstones, at a monotonic time.
-        Assign it after ``open``."""
-        self._removal_lock = threading.RLock()  # held by what removes segments and waits for the disk; taken first
-        self._is_half_changed = False  # an append ended in its middle: only a recovery finds out what it changed
+        """Returns the first offset at or after which a replica that is catching up needs the tombstones, at a monotonic
+        time in seconds. Assign it after ``open``."""
+        self._removal_lock = threading.RLock()  # held while segments are removed; taken before ``_lock``
+        self._is_half_changed = False  # an append ended partway through: only recovery can find out what it changed
         self._is_mending = False
         self._compaction: LogCompaction | None = None
 
@@ -92,10 +92,10 @@ class Log(ReadableLog):
         settings: LogSettings,
         known: LastKnown = LastKnown(),  # noqa: B008 (a frozen value)
     ) -> Log:
-        """Open the log in the directory, which exists; an empty directory becomes an empty log.
+        """Open the log in an existing directory; an empty directory becomes an empty log.
 
         ``known`` is what the last broker left: whether it shut down cleanly, and its checkpoints. Blocks; after a
-        crash, as long as it takes to scan what was not flushed. Raises ``OSError``.
+        crash, until everything that was not flushed has been scanned. Raises ``OSError``.
         """
         directory = place.directory
         producers = ProducerState(directory, expiration_ms=settings.producer_expiration_ms)
@@ -107,7 +107,8 @@ class Log(ReadableLog):
         )
 
     def identify(self, topic_id: UUID) -> None:
-        """Note the id of the topic, which the log did not know, also in its directory. Blocks. Raises ``OSError``."""
+        """Record the id of the topic, which the log did not know, in memory and in the directory. Blocks. Raises
+        ``OSError``."""
         with self._lock:
             if self.is_written:
                 write_topic_id(self.directory, topic_id)
@@ -115,7 +116,7 @@ class Log(ReadableLog):
             self.topic_id = topic_id
 
     def _begin_files(self) -> None:
-        """Create the directory and the files, unless the log has them. The next flush makes their names durable."""
+        """Create the directory and the files, unless they exist. The next flush makes their names durable."""
         if not self.is_written:
             self.directory.mkdir(exist_ok=True)
             if self.topic_id is not None:
@@ -136,12 +137,12 @@ class Log(ReadableLog):
         header: BatchHeader | None = None,
         transaction_version: int = 0,
     ) -> AppendInfo:
-        """Append whole, validated v2 batches at the log end, after setting offsets and leader epoch in them.
+        """Append whole, validated v2 batches at the log end, after setting their offsets and leader epoch.
 
-        A batch of an idempotent producer comes alone. ``header`` is the first batch's header, if the caller has parsed
-        it. ``transaction_version`` is that of a marker. Raises ``KafkaError``, and then nothing was appended:
-        MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, and what
-        ``ProducerState.check_append`` and ``check_marker`` raise.
+        A batch of an idempotent producer must be the only one. ``header`` is the first batch's header, if the caller
+        has parsed it. ``transaction_version`` applies to a marker. If this raises ``KafkaError``, nothing was appended:
+        MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, and the errors
+        of ``ProducerState.check_append`` and ``check_marker``.
         """
         found = whole_batches(batches, header)
         with self._lock:
@@ -169,7 +170,7 @@ class Log(ReadableLog):
             return self._write(batches, placed, now_ms, NO_TIMESTAMP if append_time is None else append_time)
 
     def _recalls(self, error: KafkaError, header: BatchHeader) -> bool:
-        """True if recovery has now learned more of the producer whose batch was refused, so that the check can be
+        """Return True if more of the refused batch's producer was learned from the log, so that the check can be
         repeated."""
         if error.code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or not self.producers.lacks_batches(header):
             return False
@@ -178,7 +179,7 @@ class Log(ReadableLog):
         return True
 
     def append_as_follower(self, batches: Buffer) -> AppendInfo:
-        """Append a leader's response to a fetch from ``log_end_offset``, without a batch that is cut off at its end.
+        """Append a leader's response to a fetch from ``log_end_offset``; ignores a batch that is cut off at the end.
 
         Appends batches of any magic unchanged. Raises ``KafkaError``: CORRUPT_MESSAGE (a wrong checksum, or offsets
         that do not rise from the log end), KAFKA_STORAGE_ERROR. If a response fills more than one segment, the batches
@@ -257,7 +258,7 @@ class Log(ReadableLog):
         KAFKA_STORAGE_ERROR.
         """
         with self._removal_lock, self._disk():
-            if not self._expired(now_ms):  # first without the lock; it caches what it reads from files
+            if not self._expired(now_ms):  # first without the lock, because it reads files; the results are cached
                 return []
             with self._lock:
                 count = self._expired(now_ms)
@@ -280,11 +281,10 @@ class Log(ReadableLog):
         )
 
     def advance_log_start(self, offset: int) -> int:
-        """Delete the records below ``offset`` (DeleteRecords), at most up to the high watermark; return the log start
-        offset.
+        """Delete the records below ``offset`` (DeleteRecords), and return the new log start offset.
 
-        The next ``delete_old_segments`` deletes their segments. Only the checkpoint of log start offsets makes the
-        start durable. Raises ``KafkaError`` OFFSET_OUT_OF_RANGE.
+        The next ``delete_old_segments`` deletes their segments. The new start is durable once the checkpoint of log
+        start offsets is written. Raises ``KafkaError`` OFFSET_OUT_OF_RANGE if ``offset`` is above the high watermark.
         """
         with self._lock:
             if offset > self._high_watermark:
@@ -304,10 +304,11 @@ class Log(ReadableLog):
     # --- Damage ---
 
     def mend(self, damaged: DamagedRange) -> Mending:
-        """Begin to mend a range of ``damage`` with an intact replica's batches. One range at a time. Blocks.
+        """Begin to mend a range of ``damage`` with an intact replica's batches. Only one range can be mended at a time.
+        Blocks.
 
-        Raises ``KafkaError``: OFFSET_OUT_OF_RANGE if the range is no longer in ``damage``, KAFKA_STORAGE_ERROR, also if
-        another range is being mended.
+        Raises ``KafkaError``: OFFSET_OUT_OF_RANGE if the range is no longer in ``damage``; KAFKA_STORAGE_ERROR if the
+        disk fails, or the log is closed, being mended or being compacted.
         """
         with self._lock:
             self._dirty_from(damaged.first_offset)
@@ -338,14 +339,14 @@ class Log(ReadableLog):
         self._is_mending = False
 
     def _check_idle(self) -> None:
-        """Raise KAFKA_STORAGE_ERROR if the log is closed, or its segments are being replaced already."""
+        """Raise KAFKA_STORAGE_ERROR if the log is closed, being mended or being compacted."""
         if self._closed or self._is_mending or self._compaction is not None:
-            state = "closed" if self._closed else "being mended already" if self._is_mending else "being compacted"
+            state = "closed" if self._closed else "already being mended" if self._is_mending else "being compacted"
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} is {state}")
 
     @contextmanager
     def _rewrites(self) -> Iterator[None]:
-        """As ``_disk``, but a full disk only fails the mending or the compaction."""
+        """Like ``_disk``, but a full disk fails only the mending or the compaction."""
         try:
             yield
         except OSError as error:
@@ -356,9 +357,10 @@ class Log(ReadableLog):
     # --- Compaction ---
 
     def dirtiness(self, now_ms: int, *, if_flushed: bool = False) -> Dirtiness:
-        """How much of the log compaction has not processed yet (``parley.storage.compaction.dirtiness``). Blocks.
+        """Measure how much of the log compaction has not processed yet (``parley.storage.compaction.dirtiness``).
+        Blocks.
 
-        With ``if_flushed``, as it would be if all sealed segments were on disk, and the checkpoint said so. Raises
+        With ``if_flushed``, measures as if all sealed segments were flushed and the checkpoint written. Raises
         ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         with self._removal_lock, self._disk():
@@ -368,7 +370,7 @@ class Log(ReadableLog):
             return measure(self.segments, self.config, first_dirty_offset=first, limit=limit, now_ms=now_ms)
 
     def _cleanable(self) -> tuple[int, int]:
-        """The first offset that compaction has not processed, and the offset that it must not reach."""
+        """Return the first offset that compaction has not processed, and the offset that compaction must not reach."""
         cleaned, start = self.cleaned_up_to, self.log_start_offset
         if cleaned is None or not start <= cleaned <= self.log_end_offset:
             cleaned = start
@@ -383,8 +385,8 @@ class Log(ReadableLog):
         map_load_factor: float = MAP_LOAD_FACTOR,
         tombstones_kept_from: int = INT64_MAX,
     ) -> LogCompaction:
-        """Begin to compact the part that was just measured. ``map_bytes`` bounds the table of keys. Tombstones from
-        ``tombstones_kept_from`` on stay.
+        """Begin to compact the part that was just measured. ``map_bytes`` limits the table of keys. Tombstones at or
+        above ``tombstones_kept_from`` stay.
 
         Raises ``KafkaError``: KAFKA_STORAGE_ERROR if the log is closed, being mended or compacted, or was truncated or
         mended after it was measured; CORRUPT_MESSAGE if a segment to be compacted is damaged, or records between the
@@ -398,7 +400,7 @@ class Log(ReadableLog):
                 if dirtiness.first_dirty_offset > first or dirtiness.end_offset > max(first, limit):
                     raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r} was changed after it was measured")
                 if any(damaged.first_offset < dirtiness.end_offset for damaged in self.damage):
-                    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self!r} is damaged: heal it, then compact it")
+                    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self!r} is damaged: heal it before compacting it")
                 log = LogToCompact(
                     name=f"{self.topic}-{self.partition}",
                     config=self.config,
@@ -418,9 +420,10 @@ class Log(ReadableLog):
                 return self._compaction
 
     def _last_batches(self) -> dict[int, LastBatches]:
-        """The last batches of each producer. Appends go on meanwhile, because there may be very many producers.
+        """Return the last batches of each producer. Appends continue meanwhile, because a log may have very many
+        producers.
 
-        The caller holds the lock of removals, so that the segments stay.
+        The caller holds the removal lock, so no segment is removed.
         """
         with self._lock:
             listed, segments = self.producers.frozen_batches(), () if self._closed else self.segments
@@ -437,7 +440,7 @@ class Log(ReadableLog):
                 self.cleaned_up_to = cleaned_up_to
 
     def _dirty_from(self, offset: int) -> None:
-        """Note that the records from ``offset`` on are not those that a compaction has seen."""
+        """Record that a compaction has not seen the records from ``offset`` on."""
         if self._compaction is not None:
             self._compaction.cancel()
         if self.cleaned_up_to is not None:
@@ -446,10 +449,10 @@ class Log(ReadableLog):
     # --- Truncating ---
 
     def begin_leading(self, leader_epoch: int) -> None:
-        """Note that records of ``leader_epoch`` will be appended at this log's end, where no other log has had any.
+        """Record that this broker, now the leader, will append records of ``leader_epoch`` at the log end.
 
-        Blocks only if the log ends before it has copied all of a log from which tombstones were removed, so that it can
-        lead only after an unclean election.
+        Blocks only if the log is an incomplete copy of a log from which tombstones were removed. The replica can then
+        have become leader only by an unclean election.
         """
         self.leader_epochs.assign(leader_epoch, self.log_end_offset)
         if self.tombstones_removed_up_to > self.log_end_offset:
@@ -457,9 +460,9 @@ class Log(ReadableLog):
                 self._lower_tombstone_checkpoint(self.log_end_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Remove everything from ``offset`` on, as a follower does when its log diverged from the leader's.
+        """Remove everything from ``offset`` on, because the follower's log diverged from the leader's.
 
-        A batch that begins before ``offset`` and reaches it is removed too; the log then ends after the batch before
+        A batch that begins before ``offset`` and contains it is removed too; the log then ends after the batch before
         it. Blocks. The recovery point moves back: write its checkpoint before the next append. Raises ``KafkaError``
         KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
         """
@@ -475,9 +478,9 @@ class Log(ReadableLog):
             self.leader_epochs.flush()
 
     def truncate_fully_and_start_at(self, offset: int, *, tombstones_removed_up_to: int = 0) -> None:
-        """Remove everything; the log is then empty and begins at ``offset``. Blocks; otherwise as ``truncate_to``.
+        """Remove everything; the log is then empty and begins at ``offset``. Blocks; otherwise like ``truncate_to``.
 
-        ``tombstones_removed_up_to`` is that of the log which this log becomes a copy of.
+        ``tombstones_removed_up_to`` is taken from the log that this log becomes a copy of.
         """
         with self._removal_lock, self._lock, self._disk():
             self._begin_files()
@@ -490,7 +493,7 @@ class Log(ReadableLog):
         self._dirty_from(offset)
         self._lower_tombstone_checkpoint(offset)
         self.log_end_offset = end = self._segments.cut(offset, self.config)
-        self._dirty_from(end)  # below ``offset`` if a batch that reaches over it was removed
+        self._dirty_from(end)  # below ``offset`` if a batch that contains it was removed
         self.log_start_offset = min(self.log_start_offset, end)
         self._high_watermark = min(self._high_watermark, end)
         self.leader_epochs.truncate_from_end(end)
@@ -511,7 +514,7 @@ class Log(ReadableLog):
         self.producers.truncate_fully(offset)
 
     def _lower_tombstone_checkpoint(self, offset: int) -> None:
-        """Note that records with other tombstones will follow from ``offset`` on."""
+        """Record that records with other tombstones will follow from ``offset`` on."""
         self._tombstone_checkpoint.set(min(self.tombstones_removed_up_to, offset))
 
     def expire_producers(self, now_ms: int) -> int:
@@ -522,19 +525,19 @@ class Log(ReadableLog):
     # --- Flushing and closing ---
 
     def checkpointed(self, recovery_point: int) -> None:
-        """Note that the checkpoint has ``recovery_point``, which was the log's a moment ago."""
+        """Record that the checkpoint contains ``recovery_point``, which was the log's recovery point a moment ago."""
         with self._lock:
             self._durability.written(recovery_point)
 
     def flush_due(self, now_ms: int) -> bool:
-        """True if ``flush.messages`` or ``flush.ms`` requires a flush now; with ``flush.messages=1``, after each
+        """Return True if ``flush.messages`` or ``flush.ms`` requires a flush now; with ``flush.messages=1``, after each
         append."""
         return self._durability.due(self.log_end_offset, self.config, now_ms)
 
     def flush(self, up_to: int | None = None) -> None:
-        """Bring everything below ``up_to`` (default: the log end) to disk and move the recovery point there.
+        """Sync everything below ``up_to`` (default: the log end) to disk and move the recovery point there.
 
-        Blocks, but does not hold up appends and reads. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        Blocks, but does not delay appends and reads. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         synced = not self.is_written
         while not synced:
@@ -547,10 +550,10 @@ class Log(ReadableLog):
                 )
 
     def close(self) -> None:
-        """Flush, write a producer snapshot, trim and close the files, so that the next start scans nothing.
+        """Flush, write a producer snapshot, and trim and close the files, so that the next startup scans nothing.
 
-        A log that nothing has changed since a clean shutdown is closed without a sync. Blocks. Idempotent. Raises
-        ``KafkaError`` KAFKA_STORAGE_ERROR, and then the log was not closed cleanly.
+        A log without changes since a clean shutdown is closed without a sync. Blocks. Idempotent. If this raises
+        ``KafkaError`` KAFKA_STORAGE_ERROR, the log was not closed cleanly.
         """
         with self._lock:
             if self._is_half_changed:
@@ -570,18 +573,18 @@ class Log(ReadableLog):
                 self.release()
 
     def release(self) -> None:
-        """Close the files as they are, for example after a disk failure. Idempotent."""
+        """Close the files without flushing, for example after a disk failure. Idempotent."""
         with self._lock:
             self._closed = True
             self._segments.release()
 
     def rest(self) -> None:
-        """Close the files until they are needed again. Takes no lock: what is in progress keeps its files."""
+        """Close the files until they are needed again. Takes no lock: a read in progress keeps its files."""
         for segment in self.segments:
             segment.rest()
 
     def moved(self, directory: Path) -> None:
-        """Note that the log's directory was renamed to ``directory``."""
+        """Record that the log's directory was renamed to ``directory``."""
         with self._lock:
             self.directory = self.producers.directory = directory
             self.leader_epochs.path = directory / CHECKPOINT

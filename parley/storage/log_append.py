@@ -83,15 +83,16 @@ def whole_batches(buffer: Buffer, first: BatchHeader | None = None) -> list[Plac
     """Return the batches that fill the buffer exactly, all of magic 2. ``first`` is the header of the first batch, if
     known.
 
-    Raises ``CorruptRecord`` if the buffer is empty or ends inside a batch, ``InvalidRecord`` for another magic.
+    Raises ``CorruptRecord`` if the buffer is empty or ends inside a batch, ``InvalidRecord`` if a batch has another
+    magic.
     """
     header = read_header(buffer) if first is None else first
     found = [(0, header)] if header.size_bytes == len(buffer) else list(headers(buffer))
     if not found or found[-1][0] + found[-1][1].size_bytes != len(buffer):
-        raise CorruptRecord("the bytes end inside a batch")
+        raise CorruptRecord("the data ends inside a batch")
     for _, header in found:
         if header.magic != MAGIC_V2 or header.last_offset_delta < 0:
-            raise InvalidRecord(f"a batch of magic {header.magic} with {header.last_offset_delta + 1} offsets")
+            raise InvalidRecord(f"unsupported batch: magic {header.magic}, {header.last_offset_delta + 1} offsets")
     return found
 
 
@@ -104,12 +105,12 @@ def check_sizes(found: Sequence[PlacedBatch], total_bytes: int, config: LogConfi
     for _, header in found:
         if header.size_bytes > limit and not header.is_control:
             raise KafkaError(
-                ErrorCode.MESSAGE_TOO_LARGE, f"a batch has {header.size_bytes} bytes, max.message.bytes is {limit}"
+                ErrorCode.MESSAGE_TOO_LARGE, f"a batch is {header.size_bytes} bytes, but max.message.bytes is {limit}"
             )
     if total_bytes > config.segment_bytes:
         raise KafkaError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"the batches have {total_bytes} bytes, segment.bytes is {config.segment_bytes}",
+            f"the batches are {total_bytes} bytes, but segment.bytes is {config.segment_bytes}",
         )
 
 

@@ -39,7 +39,7 @@ class LogConfig:
     max_compaction_lag_ms: int = NEVER
     min_cleanable_dirty_ratio: float = 0.5
 
-    # When the log is flushed to disk, besides at each roll.
+    # When the log is flushed to disk, in addition to each roll.
     flush_messages: int = NEVER
     flush_ms: int = NEVER
 
@@ -59,7 +59,8 @@ class LogConfig:
 
     @property
     def roll_ms(self) -> int:
-        """How long a segment takes appends: a compacted one no longer than its records may stay dirty (KIP-354)."""
+        """How long a segment takes appends (ms). In a compacted log, not longer than its records may stay dirty
+        (KIP-354)."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
 
     @property

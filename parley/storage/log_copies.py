@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 
 class CopiesOwner(Protocol):
-    """What copies need from the log manager."""
+    """The part of the log manager that copies use."""
 
     lost_below: dict[Log, int]
 
     @property
     def compaction_paused(self) -> Callable[[Log], AbstractAsyncContextManager[None]]:
-        """Returns a context manager that stops the compaction of a log."""
+        """A function that returns a context manager, which stops the compaction of a log."""
 
     async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
         """Return ``work(*args)``, run in a thread. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
@@ -41,10 +41,10 @@ class CopiesOwner(Protocol):
         """Close the log and rename its directory. Raises ``OSError``."""
 
     def failed(self, directory: LogDirectory, error: OSError) -> KafkaError:
-        """Take the directory offline, unless the process lacks a resource."""
+        """Take the directory offline, unless the process lacks a resource. Returns the error for the client."""
 
     def on_io_error(self, directory: LogDirectory, error: OSError) -> None:
-        """Take the directory offline; called in any thread."""
+        """Take the directory offline. Any thread may call this."""
 
 
 class LogCopies:
@@ -75,7 +75,8 @@ class LogCopies:
     async def begin(self, log: Log, directory: LogDirectory) -> Log:
         """Create an empty copy of a log in another directory. Each log has at most one copy.
 
-        Raises ``KafkaError`` KAFKA_STORAGE_ERROR; INVALID_TOPIC_EXCEPTION if its name would be too long.
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR; INVALID_TOPIC_EXCEPTION if the name of the copy's directory would be
+        too long.
         """
         key = (log.topic, log.partition)
         name = future_name(*key, self._settings.random)
@@ -122,8 +123,8 @@ class LogCopies:
     def replace(self, log: Log, copy: Log) -> None:
         """Replace the partition's log with a prepared, complete copy. Call ``retire`` next.
 
-        Runs on the event loop, in one step with copying the last bytes. Raises ``KafkaError`` KAFKA_STORAGE_ERROR,
-        including if the log is being deleted or truncated. Then nothing has changed.
+        Runs on the event loop, in one step with copying the last bytes. Raises ``KafkaError`` KAFKA_STORAGE_ERROR if
+        the disk fails, or the log is being deleted or truncated. Then nothing has changed.
         """
         key = (log.topic, log.partition)
         if self._locations.is_busy(key) or not self._locations.is_current(key, log):

@@ -108,7 +108,7 @@ def _is_log(path: Path) -> bool:
 
 
 class Mark(Enum):
-    """Why a partition's directory was set aside; the suffix of its name."""
+    """The reason why a partition's directory was set aside: the suffix of its name."""
 
     DELETE = "delete"
     STRAY = "stray"
@@ -121,14 +121,14 @@ def is_stray(name: str) -> bool:
 
 
 def set_aside_name(name: str, random: Random, mark: Mark) -> str:
-    """Return the name under which the partition directory ``name`` is set aside. A long topic name is cut."""
+    """Return the name under which the partition directory ``name`` is set aside. A long topic name is shortened."""
     topic, _, partition = name.rpartition("-")
     suffix = f"-{partition}.{random.getrandbits(128):032x}-{mark.value}"
     return topic[: NAME_MAX - len(suffix)] + suffix
 
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""The errors that mean that the disk is full."""
+"""The error numbers of a full disk."""
 
 
 class LogDirectory:
@@ -142,10 +142,10 @@ class LogDirectory:
         self.cleaner_offsets = OffsetCheckpoint(path / CLEANER_OFFSETS)
         self.unwritten_logs = UnwrittenLogs(path / UNWRITTEN_LOGS)
         self.kept_unwritten: dict[TopicPartition, UnwrittenLog] = {}
-        """Logs without files that this startup did not create again: they were moving to another directory, and a
+        """Logs without files that this startup did not create again: they were being moved to another directory, and a
         directory is offline."""
         self.error: OSError | None = None
-        """Why the directory is offline, or None if it is online."""
+        """The error that took the directory offline; None while it is online."""
         self.id: UUID | None = None
         """The directory's id (``directory.id`` in ``meta.properties``, KIP-858); None until ``open``."""
         self.is_new = False
@@ -164,7 +164,8 @@ class LogDirectory:
         return self.error is None
 
     def open(self, cluster_id: str, broker_id: int, random: Random) -> None:
-        """Create the directory if it is missing, lock it, and check that it belongs to this broker; claim a new one.
+        """Create the directory if it is missing, lock it, and check that it belongs to this broker. Claims a new
+        directory.
 
         A directory without an id gets a permanent one, drawn from ``random``. Raises ``DirectoryInUse``,
         ``InconsistentIdentity`` or ``MalformedIdentity``, which must stop the broker; ``OSError`` if the disk fails.
@@ -198,7 +199,7 @@ class LogDirectory:
     def _lock(self) -> None:
         fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            # A lock of the open file, not of the process: it also keeps out a second broker in this process, and
+            # A lock of the open file, not of the process: it also excludes a second broker in this process, and
             # it conflicts with the lock that the JVM takes.
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
         except (BlockingIOError, PermissionError):
@@ -239,20 +240,20 @@ class LogDirectory:
         if name == _EMBEDDED_STORE:
             return
         if name in _NOT_LOGS:
-            _log.info("a folder is left alone", extra={"path": str(path), "reason": _NOT_LOGS[name]})
+            _log.info("ignoring a folder", extra={"path": str(path), "reason": _NOT_LOGS[name]})
         elif mark is not None and mark[1] == "delete":
             found.deleted.append(path)
         elif mark is not None and mark[1] == "future" and (partition := parse_partition_name(name.rpartition(".")[0])):
             found.copies[partition] = path
         elif mark is not None:
-            _log.warning("a replica that was set aside is left alone", extra={"path": str(path), "why": mark[1]})
+            _log.warning("ignoring a replica that was set aside", extra={"path": str(path), "why": mark[1]})
         elif (partition := parse_partition_name(name)) is None:
-            _log.warning("a folder is left alone: its name is not a partition's", extra={"path": str(path)})
+            _log.warning("ignoring a folder: its name is not a partition's", extra={"path": str(path)})
         elif _is_log(path):
             found.partitions[partition] = path
         else:
             _log.warning(
-                "a folder is left alone: it has the name of a partition but does not contain a log",
+                "ignoring a folder with the name of a partition: it does not contain a log",
                 extra={"path": str(path)},
             )
 

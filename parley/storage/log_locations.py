@@ -29,7 +29,7 @@ class LogLocations:
     # --- Lookup ---
 
     def get(self, key: TopicPartition) -> Log | None:
-        """Return the log of a partition, or None if it has none.
+        """Return the log of a partition, or None if the partition has no log.
 
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log is in a directory that is offline.
         """

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceIntervals:
-    """How often each kind of work is done, in milliseconds, with Kafka's defaults. NEVER disables it."""
+    """The interval of each kind of work in milliseconds, with Kafka's defaults. NEVER disables it."""
 
     retention_check_ms: int = 300_000
     """``log.retention.check.interval.ms``"""
@@ -54,19 +54,19 @@ class MaintenanceIntervals:
 
 
 class StartTask(Protocol):
-    """Starts ``work`` as a background task called ``name``, and logs its failure."""
+    """Start ``work`` as a background task called ``name``. The task logs its failure."""
 
     def __call__(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]: ...
 
 
 class Owner(Protocol):
-    """What the maintenance needs from the owner of the logs."""
+    """The part of the log manager that the maintenance uses."""
 
     def is_copying(self, partition: TopicPartition) -> bool:
         """Return True if the partition's log is being copied to another directory."""
 
     def logs_in(self, directory: LogDirectory) -> list[Log]:
-        """The logs in a directory; none if it is offline."""
+        """Return the logs in a directory; none if it is offline."""
 
     async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
         """Return ``work(*args)``, run in the executor. An ``OSError`` takes the directory offline and is raised as
@@ -167,7 +167,7 @@ class LogMaintenance:
         now_ms: Callable[[], int],
         known_high_watermark: Callable[[Log], int],
     ) -> None:
-        """``known_high_watermark`` returns the high watermark of a log that a start must know."""
+        """``known_high_watermark`` returns the high watermark of a log that the next startup must know."""
         self._owner = owner
         self._start_task = start_task
         self._intervals = intervals
@@ -219,7 +219,7 @@ class LogMaintenance:
         task.add_done_callback(self._tasks.pop)
 
     async def stop(self) -> None:
-        """End the loops and wait for the work in progress; the next startup does the pending removals. Idempotent."""
+        """End the loops and wait for the work in progress. The next startup does the pending removals. Idempotent."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -296,7 +296,7 @@ class LogMaintenance:
 
         await self._in_chunks(directory, delete_old_segments)
         if removed:
-            # Recovery takes the removed segments for lost ones if neither their files nor the checkpoints say more.
+            # Without their files or these checkpoints, recovery would treat the removed segments as lost.
             await self._recovery_points[directory].write()
             await self._log_starts[directory].write()
         for delay_ms, paths in removed:

@@ -3,9 +3,9 @@
 Rules (docs/storage.md has them all):
 
 1. Work that may wait for a disk runs in the executor; the tables here change on the event loop only.
-2. A directory whose disk fails goes offline with all its logs until the broker restarts. If it was the last one, the
+2. A directory whose disk fails goes offline with all its logs until the broker restarts. If no directory is left, the
    broker must stop.
-3. A deleted log's checkpoint entries are removed before its name is free again.
+3. A deleted log's checkpoint entries are removed before its name can be used again.
 4. Only one task at a time creates, identifies or deletes the log of a partition.
 """
 
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class NoLogDirectory(RuntimeError):
-    """No log directory can be used."""
+    """All log directories are offline."""
 
 
 class LogManager:
@@ -71,14 +71,14 @@ class LogManager:
         executor: Executor | None = None,
         closing: Executor | None = None,
     ) -> None:
-        """``default_config`` is for topics without a configuration of their own; ``start_task`` runs the maintenance.
-        ``highest_leader_epoch`` is that of any partition that the directories know (``LastKnown``).
-        ``measured_flush`` returns a context manager that surrounds each flush of a log, in any thread.
+        """``default_config`` applies to topics without a configuration of their own; ``start_task`` starts the
+        maintenance. ``highest_leader_epoch`` is the highest of all partitions that the directories know
+        (``LastKnown``). ``measured_flush`` returns a context manager that surrounds each flush of a log, in any thread.
 
         Calls ``on_offline`` for each directory that fails, with its logs, which must not be used any more, and
-        ``on_all_offline`` after the last one. Work that waits for a disk runs in ``executor``, what ``close`` does to
-        the logs in ``closing``; or both in the loop's own.
-        Raises ``ValueError`` if a directory is named twice.
+        ``on_all_offline`` after the last one. Work that waits for a disk runs in ``executor``; ``close`` closes the
+        logs in ``closing``. The default of both is the loop's executor. Raises ``ValueError`` if a directory is named
+        twice.
         """
         resolved = [path.resolve() for path in directories]
         for path in resolved:
@@ -102,21 +102,21 @@ class LogManager:
         self._maintenance = LogMaintenance(self, start_task, intervals, now_ms, self.known_high_watermark)
         self._locations = LogLocations(self.directories)
         self._preferred: dict[TopicPartition, LogDirectory] = {}
-        self._shared: dict[LogDirectory, SharedByLogs] = {}  # by the logs that were created last
+        self._shared: dict[LogDirectory, SharedByLogs] = {}  # shared by the logs that were created last
         self.copies = LogCopies(self, self._settings, self._locations, self._maintenance)
         self.was_deleted: Callable[[UUID], bool] = lambda topic_id: False
-        """Returns True for the id of a topic that was certainly deleted. A log of any other unknown topic is a stray.
-        """
+        """Returns True if the topic with this id was certainly deleted. A log of any other unknown topic is a stray."""
         self.broker_epoch: Callable[[], int] = lambda: NO_EPOCH
-        """Returns the latest epoch of this process, ``NO_EPOCH`` before it is registered. A clean shutdown writes
-        it into the markers (KIP-966)."""
+        """Returns the latest broker epoch of this process; ``NO_EPOCH`` before the broker is registered. A clean
+        shutdown writes it into the markers (KIP-966)."""
         self.previous_broker_epoch = NO_EPOCH
-        """The broker epoch in the markers of the last shutdown; ``NO_EPOCH`` if that was not clean everywhere."""
+        """The broker epoch in the markers of the last shutdown; ``NO_EPOCH`` unless all directories were shut down
+        cleanly."""
         self.compaction_paused: Callable[[Log], AbstractAsyncContextManager[None]] = lambda log: nullcontext()
-        """Returns a context manager that stops the compaction of the log, and lets none begin inside its block."""
+        """Returns a context manager that stops the compaction of the log, and prevents another until the block ends."""
         self.lost_below: dict[Log, int] = {}
-        """Logs that ended below their persisted high watermark at this start, and that high watermark. A log is removed
-        when it has all committed records again, or the cluster has given up those that it lacks."""
+        """The logs that ended below their persisted high watermark at this startup, each with that high watermark. A
+        log is removed once it contains all committed records again, or the cluster has given up the missing ones."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loaders: Sequence[DirectoryLoader] = ()
         self._open = False
@@ -126,9 +126,9 @@ class LogManager:
     async def open(self, cluster_id: str, broker_id: int) -> None:
         """Lock the directories and open every log in them.
 
-        Recovers after a crash, however long it takes, and logs its progress. Raises ``NoLogDirectory``, what
-        ``LogDirectory.open`` raises to stop the broker, and ``OSError`` if the process has run out of file descriptors
-        or memory. After a failure everything is closed again.
+        After a crash, recovers the logs, however long that takes, and logs the progress. Raises ``NoLogDirectory``, the
+        errors of ``LogDirectory.open`` that must stop the broker, and ``OSError`` if the process has run out of file
+        descriptors or memory. After a failure everything is closed again.
         """
         self._loop = asyncio.get_running_loop()
         settings = replace(self._settings, config=replace(self._settings.config, cleanup_policy=frozenset()))
@@ -154,7 +154,7 @@ class LogManager:
         used = [loader for loader in loaders if loader.directory.online and not loader.directory.is_new]
         self.previous_broker_epoch = common_epoch([loader.marker for loader in used])
         self._maintenance.start(self.directories)
-        for loader in sorted(loaders, key=lambda each: each.directory.online):  # so that online ones win
+        for loader in sorted(loaders, key=lambda each: each.directory.online):  # so that online directories win
             self._adopt(loader)
         for loader in loaders:
             self._adopt_unwritten(loader)
@@ -188,11 +188,11 @@ class LogManager:
                 self.copies.begun[partition] = directory
                 loader.deleted.append(path)
             else:
-                _log.warning("a copy of a log that does not exist is left alone", extra={"path": str(path)})
+                _log.warning("ignoring a copy of a log that does not exist", extra={"path": str(path)})
         self._maintenance.remove_later(directory, loader.deleted, 0)
 
     def _adopt_unwritten(self, loader: DirectoryLoader) -> None:
-        """Create the logs again that had no files, unless another directory may have them with records."""
+        """Create the logs that had no files again, unless another directory may contain them with records."""
         if not loader.directory.online:
             return
         some_are_offline = len(self.online()) < len(self.directories)
@@ -214,13 +214,14 @@ class LogManager:
         return NewLog(key, topic_id, shared)
 
     async def note_new_logs(self) -> None:
-        """Write down in which directories the logs are that have no files yet. Until then, a kill loses that.
+        """Record in which directory each log without files is. If the broker is killed before that, it forgets these
+        logs.
 
-        A single directory needs no note before the next periodic checkpoint: the log can only be there, so the next
-        start creates it again. A directory that fails meanwhile goes offline.
+        With a single directory, the next periodic checkpoint is soon enough: the log can only be there, so the next
+        startup creates it again. A directory that fails meanwhile goes offline.
         """
         for directory in self.online() if len(self.directories) > 1 else ():
-            with suppress(KafkaError):  # its failure was reported
+            with suppress(KafkaError):  # the directory's failure was reported
                 await self._maintenance.checkpoint_unwritten(directory)
 
     async def close(self) -> None:
@@ -228,7 +229,7 @@ class LogManager:
         if not await self._end():
             return
         epoch = self.broker_epoch()
-        if epoch == NO_EPOCH:  # nothing was appended, so the shutdown before this start still counts
+        if epoch == NO_EPOCH:  # nothing was appended, so the last shutdown still counts
             epoch = self.previous_broker_epoch
         closing = [DirectoryCloser(directory, self._locations.logs_in(directory)) for directory in self.online()]
         await self._closing_threads.run_all([each.work for _ in range(CLOSERS) for each in closing])
@@ -248,7 +249,7 @@ class LogManager:
             self._forget()
 
     async def _end(self) -> bool:
-        """Wait for the work in progress and let no other begin. Returns False if that was done before."""
+        """Wait for the work in progress and start no more. Returns False if the manager was closed before."""
         if not self._open:
             return False
         self._open = False
@@ -266,9 +267,9 @@ class LogManager:
     # --- The logs ---
 
     def get(self, topic: str, partition: int) -> Log | None:
-        """The log of a partition, or None if it has none.
+        """Return the log of a partition, or None if the partition has no log.
 
-        Raises ``KafkaError`` KAFKA_STORAGE_ERROR if it lies in a directory that is offline.
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log is in a directory that is offline.
         """
         return self._locations.get((topic, partition))
 
@@ -278,24 +279,24 @@ class LogManager:
         return self._locations.logs
 
     def online(self) -> list[LogDirectory]:
-        """The directories that are online."""
+        """Return the directories that are online."""
         return [directory for directory in self.directories if directory.online]
 
     def online_ids(self) -> tuple[UUID, ...]:
-        """The ids of the directories that are online (KIP-858)."""
+        """Return the ids of the directories that are online (KIP-858)."""
         return tuple(directory.id for directory in self.online() if directory.id is not None)
 
     @property
     def homes(self) -> Mapping[TopicPartition, LogDirectory]:
-        """The directory of every log, also of those that are not available because their directory is offline."""
+        """The directory of every log, including logs that are unavailable because their directory is offline."""
         return self._locations.homes
 
     def logs_in(self, directory: LogDirectory) -> list[Log]:
-        """The logs in a directory; none if it is offline."""
+        """Return the logs in a directory; none if it is offline."""
         return list(self._locations.logs_in(directory).values())
 
     def directory_of(self, log: Log) -> LogDirectory:
-        """The directory of the log."""
+        """Return the directory of the log."""
         return self._locations.home_of((log.topic, log.partition))
 
     def is_copying(self, partition: TopicPartition) -> bool:
@@ -303,7 +304,7 @@ class LogManager:
         return partition in self.copies.in_progress
 
     def known_high_watermark(self, log: Log) -> int:
-        """The highest high watermark that the log must reach to have all committed records."""
+        """Return the highest known high watermark: with all committed records, the log reaches at least this offset."""
         return max(log.high_watermark, self.lost_below.get(log, 0))
 
     async def get_or_create(
@@ -315,12 +316,13 @@ class LogManager:
         config: LogConfig | None = None,
         is_new: bool = True,
     ) -> Log:
-        """The log of a partition. If it has none, create it in the directory with the fewest partitions.
+        """Return the log of a partition. If there is none, create it in the directory with the fewest partitions.
 
-        Call ``note_new_logs`` after creating some, before clients rely on them.
+        Call ``note_new_logs`` after creating logs, before clients rely on them.
+
         ``is_new`` is False for a replica that existed before: then the log is not created while a directory is offline,
-        because that directory may have it. Raises ``KafkaError``: KAFKA_STORAGE_ERROR; INCONSISTENT_TOPIC_ID if the log
-        belongs to an earlier topic of the name (delete it first).
+        because that directory may contain it. Raises ``KafkaError``: KAFKA_STORAGE_ERROR; INCONSISTENT_TOPIC_ID if the
+        log belongs to an earlier topic of the same name (delete that log first).
         """
         key = (topic, partition)
         if self._locations.is_unknown(key):
@@ -338,7 +340,7 @@ class LogManager:
         return log
 
     def prefer(self, topic: str, partition: int, directory: LogDirectory) -> None:
-        """Create the log of a partition in this directory if it has none yet (KIP-113)."""
+        """If the partition has no log yet, create it later in this directory (KIP-113)."""
         self._preferred[topic, partition] = directory
 
     def _create(self, key: TopicPartition, topic_id: UUID | None, config: LogConfig, is_new: bool) -> Log:
@@ -351,7 +353,7 @@ class LogManager:
         return log
 
     def _directory_for(self, key: TopicPartition, preferred: LogDirectory | None, is_new: bool) -> LogDirectory:
-        """The directory of a log that does not exist: the preferred one, or the one with the fewest logs."""
+        """Return the directory for a new log: the preferred one, or the one with the fewest logs."""
         online = self.online()
         if not online or (not is_new and len(online) < len(self.directories)):
             offline = ", ".join(str(each) for each in self.directories if not each.online)
@@ -365,13 +367,13 @@ class LogManager:
     async def _identify(self, log: Log, topic_id: UUID) -> None:
         if log.topic_id is not None:
             raise KafkaError(
-                ErrorCode.INCONSISTENT_TOPIC_ID, f"{log!r} is of the topic with id {log.topic_id}, not {topic_id}"
+                ErrorCode.INCONSISTENT_TOPIC_ID, f"{log!r} belongs to the topic with id {log.topic_id}, not {topic_id}"
             )
         with self._locations.busy((log.topic, log.partition)):
             await self.run(self.directory_of(log), log.identify, topic_id)
 
     async def delete(self, topic: str, partition: int, *, topic_id: UUID | None = None) -> bool:
-        """Delete the log of a partition. Returns False if it has none. The name is free when this returns.
+        """Delete the log of a partition. Returns False if there is none. The name can be used again when this returns.
 
         With a ``topic_id``, deletes only a log of that topic, or one without a topic id. Raises ``KafkaError``
         KAFKA_STORAGE_ERROR.
@@ -393,9 +395,10 @@ class LogManager:
         return True
 
     def set_aside(self, directory: LogDirectory, log: Log, mark: Mark) -> list[Path]:
-        """Close the log and rename its directory. Returns the new path; nothing if the log has no directory yet."""
+        """Close the log and rename its directory. Returns the new path; an empty list if the log has no
+        directory yet."""
         log.release()
-        if not log.is_written and not log.directory.exists():  # a first append that failed may have created it
+        if not log.is_written and not log.directory.exists():  # a failed first append may have created it
             return []
         aside = directory.set_aside(log.directory, self._settings.random, mark)
         log.moved(aside)
@@ -457,7 +460,7 @@ class LogManager:
             return
         facts = {"topic_id": encode_id(log.topic_id) if log.topic_id else None, "path": str(aside[0])}
         if deleted:
-            _log.info("a log is deleted: its topic was deleted while this broker could not do it", extra=facts)
+            _log.info("deleting a log: its topic was deleted while this broker could not delete it", extra=facts)
         else:
             _log.warning("a stray log is set aside: remove it if its records are not needed", extra=facts)
 
@@ -469,9 +472,10 @@ class LogManager:
         await self._maintenance.checkpoint(self.directory_of(log))
 
     async def cut(self, log: Log, cut: Callable[[Log], None]) -> None:
-        """Let ``cut`` truncate the log, then write its checkpoints; only then may the caller append again.
+        """Truncate the log by calling ``cut``, then write its checkpoints. The caller must not append before this
+        returns.
 
-        Raises ``KafkaError``: KAFKA_STORAGE_ERROR, also if the log was deleted meanwhile; CORRUPT_MESSAGE.
+        Raises ``KafkaError``: KAFKA_STORAGE_ERROR if the disk fails or the log was deleted meanwhile; CORRUPT_MESSAGE.
         """
         key = (log.topic, log.partition)
         await self._locations.free(key)
@@ -486,10 +490,11 @@ class LogManager:
     async def finish_mending(self, log: Log, mending: Mending) -> None:
         """Put the mended records in place, and remove the files of the old segment later.
 
-        Raises ``KafkaError``: KAFKA_STORAGE_ERROR, also if the log was truncated meanwhile; CORRUPT_MESSAGE.
+        Raises ``KafkaError``: KAFKA_STORAGE_ERROR if the disk fails or the log was truncated meanwhile;
+        CORRUPT_MESSAGE.
         """
         directory = self.directory_of(log)
-        if log.cleaned_up_to is not None:  # it was lowered: after a crash, the mended range must be dirty as well
+        if log.cleaned_up_to is not None:  # it was lowered: after a crash, the mended range must be dirty too
             await self._maintenance.checkpoint_cleaner(directory)
         self.remove_replaced(log, await self.run(directory, mending.finish))
 
@@ -503,7 +508,7 @@ class LogManager:
     def remove_replaced(self, log: Log, paths: Sequence[Path]) -> None:
         """Remove the renamed files of segments that were replaced, after ``file.delete.delay.ms``.
 
-        Those of a log that was deleted or moved are removed with its old directory.
+        If the log was deleted or moved, they are removed with its old directory.
         """
         if self._open and self._locations.is_current((log.topic, log.partition), log):
             self._maintenance.remove_later(self.directory_of(log), paths, log.config.file_delete_delay_ms)
@@ -528,7 +533,7 @@ class LogManager:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory}: {error}")
 
     def on_io_error(self, directory: LogDirectory, error: OSError) -> None:
-        """Take the directory offline because one of its logs met ``error``; called in any thread."""
+        """Take the directory offline because one of its logs met ``error``. Any thread may call this."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._fail, directory, error)
 

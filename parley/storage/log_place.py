@@ -1,4 +1,4 @@
-"""What a log is created with: the place of one log, and the settings that all logs of a broker share."""
+"""The arguments of a new log: its place, and the settings that all logs of a broker share."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class SharedByLogs:
-    """What new logs share if they are in the same log directory and have the same configuration."""
+    """The state shared by new logs in the same log directory with the same configuration."""
 
     root: Path
     """The log directory."""

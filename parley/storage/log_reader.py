@@ -29,7 +29,7 @@ _REMEMBERED: Final = 16
 _SEALED_OPEN: Final = 8
 
 Failed = Callable[[OSError], KafkaError]
-"""Reports a failure of the disk, and returns the error to raise."""
+"""Report a failure of the disk, and return the error to raise."""
 
 
 class LogEnd(NamedTuple):

@@ -38,7 +38,7 @@ class InconsistentBrokerId(InconsistentIdentity):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryIdentity:
-    """The contents of ``meta.properties``. ``cluster_id`` is None in directories older than Kafka 0.10.1."""
+    """The contents of ``meta.properties``. ``cluster_id`` is None in directories written by Kafka before 0.10.1."""
 
     cluster_id: str | None
     broker_id: int
@@ -68,7 +68,7 @@ class DirectoryIdentity:
     def _parse(cls, properties: dict[str, str]) -> DirectoryIdentity:
         version = whole_number(properties.get("version", "").strip(), INT32_MAX)
         if version not in _ID_KEYS:
-            raise MalformedIdentity(f"version {version} is unknown")
+            raise MalformedIdentity(f"unknown version {version}")
         key = _ID_KEYS[version]
         if key not in properties:
             raise MalformedIdentity(f"{key} is missing")

@@ -1,9 +1,9 @@
 """A log that was created but not used yet: its state before the first append.
 
-Most partitions of a cluster are used rarely, and a topic may have thousands. So a new log has no files, and nothing in
-memory but its names, its configuration and the epoch of its leader. A ``NewLog`` can answer everything that follows
-from being empty. Anything else needs the parts of a log (segments, producers, epochs, locks). The first use of a part
-creates them all and turns the object into a plain ``Log``. It stays the same object, so its users do not notice.
+Most partitions of a cluster are used rarely, and a topic may have thousands. So a new log has no files, and keeps only
+its names, its configuration and the epoch of its leader in memory. A ``NewLog`` itself implements everything that
+follows from being empty. Anything else needs the parts of a log (segments, producers, epochs, locks). The first use of
+a part creates them all and turns the object into a plain ``Log``. It stays the same object, so its users do not notice.
 
 Rules:
 
@@ -81,7 +81,7 @@ class NewLog(Log):
         on_damage, needed_from, is_closed = self.on_damage, self.tombstones_needed_from, self._closed
         Log.__init__(self, place, settings, empty)
         self.on_damage, self.tombstones_needed_from, self._closed = on_damage, needed_from, is_closed
-        self.__class__ = Log  # type: ignore[assignment]  # mypy knows no object that changes its class
+        self.__class__ = Log  # type: ignore[assignment]  # mypy does not support objects that change their class
 
     # --- What is known of an empty log ---
 
@@ -115,7 +115,7 @@ class NewLog(Log):
 
     @high_watermark.setter
     def high_watermark(self, offset: int) -> None:
-        pass  # it is at most the log end
+        pass  # the log start is at most the log end
 
     @property
     def last_stable_offset(self) -> int:

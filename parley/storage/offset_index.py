@@ -82,7 +82,7 @@ class OffsetIndex(MappedIndex):
         return self._at(entries, found - 1)
 
     def entries(self) -> list[OffsetPosition]:
-        """All entries, for verification and tools."""
+        """Return all entries, for verification and tools."""
         return [OffsetPosition(self.base_offset + o, p) for o, p in map(self._entry, range(self.count))]
 
     def truncate_to(self, offset: int) -> None:

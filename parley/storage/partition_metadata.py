@@ -45,9 +45,9 @@ def read_topic_id(partition_directory: Path) -> UUID | None:
         return None
     match = _PARTITION.fullmatch(text)
     if match is None:
-        raise MalformedIdentity(f"{path} is malformed: it must have a version and a topic_id")
+        raise MalformedIdentity(f"{path} is malformed: it must contain a version and a topic_id")
     if match[1] != "0":
-        raise MalformedIdentity(f"{path} has version {match[1]}, which is unknown")
+        raise MalformedIdentity(f"{path} has unknown version {match[1]}")
     return decode_id(match[2])
 
 

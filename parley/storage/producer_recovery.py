@@ -1,4 +1,4 @@
-"""Learns from a log's batches what its producer snapshots lack."""
+"""Learns the producers of a log from its batches, as far as the producer snapshots lack them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _log = logging.getLogger(__name__)
 
 
 def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int) -> None:
-    """Learn the producers from the batches of a segment from ``offset`` on. Its transactions are already indexed.
+    """Learn the producers from the batches of a segment, from ``offset`` on. The segment's transactions are already
+    indexed.
 
     Ignores batches after a damaged one. Blocks. Raises ``OSError``.
     """
     try:
         begin = segment.find(offset)
         for position, header in segment.batches(begin[0]) if begin is not None else ():
-            if header.producer_id >= 0:  # the first one may begin before the log start, which lies inside it
+            if header.producer_id >= 0:  # the first batch may begin before the log start, which lies inside it
                 marker = None
                 if header.is_control:
                     marker = marker_of(header, read_batch(segment.file, position, header), 0)
@@ -38,7 +39,7 @@ def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int)
 
 
 def recall(segments: Sequence[Segment], producers: ProducerState, producer_id: int) -> None:
-    """Learn the last batches of a producer whose snapshot had only one, as far as they lie near the log end.
+    """Learn the last batches of a producer whose snapshot contained only one, as far as they are near the log end.
 
     Reads headers once for each producer of a snapshot. Raises ``OSError``.
     """

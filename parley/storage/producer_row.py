@@ -66,7 +66,7 @@ class Producer:
     )
 
     def __init__(self, snapshots: int = 0) -> None:
-        self.snapshots = snapshots  # those taken when the row was made; later snapshots share it
+        self.snapshots = snapshots  # the snapshots taken when the row was created; later snapshots share the row
         self.epoch = NO_EPOCH
         self.batches: list[Batch] = []
         self.lacks_batches = False
@@ -77,7 +77,7 @@ class Producer:
         self.transaction_first_offset = NO_OFFSET
 
     def copied(self, snapshots: int) -> Producer:
-        """Return a copy for the table, while ``snapshots`` keep this row."""
+        """Return a copy for the table; ``snapshots`` keep this row."""
         copy = Producer(snapshots)
         copy.epoch = self.epoch
         copy.batches = self.batches.copy()

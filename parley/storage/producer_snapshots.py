@@ -35,7 +35,7 @@ never written."""
 
 
 class CorruptSnapshot(ValueError):
-    """The file is not a whole snapshot of a supported version."""
+    """The file is not a complete snapshot of a supported version."""
 
 
 class ProducerEntry(NamedTuple):
@@ -81,11 +81,11 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
         raise CorruptSnapshot(f"{len(data)} bytes are too few for a snapshot")
     version, checksum, count = _HEAD.unpack_from(data)
     if version != _VERSION:
-        raise CorruptSnapshot(f"version {version} instead of {_VERSION}")
+        raise CorruptSnapshot(f"unknown version {version}; expected {_VERSION}")
     if crc32c(memoryview(data)[_CHECKED_FROM:]) != checksum:
         raise CorruptSnapshot("the checksum does not match")
     if count < 0 or len(data) != _HEAD.size + count * _ENTRY.size:
-        raise CorruptSnapshot(f"{len(data)} bytes do not hold {count} producers")
+        raise CorruptSnapshot(f"{len(data)} bytes is the wrong length for {count} producers")
     return [ProducerEntry(*fields) for fields in _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :])]
 
 
@@ -117,7 +117,7 @@ class SnapshotFiles:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Lowest first."""
+        """The offsets of the snapshots, lowest first."""
         return tuple(self._offsets)
 
     def path(self, offset: int) -> Path:
@@ -131,7 +131,7 @@ class SnapshotFiles:
             self._add(offset)
 
     def write_later(self, offset: int, producers: int, entries: Callable[[], Iterable[ProducerEntry]]) -> None:
-        """Let the next ``flush`` write ``entries()``, which has this number of ``producers``, as they are now."""
+        """Let the next ``flush`` write ``entries()``, the state of ``producers`` producers as of this call."""
         if offset in self._offsets:
             return
         self._waiting.append(_Waiting(offset, producers, entries))

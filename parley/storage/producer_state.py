@@ -2,10 +2,10 @@
 
 Rules (docs/storage.md has them all):
 
-1. A batch that does not continue its producer's last batch is refused, unless the producer is unknown (KIP-360). A
+1. A batch that does not continue its producer's last batch is rejected, unless the producer is unknown (KIP-360). A
    batch equal to one of the last five is a retry, unless the transaction of that batch has ended.
 2. A newer epoch begins at sequence 0 and permanently fences all older epochs.
-3. The table at any offset follows from the batches before it; snapshots only save reading them all.
+3. The table at any offset follows from the batches before it; snapshots only make it unnecessary to read them all.
 4. Only one thread may call at a time, except that any number of threads may run ``ProducerState.flush`` concurrently.
 """
 
@@ -33,14 +33,14 @@ from parley.storage.producer_snapshots import (
 )
 
 PRODUCERS_MAX = 100_000
-"""The maximum number of producers that one log keeps (40 MB). A client that invents producer ids must not exhaust the
-memory."""
+"""The maximum number of producers that one log keeps (40 MB), so that a client that invents producer ids cannot exhaust
+the memory."""
 REMEMBERED_MS = 900_000
-"""How long (ms) a producer is not forgotten for the sake of a new one after its last write. A producer retries for
-``delivery.timeout.ms``, 2 minutes by default, and its retry must not be appended again."""
+"""The time (ms) after its last write before which a producer is never forgotten to make room for a new one. A producer
+retries for ``delivery.timeout.ms``, 2 minutes by default, and its retry must not be appended again."""
 OPEN_TRANSACTIONS_MAX = 20_000
-"""The maximum number of transactions that clients may have open in one log. Their producers are never
-forgotten early."""
+"""The maximum number of transactions that clients may have open in one log. The producers of open transactions are
+never forgotten early."""
 STRICT_MARKERS_VERSION = 2
 """From this transaction version on, a marker has a higher epoch than the records of its transaction (KIP-890)."""
 
@@ -51,8 +51,8 @@ _log = logging.getLogger(__name__)
 class CompletedTransaction:
     """A transaction whose marker was appended.
 
-    ``first_offset`` is its first record, ``last_offset`` the marker. ``last_stable_offset`` is that of the log once the
-    marker is replicated: the start of the next open transaction, or the log end.
+    ``first_offset`` is the offset of its first record, ``last_offset`` that of the marker. ``last_stable_offset`` is
+    the log's last stable offset once the marker is replicated: the start of the next open transaction, or the log end.
     """
 
     producer_id: int
@@ -80,7 +80,7 @@ class ProducerState:
         """The first offset of the earliest transaction that is open, or completed but not replicated; None if there is
         none."""
         self._producers: OrderedDict[int, Producer] = OrderedDict()
-        # The one silent for longest comes first. Those with an open transaction may stand further back.
+        # The producer idle longest comes first. Producers with an open transaction may be further back.
         self._open: dict[int, int] = {}  # first offset -> producer id, lowest offset first
         self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset, lowest marker first
         self._files = SnapshotFiles(directory, () if is_new else snapshot_offsets(directory))
@@ -131,8 +131,8 @@ class ProducerState:
     # --- Appending ---
 
     def check_append(self, header: BatchHeader, *, from_client: bool, now_ms: int) -> Duplicate | None:
-        """Return None if the batch may be appended, or a ``Duplicate`` if it was appended already and must not be
-        again.
+        """Return None if the batch may be appended, or a ``Duplicate`` if it was appended before and must not be
+        appended again.
 
         ``from_client`` is False for batches of coordinators: offset commits have no sequence numbers. Followers do not
         check the batches of their leader. Changes nothing, except that an expired producer is removed.
@@ -140,7 +140,7 @@ class ProducerState:
         Raises ``KafkaError``: OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID (a sequence number of a transaction
         that has ended), INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE (records outside the producer's open transaction),
         INVALID_RECORD (no sequence number or no epoch), NOT_ENOUGH_REPLICAS (which clients retry) for a new producer if
-        the log has ``PRODUCERS_MAX`` that have written within ``REMEMBERED_MS``.
+        ``PRODUCERS_MAX`` producers have written within ``REMEMBERED_MS``.
         """
         producer_id = header.producer_id
         if producer_id < 0:
@@ -159,7 +159,7 @@ class ProducerState:
         if from_client and header.base_sequence != (producer.next_sequence if epoch == producer.epoch else 0):
             if epoch == producer.epoch:
                 if header.is_transactional and producer.used_in_ended_transaction(header.base_sequence):
-                    problem = f"has sequence {header.base_sequence} of a transaction that has ended"
+                    problem = f"repeats sequence {header.base_sequence} of a transaction that has ended"
                     raise self._error(ErrorCode.UNKNOWN_PRODUCER_ID, header, problem)
                 if (duplicate := producer.first_append_of(header)) is not None:
                     return duplicate
@@ -167,11 +167,11 @@ class ProducerState:
             problem = f"has sequence {header.base_sequence} instead of {expected}"
             raise self._error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, header, problem)
         if producer.transaction_first_offset >= 0 and not header.is_transactional:
-            raise self._error(ErrorCode.INVALID_TXN_STATE, header, "writes outside of its open transaction")
+            raise self._error(ErrorCode.INVALID_TXN_STATE, header, "writes outside its open transaction")
         return None
 
     def _check_room(self, header: BatchHeader, now_ms: int) -> None:
-        """Raise NOT_ENOUGH_REPLICAS if no producer may be forgotten for the sake of a new one."""
+        """Raise NOT_ENOUGH_REPLICAS if no producer may be forgotten to make room for a new one."""
         silent = self._longest_silent()
         remembered_ms = min(REMEMBERED_MS, self.expiration_ms)
         if silent is not None and now_ms - self._producers[silent].seen_ms >= remembered_ms:
@@ -187,8 +187,8 @@ class ProducerState:
     ) -> None:
         """Check a marker before it is appended. Changes nothing, except that an expired producer is removed.
 
-        From transaction version 2 on, the coordinator raises the producer's epoch for each marker. A marker of the
-        present epoch is then late, unless it repeats the one that ended the last transaction (KIP-1228).
+        From transaction version 2 on, the coordinator raises the producer's epoch for each marker. A marker with the
+        current epoch is then late, unless it repeats the marker that ended the last transaction (KIP-1228).
 
         Raises ``KafkaError``: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
         """
@@ -205,7 +205,7 @@ class ProducerState:
             raise self._error(ErrorCode.TRANSACTION_COORDINATOR_FENCED, header, problem)
 
     def knows(self, producer_id: int) -> bool:
-        """True if the producer has written to this log and is not forgotten."""
+        """Return True if the producer has written to this log and has not been forgotten."""
         return producer_id in self._producers
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
@@ -226,7 +226,7 @@ class ProducerState:
 
     def expects(self, header: BatchHeader) -> bool:
         """Return True if the batch continues the last known batch of its producer and epoch, or is a retry of a known
-        one."""
+        batch."""
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             return False
@@ -295,7 +295,7 @@ class ProducerState:
 
     def _row(self, producer_id: int) -> Producer:
         """Return the producer's row, ready to be changed. If there are too many rows, remove the producer that has been
-        silent longest."""
+        idle longest."""
         producers = self._producers
         producer = producers.get(producer_id)
         if producer is None:
@@ -309,16 +309,16 @@ class ProducerState:
         return producer
 
     def _forget_longest_silent(self) -> None:
-        """Remove the producer silent for longest, if there is one without an open transaction."""
+        """Remove the producer that has been idle longest, unless every producer has an open transaction."""
         producer_id = self._longest_silent()
         if producer_id is not None:
             del self._producers[producer_id]
 
     def _longest_silent(self) -> int | None:
-        """Return the producer silent for longest without an open transaction, but not the last one that has written.
+        """Return the producer without an open transaction that has been idle longest, but never the last writer.
 
-        Those with one move to the end, as their markers will move them anyway: the next search does not pass them
-        again.
+        Producers with an open transaction move to the end of the table, as their markers will move them anyway, so the
+        next search does not meet them again.
         """
         producers = self._producers
         for _ in range(len(producers) - 1):
@@ -338,9 +338,9 @@ class ProducerState:
     # --- Snapshots and truncation ---
 
     def load(self, log_start: int, log_end: int, now_ms: int) -> int:
-        """Restore the table from the newest snapshot inside the log, after a start or ``truncate``.
+        """Restore the table from the newest snapshot inside the log, after a startup or ``truncate``.
 
-        Returns the offset from which the caller must pass every batch to ``append``, up to ``log_end``; that is
+        Returns the offset from which the caller must pass every batch to ``apply``, up to ``log_end``; that is
         ``log_end`` itself if the table is up to date. Deletes snapshots outside the log. Raises ``OSError``.
         """
         self._files.flush()
@@ -383,9 +383,10 @@ class ProducerState:
         return state, 0
 
     def take_snapshot(self, offset: int, *, sync: bool = True) -> None:
-        """Write the table to disk as it is now, at ``offset``; every batch before ``offset`` has been appended.
+        """Write the current table to disk as the snapshot at ``offset``; every batch before ``offset`` has been
+        applied.
 
-        With ``sync=False``, ``flush`` writes it later, as it is now. Does nothing if a snapshot exists at ``offset``.
+        With ``sync=False``, a later ``flush`` writes it, as it is now. Does nothing if a snapshot exists at ``offset``.
         Raises ``OSError``.
         """
         if sync:

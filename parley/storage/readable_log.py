@@ -80,8 +80,8 @@ class ReadableLog:
             measured=settings.measured_flush,
         )
         self.on_damage: Callable[[DamagedRange], None] = lambda damaged: None
-        """Called, in any thread, for each damaged range that a read or ``verify`` finds. Assign it after ``open``, and
-        then read ``damage``."""
+        """Called, in any thread, for each damaged range that a read or ``verify_segment`` finds. Assign it after
+        ``open``, and then read ``damage``."""
         self._tombstone_checkpoint = TombstoneCheckpoint(
             self.directory / TOMBSTONE_CHECKPOINT, is_new=not loaded.is_written
         )
@@ -150,7 +150,8 @@ class ReadableLog:
 
     @property
     def high_watermark(self) -> int:
-        """The offset below which everything is committed: set by the partition, kept between start and end."""
+        """The offset below which everything is committed. The partition sets it; it stays between the log's start and
+        end."""
         return self._high_watermark
 
     @high_watermark.setter
@@ -162,7 +163,7 @@ class ReadableLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The start of the earliest transaction that is open, or whose marker is not replicated yet; else the high
+        """The start of the earliest transaction that is open, or whose marker is not replicated yet; otherwise the high
         watermark. Consumers with ``read_committed`` stop there."""
         unstable = self.producers.first_unstable_offset
         if unstable is None or unstable >= self._high_watermark:
@@ -174,11 +175,11 @@ class ReadableLog:
     def read(
         self, offset: int, max_bytes: int, *, up_to: int, min_one_batch: bool = True, nowait: bool = False
     ) -> LogRead:
-        """Plan a read of whole batches, from the one that holds ``offset`` to before ``up_to``
+        """Plan a read of whole batches, from the one that contains ``offset`` to before ``up_to``
         (``parley.storage.log_reader``).
 
-        Reads nothing yet, and usually touches no file. With ``nowait`` it raises ``BlockingIOError`` if finding the
-        place must wait for the disk: call it again in a thread, without ``nowait``. Raises ``KafkaError``:
+        Reads nothing yet, and usually touches no file. With ``nowait``, raises ``BlockingIOError`` if finding the
+        position would have to wait for the disk: call it again in a thread, without ``nowait``. Raises ``KafkaError``:
         OFFSET_OUT_OF_RANGE (``offset`` below the log start or above the log end), CORRUPT_MESSAGE (``offset`` lies in
         ``damage``), KAFKA_STORAGE_ERROR.
         """
@@ -228,13 +229,13 @@ class ReadableLog:
             self._integrity.write_missing_digest(segment)
 
     def _outside(self, offset: int) -> KafkaError:
-        return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is outside of {self!r}")
+        return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside {self!r}")
 
     # --- Lookups ---
 
     @property
     def removals(self) -> int:
-        """How often batches or segments of the log were removed or replaced."""
+        """The number of times that batches or segments of the log were removed or replaced."""
         return self._durability.removals
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:

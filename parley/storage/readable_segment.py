@@ -1,7 +1,7 @@
-"""The part of a segment that reads: its batches, looked up by offset and by time in its indexes.
+"""The read side of a segment: its batches, looked up by offset and by time in its indexes.
 
 ``size`` counts whole batches of the log. The file may be longer during an append, after a failed write, or by
-preallocation: nothing behind ``size`` is ever read. Damage found while reading costs an error or a longer walk, but
+preallocation: nothing after ``size`` is ever read. Damage found while reading costs an error or a longer walk, but
 never yields a batch that does not exist.
 """
 
@@ -72,7 +72,7 @@ class ReadableSegment:
         self.transactions = transactions or TransactionIndex(self.path_of(TRANSACTION_INDEX_SUFFIX))
         self.created_ms = now_ms
         self.damage: tuple[DamagedBytes, ...] = ()
-        """The damaged bytes that are known, in order. No read returns them."""
+        """The known damaged bytes, in order. No read returns them."""
         self.unverified: Spans = ((0, size),) if size else ()
         """The bytes that this process has neither written nor verified. A read verifies them first."""
         self._file: SegmentFile | None = None
@@ -99,7 +99,8 @@ class ReadableSegment:
     def batches(
         self, position: int = 0, *, chunk: int = SCAN_CHUNK, nowait: bool = False
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of the batches from a boundary on. Raises ``CorruptRecord``, ``OSError``."""
+        """Yield the position and the header of each batch, from the boundary ``position`` on. Raises ``CorruptRecord``,
+        ``OSError``."""
         if not self.size:
             return iter(())
         if not self.damage:
@@ -125,10 +126,10 @@ class ReadableSegment:
         return next((found for found in walk if found[1].last_offset >= offset), None)
 
     def boundary(self, start: int, limit: int, *, nowait: bool = False) -> tuple[int, int | None]:
-        """The end of a read from ``start``: a boundary not behind ``limit``, and the offset that follows if it is
+        """Return the end of a read from ``start``: a boundary at or before ``limit``, and the offset that follows, if
         known.
 
-        Because the index is sparse, it may leave out some batches that would have fitted, but never all. Returns
+        Because the index is sparse, the read may leave out some batches that would have fitted, but never all. Returns
         ``start`` if not even the first batch fits. Raises ``CorruptRecord``, ``OSError``; ``BlockingIOError`` only with
         ``nowait``.
         """
@@ -145,7 +146,7 @@ class ReadableSegment:
         return end, following
 
     def _before_damage(self, hint: OffsetPosition) -> OffsetPosition:
-        """The index entry ``hint``, or the last one before the damage that it leads into."""
+        """Return the index entry ``hint``, or the last one before the damage that ``hint`` points into."""
         for damaged in reversed(self.damage):
             if damaged.position <= hint.position < damaged.end:
                 hint = self.offset_index.lookup_position(damaged.position - 1) if damaged.position else self._start
@@ -156,7 +157,8 @@ class ReadableSegment:
         return OffsetPosition(self.base_offset, 0)
 
     def _indexed(self, hint: OffsetPosition, *, nowait: bool) -> BatchHeader | None:
-        """The batch that an index entry leads to. If there is no such batch, empties the index and returns None."""
+        """Return the batch that an index entry points to. If there is no such batch, empty the index and
+        return None."""
         if 0 <= hint.position < self.size:
             try:
                 _, found = next(batches(self.file, hint.position, self.size, chunk=HEADER_SIZE, nowait=nowait))
@@ -182,7 +184,8 @@ class ReadableSegment:
 
     @property
     def first_timestamp(self) -> int:
-        """The largest timestamp in the first batch; -1 if it has none or cannot be read. Raises ``OSError``."""
+        """The largest timestamp in the first batch; -1 if the batch has no timestamp or cannot be read. Raises
+        ``OSError``."""
         if self._first_timestamp is None:
             if not self.size:
                 return -1
@@ -196,10 +199,10 @@ class ReadableSegment:
 
     @property
     def largest(self) -> TimestampOffset:
-        """The largest timestamp, and the last offset of the batch that has it; (-1, base offset) if no batch has one.
+        """The largest timestamp, and the last offset of its batch; (-1, base offset) if no batch has a timestamp.
 
-        Reads the time index and the batches behind its last entry, once; ignores the batches behind a damaged one.
-        Raises ``OSError``.
+        The first use reads the time index and the batches after its last entry; ignores the batches after a damaged
+        one. Raises ``OSError``.
         """
         largest = self._largest
         if largest is None:
@@ -224,7 +227,7 @@ class ReadableSegment:
         return timestamp if timestamp >= 0 else os.stat(self.path_of(LOG_SUFFIX)).st_mtime_ns // 1_000_000
 
     def _timestamp_of_first_batch(self) -> int:
-        """The largest timestamp of the first batch, -1 if there is none or it is damaged."""
+        """Return the largest timestamp of the first batch; -1 if there is none or it is damaged."""
         try:
             return next((header.max_timestamp for _, header in self.batches(chunk=LOOKUP_CHUNK)), -1)
         except CorruptRecord:
@@ -239,6 +242,6 @@ class ReadableSegment:
         self.time_index.release()
 
     def rest_if_sealed(self) -> None:
-        """Close the files of a sealed segment, after work that visits one segment after the other."""
+        """Close the files of a sealed segment, after work that visits one segment after another."""
         if self.end_offset != UNSEALED:
             self.rest()

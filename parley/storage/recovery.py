@@ -1,12 +1,12 @@
-"""Opens a log: from the files in its directory to segments whose batches, indexes, epochs and producers agree.
+"""Opens a log: turns the files in its directory into segments whose batches, indexes, epochs and producers agree.
 
 Rules (docs/storage.md has them all):
 
-1. After a clean shutdown nothing is scanned. After a crash, every segment that reaches beyond the recovery point is,
-   and so is any segment with a missing or impossible index. A scan rebuilds the indexes.
-2. What is bad or missing below the recovery point is damage: it is named, and what lies behind it is kept. Above the
-   recovery point that holds only if the machine did not restart. Otherwise the log ends at the first bad batch, since
-   systems write to disk in any order. What is cut is synced at once: the next crash could bring it back.
+1. After a clean shutdown nothing is scanned. After a crash, every segment that extends beyond the recovery point is
+   scanned, and so is any segment with a missing or impossible index. A scan rebuilds the indexes.
+2. Bad or missing batches below the recovery point are damage: the damage is reported, and everything after it is kept.
+   Above the recovery point this is true only if the machine did not restart. Otherwise the log ends at the first bad
+   batch, because systems write to disk in any order. A cut is synced immediately, so the next crash cannot undo it.
 3. Leader epochs and producers are learned from the batches again. Without a digest, a leader epoch counts as damage if
    the batch was not appended in it (``appended_epochs``), or if that is not known and it does not fit in between its
    neighbors (``altered_epochs``), unless only Apache Kafka wrote the log.
@@ -47,20 +47,21 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LastKnown:
-    """What is known of a log before it is opened: whether the last broker shut down cleanly, and the checkpoints."""
+    """What is known of a log before it is opened: whether the last broker shut down cleanly, and its checkpoints."""
 
     clean: bool = False
     recovery_point: int = 0
     log_start_offset: int = 0
     knows_log_start: bool = False
-    """True if a checkpoint has ``log_start_offset``, so that segments are missing if the first one begins above it."""
+    """True if ``log_start_offset`` comes from a checkpoint. Then segments are missing if the first one
+    begins above it."""
     same_boot: bool = False
-    """True if the machine has not restarted since: then it has lost no write, and what is wrong is damage."""
+    """True if the machine has not restarted since. Then no write was lost, and anything wrong is damage."""
     cleaned_up_to: int | None = None
-    """The offset up to which the log was compacted last; None if it never was."""
+    """The offset up to which the log was last compacted; None if it never was."""
     highest_leader_epoch: int = NO_EPOCH
-    """The highest leader epoch of any partition that the broker knows; NO_EPOCH if the data directories do not tell, as
-    those of Apache Kafka do not. Then no leader epoch counts as altered."""
+    """The highest leader epoch of any partition that the broker knows; NO_EPOCH if the data directories do not contain
+    it, like those of Apache Kafka. Then no leader epoch counts as altered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +78,9 @@ class LoadedLog:
     missing: tuple[DamagedRange, ...]
     """The ranges between segments, or before the first one, whose batches are not in any file."""
     cleaned_up_to: int | None
-    """The offset up to which the log was compacted last; None if it never was."""
+    """The offset up to which the log was last compacted; None if it never was."""
     is_on_disk: bool
-    """True if a clean shutdown left the log as it is, and on disk."""
+    """True if the log is unchanged since a clean shutdown, and therefore on disk."""
     is_written: bool = True
     """False if the log has no files yet (``parley.storage.unwritten_logs``)."""
 
@@ -87,7 +88,7 @@ class LoadedLog:
 def unwritten(
     directory: Path, producers: ProducerState, epochs: LeaderEpochCache, appended_epochs: AppendedEpochs, now_ms: int
 ) -> LoadedLog:
-    """A new, empty log. Touches no file."""
+    """Return a new, empty log. Touches no file."""
     segments = (Segment.unwritten(directory, now_ms),)
     return LoadedLog(segments, 0, 0, 0, producers, epochs, appended_epochs, (), None, False, is_written=False)
 
@@ -95,14 +96,15 @@ def unwritten(
 def with_log_start(
     known: LastKnown, directory: Path, epochs: LeaderEpochCache, appended_epochs: AppendedEpochs
 ) -> LastKnown:
-    """Take the log start from the leader epochs if no checkpoint has it, and if they begin before the first segment.
+    """Take the log start from the leader epochs if no checkpoint contains it, and the epochs begin before the first
+    segment.
 
-    A broker that is killed soon after it began has no checkpoint. Retention writes the checkpoint before it removes
-    files. So without one, first segments that the epochs know were not removed by retention.
+    A broker that is killed soon after its first startup has no checkpoint. Retention writes the checkpoint before it
+    removes files. So if there is no checkpoint, segments that the epochs know were not removed by retention.
     """
     bases = _bases(directory)
     starts = [entries[0].start_offset for entries in (epochs.entries, appended_epochs.runs) if entries]
-    is_parleys = known.highest_leader_epoch != NO_EPOCH  # Apache Kafka has no checkpoint of most log starts
+    is_parleys = known.highest_leader_epoch != NO_EPOCH  # Apache Kafka writes no checkpoint for most log starts
     if known.knows_log_start or not is_parleys or not bases or not starts or min(starts) >= bases[0]:
         return known
     return replace(known, log_start_offset=min(starts), knows_log_start=True)
@@ -130,7 +132,7 @@ def load(
     segments = loader.open_segments()
     if segments and (known.clean or known.same_boot) and known.log_start_offset > loader.log_end:
         _log.error(
-            "%s ends at %d, so %d cannot be its log start: the checkpoint of log start offsets is damaged. The log "
+            "%s ends at %d, so its log start cannot be %d: the checkpoint of log start offsets is damaged. The log "
             "begins at its first segment",
             directory,
             loader.log_end,
@@ -162,7 +164,7 @@ def load(
     epochs.truncate_from_start(log_start)
     producers.on_log_start_advanced(log_start)
     if log_end < known.recovery_point:
-        lost = f"{directory} ends at {log_end}, but was on disk up to {known.recovery_point}"
+        lost = f"{directory} ends at {log_end}, but had been synced up to {known.recovery_point}"
         _log.error("%s: the disk has lost records, or files were removed", lost)
     whole = known.clean and not loader.scanned
     recovery_point = log_end if whole else min(known.recovery_point, log_end)
@@ -182,7 +184,7 @@ def load(
 
 
 class _Loader:
-    """The opening of one log."""
+    """Opens one log."""
 
     def __init__(
         self,
@@ -200,7 +202,7 @@ class _Loader:
         self._producers = producers
         self._epochs = epochs
         self._epochs_noted = epochs.entries
-        """What ``leader-epoch-checkpoint`` says."""
+        """The epochs in ``leader-epoch-checkpoint``."""
         self._appended_epochs = appended_epochs
         self._now_ms = now_ms
         self.scanned: set[int] = set()
@@ -214,16 +216,16 @@ class _Loader:
         """The base offset of the first segment that was found."""
         self._scans: dict[int, Scan] = {}
         self._whole: dict[int, SegmentDigest] = {}
-        """The digests of the segments that have as many bytes as their digest says, by base offset."""
+        """The digests of the segments whose files have the size in the digest, by base offset."""
         self._wrong: set[int] = set()
-        """The base offsets of segments whose digest disagrees with their batches, which are good."""
+        """The base offsets of segments with good batches whose digest disagrees with them."""
         self._shrunk: set[int] = set()
-        """The base offsets of segments that do not."""
+        """The base offsets of segments whose files do not have the size in the digest."""
 
     def remove_what_follows_nothing(self) -> None:
-        """Remove all segments of a log that was never synced, if a crash took its first segment.
+        """Remove all segments of a log that was never synced, if a crash lost its first segment.
 
-        Retention, too, removes the first segments; until the recovery point is written, it leaves ``.deleted`` files.
+        Retention removes the first segments too; until the recovery point is written, it leaves ``.deleted`` files.
         """
         start = self.known.log_start_offset
         if self.known.clean or self.known.recovery_point > start:
@@ -232,7 +234,7 @@ class _Loader:
         if not bases or bases[0] <= start:
             return
         if self.known.same_boot or any(entry.start_offset >= bases[0] for entry in self._epochs.entries[:1]):
-            return  # files were removed; or the log began here, and only the checkpoints are lost
+            return  # files were removed; or the log began here, and only the checkpoints were lost
         _log.warning("%s lost its segments from %d to %d: deleting the rest", self._directory, start, bases[0] - 1)
         for path in sorted(self._directory.iterdir()):
             if base_offset_of(path.name) in bases:
@@ -240,7 +242,7 @@ class _Loader:
         sync_directory(self._directory)
 
     def open_segments(self) -> list[Segment]:
-        """The segments whose files can be trusted; the others are returned empty, to be scanned."""
+        """Open all segments. A segment whose files cannot be trusted is returned empty, to be scanned."""
         bases = _bases(self._directory)
         self.first = bases[0] if bases else None
         segments = []
@@ -258,13 +260,14 @@ class _Loader:
         return segments
 
     def _to_be_scanned(self, base: int, following: int) -> Segment:
-        """The segment at ``base`` as if it were empty. ``following`` is the base offset of the next one."""
+        """Return the segment at ``base``, empty, to be scanned. ``following`` is the base offset of the
+        next segment."""
         self.scanned.add(base)
         trusted = not self._in_doubt(following)
         return Segment.open_unindexed(self._directory, base, self._config, self._now_ms, keep_transactions=trusted)
 
     def _scan_unknown_epochs(self, segments: list[Segment]) -> None:
-        """Scan the segments at the end of the log whose leader epochs ``leader-epoch-checkpoint`` does not have.
+        """Scan the segments at the end of the log whose leader epochs are not in ``leader-epoch-checkpoint``.
 
         The file was lost, or is older than the log. A replica that does not know the epoch of its last batch would not
         notice that its log differs from its leader's.
@@ -282,21 +285,23 @@ class _Loader:
             following = base
 
     def _knows_epoch(self, last: BatchHeader | None) -> bool:
-        """True if the leader epoch of a segment's last batch is known. Then all of its epochs are: they never fall."""
+        """Return True if the leader epoch of a segment's last batch is known. Then all its epochs are known: they never
+        fall."""
         if last is None:
             return False
         known = self._epochs.epoch_at(last.base_offset)
         return last.partition_leader_epoch <= (NO_EPOCH if known is None else known)
 
     def _in_doubt(self, end_offset: int) -> bool:
-        """True if a crash of the machine may have lost any part of the segment that ends at ``end_offset``."""
+        """Return True if a crash of the machine may have lost any part of the segment that ends at ``end_offset``."""
         return self._unflushed(end_offset) and not self.known.same_boot
 
     def _check_sealed(self, base: int, segment: Segment | None, following: int) -> tuple[Segment | None, int]:
-        """Compare a sealed segment's size and end with its digest. ``following`` is the base offset of the next one.
+        """Compare a sealed segment's size and end with its digest. ``following`` is the base offset of the next
+        segment.
 
-        Returns None for the segment if it must be scanned, and the offset at which it ends: before ``following`` if the
-        segments between them are missing.
+        Returns the segment, or None if it must be scanned, and the offset at which it ends. That is below ``following``
+        if the segments between them are missing.
         """
         if self._in_doubt(following):
             return segment, following
@@ -305,7 +310,7 @@ class _Loader:
             return segment, following
         size = os.stat(self._directory / file_name(base, LOG_SUFFIX)).st_size
         if segment is not None and self._was_rewritten(segment, digest, following):
-            _log.info("%r was written by another program since its digest: the digest is removed", segment)
+            _log.info("%r was changed by another program after its digest was written: removing the digest", segment)
             remove_digest(segment.path_of(DIGEST_SUFFIX))
             return segment, following
         if digest.end_offset < following:
@@ -315,15 +320,16 @@ class _Loader:
             return segment, digest.end_offset
         self._shrunk.add(base)
         if segment is not None:
-            _log.warning("scanning %r: its digest is of %d bytes", segment, digest.size)
+            _log.warning("scanning %r: its digest is for %d bytes", segment, digest.size)
             segment.release()
         return None, digest.end_offset
 
     def _was_rewritten(self, segment: Segment, digest: SegmentDigest, following: int) -> bool:
-        """True if Apache Kafka has appended to the segment, or compacted it, since its digest was written.
+        """Return True if Apache Kafka has appended to the segment, or compacted it, since its digest was written.
 
-        Then it has another size, and good batches alone. If it became smaller, it also lies in the compacted part of
-        the log: else its end was lost. ``following`` is the base offset of the next segment. Reads the whole segment.
+        In that case its size has changed, and all its batches are good. If it has become smaller, it also lies in the
+        compacted part of the log; otherwise its end was lost. ``following`` is the base offset of the next segment.
+        Reads the whole segment.
         """
         cleaned_up_to = self.known.cleaned_up_to or 0
         if segment.size == digest.size or (segment.size < digest.size and segment.base_offset >= cleaned_up_to):
@@ -331,7 +337,7 @@ class _Loader:
         return self._is_intact(segment.base_offset, segment.size, following)
 
     def _is_intact(self, base: int, size: int, end_offset: int, *, may_have_gaps: bool = True) -> bool:
-        """True if all batches of a segment are good, and without ``may_have_gaps``, no offset between them is left out.
+        """Return True if all batches of a segment are good and, without ``may_have_gaps``, their offsets have no gaps.
 
         Reads the whole segment.
         """
@@ -344,7 +350,7 @@ class _Loader:
         return True
 
     def _unflushed(self, end_offset: int) -> bool:
-        """True if a crash may have damaged the segment that ends at ``end_offset``."""
+        """Return True if a crash may have damaged the segment that ends at ``end_offset``."""
         return not self.known.clean and end_offset > self.known.recovery_point
 
     def _open(self, base: int) -> Segment | None:
@@ -355,10 +361,11 @@ class _Loader:
             return None
 
     def _check_last(self, base: int, segment: Segment | None) -> tuple[Segment | None, int]:
-        """Find the log end, and after a clean shutdown, compare it and the last segment's size with its digest.
+        """Find the log end. After a clean shutdown, compare the log end and the last segment's size with the segment's
+        digest.
 
-        Returns None for the segment if it must be scanned, and the offset before which the log ends: UNSEALED if that
-        is not known. If the segment differs from the digest, but is intact, Apache Kafka has written it since.
+        Returns the segment, or None if it must be scanned, and the offset before which the log ends; UNSEALED if that
+        is not known. If the segment differs from the digest but is intact, Apache Kafka has written it since.
         """
         if segment is not None:
             segment = self._check_tail(segment)
@@ -375,12 +382,15 @@ class _Loader:
         if size == digest.size:
             self._whole[base] = digest
         if segment is not None:
-            _log.warning("scanning %r: its digest is of %d bytes up to %d", segment, digest.size, digest.end_offset)
+            _log.warning(
+                "scanning %r: its digest is for %d bytes up to offset %d", segment, digest.size, digest.end_offset
+            )
             segment.release()
         return None, digest.end_offset
 
     def _check_tail(self, segment: Segment) -> Segment | None:
-        """Find the log end from the last batches of the last segment; None unless they fill the file exactly."""
+        """Find the log end from the last batches of the last segment. Returns None unless they fill the
+        file exactly."""
         last = segment.offset_index.last
         end, expected = last.position, segment.base_offset
         try:
@@ -400,7 +410,7 @@ class _Loader:
         return segment
 
     def repair(self, segments: list[Segment]) -> None:
-        """Scan the segments that must be scanned, learn epochs and producers, and settle where the log ends."""
+        """Scan the segments that must be scanned, learn epochs and producers, and decide where the log ends."""
         if not segments:
             return
         start = max(self.known.log_start_offset, segments[0].base_offset)
@@ -413,7 +423,7 @@ class _Loader:
             self._epochs.truncate_from_end(in_doubt[0])
         self._producers.remove_stray_snapshots({segment.base_offset for segment in segments})
         replay_from = self._producers.load(start, max(known_to, start), self._now_ms)
-        for number, segment in enumerate(segments):  # becomes shorter at a bad batch
+        for number, segment in enumerate(segments):  # the list becomes shorter at a bad batch
             if segment.base_offset in self.scanned:
                 scan = self._scans[segment.base_offset] = Scan(segment, self._config, self._learn)
                 ends_here = self._in_doubt(segment.end_offset) and not self._was_compacted_by_kafka(segment)
@@ -432,7 +442,7 @@ class _Loader:
         for segment in segments[:-1]:
             if segment.base_offset in self._scans:
                 self._close_gap(self._scans[segment.base_offset])
-                if segment.end_offset == segment.base_offset:  # all of it is missing
+                if segment.end_offset == segment.base_offset:  # the whole segment is missing
                     segment.delete()
                     segments.remove(segment)
 
@@ -440,12 +450,12 @@ class _Loader:
         segments[keep - 1].end_offset = UNSEALED
         while len(segments) > keep:
             dropped = segments.pop()
-            _log.warning("deleting %r behind the end of %s", dropped, self._directory)
+            _log.warning("deleting %r: it begins after the end of %s", dropped, self._directory)
             dropped.delete()
         sync_directory(self._directory)
 
     def _settle_end(self, segments: list[Segment]) -> None:
-        """End the log behind its last good batch."""
+        """End the log after its last good batch."""
         while len(segments) > 1 and self._is_left_over(segments[-2], segments[-1]):
             self._drop(segments, len(segments) - 1)
         last = self._scans.get(segments[-1].base_offset)
@@ -455,14 +465,14 @@ class _Loader:
         segments[-1].end_offset = UNSEALED
 
     def _is_left_over(self, previous: Segment, last: Segment) -> bool:
-        """True if the last segment has no good batch, and the one before lacks its last batches, too."""
+        """Return True if the last segment has no good batch, and the segment before it also lacks its last batches."""
         before, scan = self._scans.get(previous.base_offset), self._scans.get(last.base_offset)
         if before is None or scan is None or not scan.is_empty or not self._unflushed(previous.end_offset):
             return False
         return before.tail is not None or before.end < previous.end_offset
 
     def _close_gap(self, scan: Scan) -> None:
-        """Seal a scanned segment that others follow, and name what is lost at its end."""
+        """Seal a scanned segment that is not the last one, and record what is lost at its end."""
         segment = scan.segment
         if scan.tail is not None:
             segment.skip(scan.tail)
@@ -476,19 +486,20 @@ class _Loader:
         segment.trim(segment.end_offset)
 
     def _unlike_digest(self, segment: Segment) -> tuple[DamagedBytes, ...]:
-        """The damage that the digest reveals. Otherwise the scan would learn from wrong offsets and leader epochs."""
+        """Return the damage that the digest reveals. Without it, the scan would learn from wrong offsets and leader
+        epochs."""
         digest = self._whole.get(segment.base_offset)
         if digest is None:
             return ()
         extent = Extent(digest.size, segment.end_offset, digest, self._epochs, self._appended_epochs)
         checked = check(segment, 0, digest.size, extent)
         if checked.is_digest_wrong:
-            _log.warning("the digest of %r is wrong: it is written again", segment)
+            _log.warning("the digest of %r is wrong: rewriting it", segment)
             self._wrong.add(segment.base_offset)
         return checked.damage
 
     def _are_epochs_covered(self, segment: Segment) -> bool:
-        """True if no leader epoch in the segment is judged: its digest covers them, or only Kafka wrote the log."""
+        """Return True if leader epochs need no check: the digest covers them, or only Apache Kafka wrote the log."""
         base, digest = segment.base_offset, self._whole.get(segment.base_offset)
         has_digest = digest is not None and digest.covers_headers and base not in self._wrong
         return has_digest or self.known.highest_leader_epoch == NO_EPOCH
@@ -497,7 +508,7 @@ class _Loader:
         return self._appended_epochs.is_honest(header, self._epochs_noted)
 
     def _must_continue(self, segment: Segment) -> bool:
-        """True if the offsets behind the last batch of a sealed segment are lost, and not left out by compaction."""
+        """Return True if the offsets after the last batch of a sealed segment are lost, not removed by compaction."""
         base = segment.base_offset
         if base in self._shrunk:
             return True
@@ -505,7 +516,8 @@ class _Loader:
         return is_unknown and not self._was_compacted_by_kafka(segment)
 
     def _was_compacted_by_kafka(self, segment: Segment) -> bool:
-        """True if Apache Kafka may have removed the last batch of a segment. It also compacts above the recovery point.
+        """Return True if Apache Kafka may have removed the last batch of a segment. Kafka also compacts above the
+        recovery point.
 
         A segment that Parley has compacted has a digest, and ends with its last batch.
         """
@@ -522,7 +534,7 @@ class _Loader:
 
 
 def _last_batch(segment: Segment) -> BatchHeader | None:
-    """The last batch of a segment; None if its index or its batches are damaged. Raises ``OSError``."""
+    """Return the last batch of a segment; None if its index or its batches are damaged. Raises ``OSError``."""
     last = None
     try:
         for _, header in segment.batches(segment.offset_index.last.position):
@@ -533,14 +545,14 @@ def _last_batch(segment: Segment) -> BatchHeader | None:
 
 
 def _bases(directory: Path) -> list[int]:
-    """The base offsets of the segments in the directory, lowest first.
+    """Return the base offsets of the segments in the directory, lowest first.
 
-    Removes indexes without a segment, except those of transactions: they are needed to mend a missing segment.
+    Removes indexes without a segment, except transaction indexes: they are needed to mend a missing segment.
     """
     names = {name for name in os.listdir(directory) if base_offset_of(name) is not None}
     for name in sorted(names):
         stem, _, kind = name.partition(".")
         if "." + kind in INDEX_SUFFIXES and kind != "txnindex" and stem + LOG_SUFFIX not in names:
-            _log.warning("an index without a segment is removed", extra={"path": str(directory / name)})
+            _log.warning("removing an index without a segment", extra={"path": str(directory / name)})
             remove_digest(directory / name) if "." + kind == DIGEST_SUFFIX else (directory / name).unlink()
     return sorted(base for name in names if name.endswith(LOG_SUFFIX) and (base := base_offset_of(name)) is not None)

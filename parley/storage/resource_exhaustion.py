@@ -5,8 +5,8 @@ Rules (docs/operations.md, "When file descriptors or memory run out"):
 1. A shortage is a fault of the process, never of a disk.
 2. At a shortage, any thread releases the reserve and has the owners of files and maps close what they can open again.
    The work that met the shortage is then repeated (``with_room``), or fails and leaves room for the rest.
-3. The limits apply to the process, and so do the reserves. They hold nothing before ``Reserve.hold``, which only
-   ``parley start`` calls; the broker refills them when it can (``parley.broker.runtime.exhaustion_watch``).
+3. The limits apply to the process, and so do the reserves. They are empty before ``Reserve.hold``, which only ``parley
+   start`` calls; the broker refills them when it can (``parley.broker.runtime.exhaustion_watch``).
 """
 
 from __future__ import annotations
@@ -42,30 +42,31 @@ class Reserve(ABC):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        """The resource, as log lines and ``/healthz`` name it."""
+        """The name of the resource in log lines and in ``/healthz``."""
         self.shortages = 0
         """How often work has met a shortage since the process began."""
         self.lost_work: BaseException | None = None
-        """The first shortage that ended work somewhere in its middle: the state in memory may be half changed."""
+        """The first shortage that ended some work partway through: the state in memory may be half changed."""
         self._relief: list[Callable[[], object]] = []
         self._lock = threading.RLock()
 
     @abstractmethod
     def hold(self, amount: int) -> None:
-        """Hold this much from now on: release any excess, and let ``refill`` acquire what is missing."""
+        """Hold ``amount`` from now on: release any excess, and let ``refill`` acquire what is missing."""
 
     @property
     @abstractmethod
     def is_released(self) -> bool:
-        """True if less is held than should be."""
+        """True if the reserve holds less than it should."""
 
     @abstractmethod
     def release(self) -> None:
-        """Give up what is held."""
+        """Give up everything that the reserve holds."""
 
     @abstractmethod
     def refill(self) -> bool:
-        """Hold the whole reserve again. Returns False, and takes nothing, if too little would be left beside it."""
+        """Hold the whole reserve again. Returns False, and takes nothing, if too little of the resource would remain
+        free."""
 
     def call_when_short(self, relieve: Callable[[], object]) -> None:
         """Call ``relieve``, in any thread, at every shortage: it closes what can be opened again."""
@@ -133,7 +134,7 @@ class DescriptorReserve(Reserve):
 
 
 class MemoryReserve(Reserve):
-    """Memory in reserve: mapped and never written, so that it takes address space but no room."""
+    """Memory in reserve: mapped but never written, so it takes address space but no physical memory."""
 
     def __init__(self) -> None:
         super().__init__("memory")
@@ -200,18 +201,19 @@ def note_lost_work(error: BaseException) -> bool:
 
 
 def no_memory(what: str) -> KafkaError:
-    """Make room after a MemoryError that ended work which changes nothing, and return the error to raise instead.
+    """Make room after a MemoryError that ended work without side effects, and return the error to raise instead.
 
-    ``what`` had no memory. The error is KAFKA_STORAGE_ERROR, after which clients repeat their requests.
+    ``what`` names that work. The error is KAFKA_STORAGE_ERROR, after which clients repeat their requests.
     """
     MEMORY.make_room()
-    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"There is no memory for {what}.")
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Not enough memory for {what}.")
 
 
 def with_room(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return ``work(*args, **kwargs)``. If it meets a shortage, make room and repeat it once: it must be repeatable.
+    """Return ``work(*args, **kwargs)``. If it meets a shortage, make room and repeat it once, so ``work`` must be
+    repeatable.
 
-    Raises what ``work`` raises.
+    Raises the errors of ``work``.
     """
     try:
         return work(*args, **kwargs)

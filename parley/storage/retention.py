@@ -3,7 +3,7 @@ decisions.
 
 Rules:
 
-1. Segments are deleted as a whole and oldest first, and never if they hold an offset at or above the high watermark:
+1. Segments are deleted as a whole, oldest first, and never if they contain an offset at or above the high watermark:
    followers still need those.
 2. A segment that ends at or below the log start offset (DeleteRecords) is deleted under any clean-up policy.
 3. With the policy ``delete``, a segment is deleted if the rest of the log is still at least ``retention.bytes`` large,

@@ -2,12 +2,12 @@
 
 Rules:
 
-1. Only the last segment of a log takes appends. Sealing it fixes its end, notes its largest timestamp and trims
-   preallocated space. After that its files change only by removal.
+1. Only the last segment of a log takes appends. Sealing a segment fixes its end, records its largest timestamp and
+   trims preallocated space. After that its files change only by removal.
 2. ``size`` counts whole batches of the log. The file may be longer during an append, after a failed write, or by
-   preallocation: nothing behind ``size`` is ever read.
+   preallocation: nothing after ``size`` is ever read.
 
-``readable_segment.py`` has the reads, ``segment_names.py`` the names of the files.
+``readable_segment.py`` contains the reads, ``segment_names.py`` the names of the files.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Segment(ReadableSegment):
         suffix: str = "",
         transactions: TransactionIndex | None = None,
     ) -> None:
-        """Without ``transactions``, opens the transaction index."""
+        """Opens the transaction index, unless ``transactions`` is passed."""
         super().__init__(
             directory,
             base_offset,
@@ -95,12 +95,13 @@ class Segment(ReadableSegment):
         try:
             return cls._with_new_indexes(directory, base_offset, now_ms, suffix)
         except OSError:
-            path.unlink()  # recovery would take it for a segment
+            path.unlink()  # otherwise recovery would treat it as a segment
             raise
 
     @classmethod
     def unwritten(cls, directory: Path, now_ms: int) -> Segment:
-        """The empty segment of a log that has no files yet. Before an append, ``create`` must replace it.
+        """Return the empty segment of a log that has no files yet. Before an append, a segment from ``create`` must
+        replace it.
 
         Its indexes stay empty, so they need no paths of their own.
         """
@@ -119,7 +120,7 @@ class Segment(ReadableSegment):
         """Open a segment that was sealed, or closed cleanly.
 
         Raises ``CorruptIndex``, ``CorruptTransactionIndex`` or ``FileNotFoundError`` if an index must be rebuilt first;
-        ``OSError``.
+        ``OSError`` if the disk fails.
         """
 
         def path_of(kind: str) -> Path:
@@ -140,7 +141,7 @@ class Segment(ReadableSegment):
         try:
             segment.transactions.sanity_check()
             if time_index.is_zero and segment._timestamp_of_first_batch() != 0:
-                raise CorruptIndex(f"{time_index.path}: the only entry is zero, unlike the first batch's timestamp")
+                raise CorruptIndex(f"{time_index.path}: the only entry is zero, but the first batch's timestamp is not")
         except BaseException:
             segment.release()
             raise
@@ -157,10 +158,10 @@ class Segment(ReadableSegment):
         *,
         keep_transactions: bool = False,
     ) -> Segment:
-        """A segment with new, empty indexes and a ``size`` of 0: recovery counts and indexes its batches.
+        """Return a segment with new, empty indexes and a ``size`` of 0: recovery counts and indexes its batches.
 
-        With ``keep_transactions``, a sane transaction index is kept: damaged batches cannot be indexed again. Raises
-        ``OSError``.
+        With ``keep_transactions``, keeps a valid transaction index, because damaged batches cannot be indexed again.
+        Raises ``OSError``.
         """
         segment = cls._with_new_indexes(directory, base_offset, now_ms, suffix)
         remove_digest(segment.path_of(DIGEST_SUFFIX))
@@ -190,15 +191,15 @@ class Segment(ReadableSegment):
 
     @property
     def paths(self) -> list[Path]:
-        """The files that exist."""
+        """The paths of the existing files."""
         return [path for path in map(self.path_of, SUFFIXES) if path.is_file()]
 
     # --- Appending ---
 
     def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader], index_interval: int) -> None:
-        """Write whole batches with assigned offsets behind the last one, and index them.
+        """Write whole batches with assigned offsets after the last batch, and index them.
 
-        Raises ``OSError``, and then nothing was appended.
+        If this raises ``OSError``, nothing was appended.
         """
         position, unindexed, largest = self.size, self._unindexed, self.largest
         offsets, times = self.offset_index, self.time_index
@@ -229,7 +230,8 @@ class Segment(ReadableSegment):
             self._digest.add(data, headers)
 
     def adopt(self, header: BatchHeader, data: Buffer | None, index_interval: int) -> None:
-        """Count and index a batch that is already in the file, right behind ``size``; recovery's form of an append.
+        """Count and index a batch that is already in the file, directly after ``size``. Recovery uses this instead of
+        ``append``.
 
         Without its verified ``data``, the segment will have no digest.
         """
@@ -250,13 +252,14 @@ class Segment(ReadableSegment):
         self.size += header.size_bytes
 
     def skip(self, damaged: DamagedBytes) -> None:
-        """Count bytes right behind ``size`` as damaged. The segment will have no digest, which would hide that."""
+        """Count the bytes directly after ``size`` as damaged. The segment will have no digest, because it would hide
+        the damage."""
         self.damage = (*self.damage, damaged)
         self.size = damaged.end
         self._digest = None
 
     def has_room(self, size: int, last_offset: int, config: LogConfig) -> bool:
-        """True if batches of ``size`` bytes in total, ending with ``last_offset``, fit in this segment."""
+        """Return True if batches of ``size`` bytes in total, ending with ``last_offset``, fit in this segment."""
         return (
             self.size + size <= config.segment_bytes
             and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
@@ -265,9 +268,9 @@ class Segment(ReadableSegment):
         ) or (not self.size and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET)
 
     def age_ms(self, latest_timestamp: int, now_ms: int) -> int:
-        """How long the segment has taken appends by record time, from its first batch to ``latest_timestamp``.
+        """Return how long the segment has taken appends by record time, from its first batch to ``latest_timestamp``.
 
-        If the first batch has no timestamp, the wall-clock time since the segment was created.
+        If the first batch has no timestamp, returns the wall-clock time since the segment was created.
         """
         first = self.first_timestamp
         return latest_timestamp - first if first >= 0 else now_ms - self.created_ms
@@ -278,8 +281,8 @@ class Segment(ReadableSegment):
         self.end_offset = end_offset
 
     def trim(self, end_offset: int) -> None:
-        """Note the largest timestamp, trim the files to their contents, and write the digest of a segment that ends at
-        ``end_offset``. Idempotent. Raises ``OSError``."""
+        """Record the largest timestamp, trim the files to their contents, and write the digest of a segment that ends
+        at ``end_offset``. Idempotent. Raises ``OSError``."""
         if not self.writable:
             return
         if self.largest.timestamp >= 0:
@@ -293,7 +296,7 @@ class Segment(ReadableSegment):
 
     @property
     def writable(self) -> bool:
-        """True if ``append`` may be called; ``reopen`` makes it so."""
+        """True if ``append`` may be called. Call ``reopen`` first if it is False."""
         return self.offset_index.writable
 
     def reopen(self, config: LogConfig) -> None:
@@ -307,10 +310,10 @@ class Segment(ReadableSegment):
         self.end_offset = UNSEALED
 
     def truncate_to(self, offset: int, config: LogConfig) -> int:
-        """Remove the batch that holds ``offset`` and everything after it; the segment becomes the active one.
+        """Remove the batch that contains ``offset`` and everything after it; the segment becomes the active one.
 
-        Returns where the log ends now, after its last batch. That may be before ``offset`` if it lies inside a batch or
-        between two. Raises ``OSError``, ``CorruptRecord``.
+        Returns the new log end, after the last batch. It is below ``offset`` if ``offset`` lies inside a batch or in a
+        gap. Raises ``OSError``, ``CorruptRecord``.
         """
         found = self.find(offset)
         position = found[0] if found is not None else self.size
@@ -333,7 +336,7 @@ class Segment(ReadableSegment):
         return self._end()
 
     def _end(self) -> int:
-        """The offset after the last batch."""
+        """Return the offset after the last batch."""
         end = self.base_offset
         if self.size:
             last = self._before_damage(self.offset_index.lookup_position(self.size - 1))
@@ -344,7 +347,7 @@ class Segment(ReadableSegment):
     # --- The digest ---
 
     def digest(self) -> SegmentDigest | None:
-        """The digest of the bytes up to ``size``: of what was appended, or else the file's; None if there is none.
+        """Return the digest of the bytes up to ``size``, from memory or else from the file; None if there is none.
 
         Raises ``OSError``.
         """
@@ -354,11 +357,11 @@ class Segment(ReadableSegment):
         return digest if digest is not None and digest.size == self.size else None
 
     def keep_digest(self, digest: SegmentDigest) -> None:
-        """Use ``digest``, which was taken as the bytes were appended, instead of one of the bytes that were scanned."""
+        """Use ``digest``, which was taken as the bytes were appended, instead of the digest of the scanned bytes."""
         self._digest = DigestBuilder.of(digest)
 
     def forget_digest(self) -> None:
-        """Give the segment no digest, because one of its present bytes would hide damage."""
+        """Give the segment no digest, because a digest of its current bytes would hide damage."""
         self._digest = None
 
     def remove_digest(self) -> None:
@@ -369,8 +372,8 @@ class Segment(ReadableSegment):
     # --- Files ---
 
     def sync(self, *, indexes: bool) -> None:
-        """Bring the batches to disk, and the indexes if wanted. Blocks. Raises ``OSError``."""
-        file = self.file  # this reference keeps it open if another thread closes the segment
+        """Sync the batches to disk; with ``indexes``, the indexes too. Blocks. Raises ``OSError``."""
+        file = self.file  # this reference keeps the file open if another thread closes the segment
         os.fsync(file.fd)
         if indexes:
             self.offset_index.sync()
@@ -383,7 +386,7 @@ class Segment(ReadableSegment):
         self._move(self._directory, suffix)
 
     def moved(self, directory: Path) -> None:
-        """Note that the log's directory was renamed."""
+        """Record that the log's directory was renamed."""
         self._directory = directory
         self._renamed()
 
@@ -407,7 +410,7 @@ class Segment(ReadableSegment):
         self.transactions.moved_to(self.path_of(TRANSACTION_INDEX_SUFFIX))
 
     def release(self) -> None:
-        """Close the files as they are, for good."""
+        """Close the files permanently, without flushing."""
         self.rest()
         self.transactions.close()
 
@@ -419,11 +422,11 @@ class Segment(ReadableSegment):
             remove_digest(path) if kind == DIGEST_SUFFIX else path.unlink(missing_ok=True)
 
     def _cut(self) -> None:
-        """Try to remove the bytes behind ``size``; the next append overwrites what is left."""
+        """Try to remove the bytes after ``size``. If this fails, the next append overwrites them."""
         try:
             os.truncate(self.path_of(LOG_SUFFIX), self.size)
         except OSError as error:
-            _log.error("%s cannot be cut to %d bytes: %s", self.path_of(LOG_SUFFIX), self.size, error)
+            _log.error("cannot truncate %s to %d bytes: %s", self.path_of(LOG_SUFFIX), self.size, error)
 
 
 def _write(fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
@@ -432,5 +435,5 @@ def _write(fd: int, data: bytes | bytearray | memoryview, position: int) -> None
     while written < len(data):
         more = os.pwrite(fd, memoryview(data)[written:], position + written)
         if not more:
-            raise OSError(errno.ENOSPC, "the disk takes no more bytes")
+            raise OSError(errno.ENOSPC, "the disk is full")
         written += more

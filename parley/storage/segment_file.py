@@ -1,7 +1,7 @@
 """A segment's ``.log`` file, and the walk along its batches by their headers, without reading the records in them.
 
 A v2 batch and a legacy message (v0 or v1, from older brokers) have offset, size and magic byte in the same place, so
-one walk serves segments that mix them. Here, a legacy message is a batch of its own.
+one walk serves segments that mix them. Here, each legacy message counts as a batch.
 
 The file is read with ``pread`` in chunks and nothing in it is trusted: anything that cannot be a batch raises
 ``CorruptRecord``.
@@ -25,8 +25,8 @@ SCAN_CHUNK: Final = 1 << 20
 
 
 class SegmentFile:
-    """An open ``.log`` file. It stays open while anything refers to it, so a read in progress keeps a deleted segment's
-    file."""
+    """An open ``.log`` file. It stays open while anything refers to it, so a read in progress can continue to read a
+    deleted segment."""
 
     __slots__ = ("fd", "path")
 
@@ -42,9 +42,9 @@ class SegmentFile:
             os.close(self.fd)
 
     def read(self, size: int, position: int, *, nowait: bool = False) -> bytes | bytearray:
-        """Up to ``size`` bytes; fewer only at the end of the file. Raises ``OSError``.
+        """Return up to ``size`` bytes; fewer only at the end of the file. Raises ``OSError``.
 
-        May wait for the disk; with ``nowait`` it raises ``BlockingIOError`` instead.
+        May wait for the disk; with ``nowait``, raises ``BlockingIOError`` instead.
         """
         if not nowait:
             return os.pread(self.fd, size, position)
@@ -53,18 +53,18 @@ class SegmentFile:
         return data if done == size else data[:done]
 
     def read_into(self, buffer: bytearray | memoryview, position: int, *, nowait: bool = False) -> int:
-        """Fill the buffer until the file ends; return the bytes read. With ``nowait``, raises ``BlockingIOError`` if it
-        had to wait."""
+        """Fill the buffer until the file ends, and return the number of bytes read. With ``nowait``, raises
+        ``BlockingIOError`` if it would have to wait."""
         flags = self.nowait_flag if nowait else 0
         try:
             done = os.preadv(self.fd, [buffer], position, flags)
         except OSError as error:
             if not flags or error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                 raise
-            SegmentFile.nowait_flag = 0  # the file system does not support it, so every read may wait
+            SegmentFile.nowait_flag = 0  # the file system does not support ``nowait``, so every read may wait
             return self.read_into(buffer, position)
         while done < len(buffer):
-            # A short read: the rest is not in memory (the next call says so), or the file ends.
+            # A short read: the rest is not in memory (the next call raises), or the file ends.
             more = os.preadv(self.fd, [memoryview(buffer)[done:]], position + done, flags)
             if not more:
                 break
@@ -75,10 +75,10 @@ class SegmentFile:
 def batches(
     file: SegmentFile, position: int, end: int, *, chunk: int = LOOKUP_CHUNK, nowait: bool = False
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of the batches that fill the bytes from ``position`` to ``end``.
+    """Yield the position and the header of each batch in the bytes from ``position`` to ``end``.
 
-    ``chunk`` is the number of bytes read at a time. Raises ``CorruptRecord`` if they are not whole batches,
-    ``OSError``; with ``nowait``, ``BlockingIOError`` if it had to wait for the disk.
+    ``chunk`` is the number of bytes read at a time. Raises ``CorruptRecord`` if the bytes are not whole batches,
+    ``OSError``; with ``nowait``, ``BlockingIOError`` if it would have to wait for the disk.
     """
     data: bytes | bytearray = b""
     begin = position
@@ -88,13 +88,13 @@ def batches(
             data, begin, at = file.read(min(chunk, end - position), position, nowait=nowait), position, 0
         header = read_header(data, at)
         if header.base_offset < 0 or header.last_offset_delta < 0 or position + header.size_bytes > end:
-            raise CorruptRecord(f"{file.path} should have a batch at byte {position}, but has {header}")
+            raise CorruptRecord(f"{file.path}: no batch at byte {position}, but {header}")
         yield position, header
         position += header.size_bytes
 
 
 def read_batch(file: SegmentFile, position: int, header: BatchHeader) -> bytes | bytearray:
-    """The whole batch at ``position``. Raises ``CorruptRecord`` if the file ends inside it, ``OSError``."""
+    """Return the whole batch at ``position``. Raises ``CorruptRecord`` if the file ends inside it, ``OSError``."""
     data = file.read(header.size_bytes, position)
     if len(data) < header.size_bytes:
         raise CorruptRecord(f"{file.path} ends inside the batch at byte {position}")

@@ -1,4 +1,4 @@
-"""The names of a segment's files: its base offset, in twenty digits, and a suffix for what the file holds.
+"""The names of a segment's files: the base offset in twenty digits, and a suffix for the contents.
 
 A second suffix marks files that are being added (``.cleaned``, ``.swap``) or removed (``.deleted``).
 """
@@ -21,21 +21,21 @@ DELETED: Final = ".deleted"
 
 
 def file_name(base_offset: int, suffix: str) -> str:
-    """The name of a file of the segment that begins at ``base_offset``."""
+    """Return the name of a file of the segment that begins at ``base_offset``."""
     return f"{base_offset:020d}{suffix}"
 
 
 def base_offset_of(name: str) -> int | None:
-    """The base offset in a segment file's name, or None for any other name."""
+    """Return the base offset in a segment file's name, or None for any other name."""
     digits = name.split(".", 1)[0]
     return int(digits) if len(digits) == 20 and digits.isdecimal() and digits.isascii() else None
 
 
 def path_in(directory: Path, base_offset: int, suffix: str) -> Path:
-    """The path of a file of the segment in ``directory`` that begins at ``base_offset``."""
+    """Return the path of a file of the segment in ``directory`` that begins at ``base_offset``."""
     return directory / file_name(base_offset, suffix)
 
 
 def paths_in(directory: Path, base_offset: int, suffix: str) -> list[Path]:
-    """The paths of all files with this second suffix that a segment can have."""
+    """Return the paths of all files that a segment can have, with this second suffix."""
     return [directory / file_name(base_offset, kind + suffix) for kind in SUFFIXES]

@@ -1,4 +1,4 @@
-"""The scan of a segment whose indexes cannot be trusted, or that has just been written: by recovery, by mending."""
+"""Scans a segment whose indexes cannot be trusted (recovery), or that was just written (mending)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class Scan:
-    """Reads one segment from its beginning and adopts its good batches, past the damage between them."""
+    """Reads one segment from its beginning and adopts its good batches, including those after damage."""
 
     def __init__(
         self, segment: Segment, config: LogConfig, learn: Callable[[BatchHeader, Buffer, Segment], None]
@@ -31,7 +31,7 @@ class Scan:
         self.end = segment.base_offset
         """The offset after the last good batch."""
         self.tail: DamagedBytes | None = None
-        """The bytes behind the last good batch, if there are any: torn by a crash, or damaged."""
+        """The bytes after the last good batch, if any: torn by a crash, or damaged."""
 
     def run(
         self,
@@ -42,11 +42,11 @@ class Scan:
         highest_epoch: int | None = None,
         epoch_before: int | None = None,
     ) -> None:
-        """Adopt the good batches, past damage or up to it. ``known`` is damage found before.
+        """Adopt the good batches: with ``past_damage`` all of them, otherwise those before the first damage.
 
-        Without ``highest_epoch``, the highest leader epoch that the broker knows, no leader epoch counts as altered.
-        ``is_honest`` returns what ``AppendedEpochs.is_honest`` does.
-        ``epoch_before`` is the leader epoch before the segment, if that is known. Raises ``OSError``.
+        ``known`` is damage that was found before. Without ``highest_epoch``, the highest leader epoch that the broker
+        knows, no leader epoch counts as altered. ``is_honest`` is ``AppendedEpochs.is_honest`` with the known epochs.
+        ``epoch_before`` is the leader epoch before the segment, if known. Raises ``OSError``.
         """
         segment, all_found = self.segment, self._found(known)
         if highest_epoch is not None:
@@ -87,10 +87,12 @@ class Scan:
         return not self.segment.size
 
     def cut(self) -> None:
-        """Remove the bytes behind the last good batch, because the log ends there. Raises ``OSError``."""
+        """Remove the bytes after the last good batch, because the log ends there. Raises ``OSError``."""
         if self.tail is not None:
             segment, lost = self.segment, self._file_bytes - self.segment.size
-            _log.warning("cutting %d bytes off %s: %s", lost, segment.path_of(LOG_SUFFIX), self.tail.reason)
+            _log.warning(
+                "removing %d bytes from the end of %s: %s", lost, segment.path_of(LOG_SUFFIX), self.tail.reason
+            )
             os.ftruncate(segment.file.fd, segment.size)
             segment.transactions.truncate_to(self.end)
             os.fsync(segment.file.fd)

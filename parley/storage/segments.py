@@ -1,14 +1,14 @@
-"""The segments of one log: which takes the appends, when a new one begins, how old ones are removed.
+"""The segments of one log: which one takes the appends, when a new one begins, how old ones are removed.
 
 Rules:
 
 1. The last segment is the active one. Only it takes appends; the others are sealed.
-2. A new one begins if a batch does not fit (size, offset index, time index, offsets more than 2**31 - 1 above the
+2. A new segment begins if a batch does not fit (size, offset index, time index, offsets more than 2**31 - 1 above the
    base), or if the active one has taken appends for ``segment.ms`` by record time, less a random part of
    ``segment.jitter.ms``.
 3. To remove a segment, first hide it from readers, then count the removal, then rename or delete its files. A reader
-   that still held it notices the count (``Durability.is_unchanged_since``). Files of visible segments are renamed
-   inside ``Durability.renaming``.
+   that still uses the segment notices the count (``Durability.is_unchanged_since``). Files of visible segments are
+   renamed inside ``Durability.renaming``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from parley.storage.segment_names import DELETED, LOG_SUFFIX
 
 
 class Segments:
-    """The segments of the log in ``directory``, which ends at ``end_offset``. ``all`` is oldest first. The log calls
-    under its lock."""
+    """The segments of the log in ``directory``, which ends at ``end_offset``. ``all`` lists them oldest first. The log
+    calls every method under its lock."""
 
     def __init__(
         self,
@@ -59,13 +59,14 @@ class Segments:
         self._show([Segment.create(self.directory, self.active.base_offset, config, now_ms)])
 
     def appended(self, end_offset: int) -> None:
-        """Note that the active segment grew; the log now ends at ``end_offset``."""
+        """Record that the active segment grew; the log now ends at ``end_offset``."""
         self.end_offset = end_offset
         active = self.active
         self.reader.appended(LogEnd(end_offset, active, active.size))
 
     def takes(self, size: int, last_offset: int, latest_timestamp: int, config: LogConfig, now_ms: int) -> bool:
-        """True if the active segment has room for batches of ``size`` bytes; otherwise a new one must begin."""
+        """Return True if the active segment has room for batches of ``size`` bytes; otherwise a new segment
+        must begin."""
         active = self.active
         if not active.has_room(size, last_offset, config):
             return False
@@ -95,10 +96,10 @@ class Segments:
         return self._set_aside(dropped)
 
     def exchange(self, new: Sequence[Segment], old: Sequence[Segment]) -> list[Path]:
-        """Put ``.swap`` segments that are complete and on disk in the place of adjacent sealed ones.
+        """Replace adjacent sealed segments with ``.swap`` segments that are complete and on disk.
 
-        Returns the renamed files of the old ones. The caller syncs the directory, then calls ``settle``. Raises
-        ``OSError``; recovery then finishes the work.
+        Returns the renamed files of the old ones. The caller syncs the directory, then calls ``settle``. If this raises
+        ``OSError``, recovery finishes the work.
         """
         segments = self.all
         first = segments.index(old[0])
@@ -106,26 +107,27 @@ class Segments:
         return self._set_aside(old)
 
     def settle(self, new: Sequence[Segment]) -> None:
-        """Give the ``.swap`` segments that took the place of others their final names. Raises ``OSError``."""
+        """Give the ``.swap`` segments that replaced others their final names. Raises ``OSError``."""
         with self._durability.renaming():
             for segment in new:
                 segment.rename("")
 
     def put_in_place(self, new: Segment, old: Segment | None) -> list[Path]:
-        """Put a ``.swap`` segment that is complete and on disk in the place of ``old``, or between two segments.
+        """Replace ``old`` with a ``.swap`` segment that is complete and on disk; without ``old``, insert it between two
+        segments.
 
-        Returns the renamed files of ``old``. The caller syncs the directory, then calls ``settle``. Raises ``OSError``;
-        recovery then finishes the work.
+        Returns the renamed files of ``old``. The caller syncs the directory, then calls ``settle``. If this raises
+        ``OSError``, recovery finishes the work.
         """
         kept = [segment for segment in self.all if segment is not old]
         self._show(sorted([*kept, new], key=lambda segment: segment.base_offset))
         if old is None:
             return []
-        old.path_of(LOG_SUFFIX).touch()  # it may be missing
+        old.path_of(LOG_SUFFIX).touch()  # the file may be missing
         return self._set_aside([old])
 
     def cut(self, offset: int, config: LogConfig) -> int:
-        """Remove everything from ``offset`` on, and return where the log ends now, at a batch boundary.
+        """Remove everything from ``offset`` on, and return the new log end, which is a batch boundary.
 
         ``offset`` is not below the first segment. Raises ``OSError``, ``CorruptRecord``.
         """
@@ -135,7 +137,7 @@ class Segments:
         for segment in reversed(dropped):
             segment.delete()
         self.end_offset = kept[-1].truncate_to(offset, config)
-        # Otherwise a crash could bring back what was cut, beside batches appended since.
+        # Otherwise a crash could bring back what was cut, next to batches appended since.
         kept[-1].sync(indexes=False)
         sync_directory(self.directory)
         self._durability.cut(self.end_offset, kept[-1])
@@ -156,13 +158,13 @@ class Segments:
         self._show([begun])
 
     def moved(self, directory: Path) -> None:
-        """Note that the directory was renamed."""
+        """Record that the directory was renamed."""
         self.directory = directory
         for segment in self.all:
             segment.moved(directory)
 
     def release(self) -> None:
-        """Close the files as they are. Reads in progress keep theirs."""
+        """Close the files without flushing. Reads in progress keep theirs."""
         for segment in self.all:
             segment.release()
 

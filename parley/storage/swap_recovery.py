@@ -1,9 +1,9 @@
-"""Settles what an interrupted deletion or replacement of segments left in a log's directory.
+"""Finishes or undoes a deletion or replacement of segments that was interrupted.
 
-docs/storage.md, "Replacing segments", has the steps of a replacement and the suffixes of its files. If a ``.cleaned``
-file exists, the replacement is rolled back: the ``.cleaned`` file and all ``.swap`` files from its offset on are
-removed. Any other ``.swap`` file is complete: the segments it replaces are removed, and it takes their place. Each step
-is on disk before the next one begins, because the machine may lose power here, too.
+docs/storage.md, "Replacing segments", describes the steps of a replacement and the suffixes of its files. If a
+``.cleaned`` file exists, the replacement is rolled back: the ``.cleaned`` file and all ``.swap`` files from its offset
+on are removed. Any other ``.swap`` file is complete: the segments it replaces are removed, and it takes their place.
+Each step is on disk before the next one begins, because the machine may lose power here too.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _log = logging.getLogger(__name__)
 
 
 def settle(directory: Path) -> list[int]:
-    """Leave only files of whole segments, each offset in one of them; return the base offsets of segments that were
-    being deleted. Raises ``OSError``."""
+    """Leave only files of whole segments that do not overlap. Returns the base offsets of segments whose deletion was
+    interrupted. Raises ``OSError``."""
     names = sorted(os.listdir(directory))
     cleaned = [(base, name) for name in names if name.endswith(CLEANED) and (base := base_offset_of(name)) is not None]
     swapped = [(base, name) for name in names if name.endswith(SWAP) and (base := base_offset_of(name)) is not None]
     unfinished = min((base for base, _ in cleaned), default=None)
     aborted = [name for base, name in swapped if unfinished is not None and base >= unfinished]
-    # The .swap files first: the .cleaned ones are the evidence that they are incomplete.
+    # The .swap files first: the .cleaned files prove that they are incomplete.
     for removed in ([name for name in names if name.endswith(DELETED)], aborted, [name for _, name in cleaned]):
         for name in removed:
             (directory / name).unlink()
@@ -55,7 +55,7 @@ def settle(directory: Path) -> list[int]:
 
 
 def _finish(directory: Path, swapped: list[tuple[int, str]]) -> None:
-    """Remove the segments that the ``.swap`` files cover, and rename those."""
+    """Remove the segments that the ``.swap`` files replace, and give the ``.swap`` files their final names."""
     covered = [(base, _end_of(directory / name, base)) for base, name in swapped if name.endswith(LOG_SUFFIX + SWAP)]
     if covered:
         first, end = min(base for base, _ in covered), max(end for _, end in covered)
@@ -66,14 +66,15 @@ def _finish(directory: Path, swapped: list[tuple[int, str]]) -> None:
                 (directory / name).unlink()
         sync_directory(directory)
     for _, name in swapped:
-        _log.info("%s replaces the segments that it was made from", directory / name)
+        _log.info("putting %s in place of the segments that it replaces", directory / name)
         (directory / name).rename(directory / name.removesuffix(SWAP))
     sync_directory(directory)
 
 
 def _renamed_already(directory: Path, base_offset: int) -> list[str]:
-    """The names of files that are the new segment's, renamed before its ``.log`` file: a crash keeps renames in any
-    order. A new segment with batches has a digest and a transaction index; otherwise neither is of use."""
+    """Return the names of files of the new segment that were renamed before its ``.log`` file, because a crash keeps
+    renames in any order. A new segment with batches has a digest and a transaction index; otherwise neither is of use.
+    """
     size = (directory / file_name(base_offset, LOG_SUFFIX + SWAP)).stat().st_size
     digests = [read_digest(directory / file_name(base_offset, DIGEST_SUFFIX + suffix)) for suffix in ("", SWAP)]
     has_digest = any(digest is not None and digest.size == size for digest in digests)
@@ -83,12 +84,12 @@ def _renamed_already(directory: Path, base_offset: int) -> list[str]:
 
 
 def _end_of(path: Path, base_offset: int) -> int:
-    """The offset after the last batch in the file, but at least ``base_offset`` + 1."""
+    """Return the offset after the last batch in the file, but at least ``base_offset`` + 1."""
     end = base_offset + 1
     file = SegmentFile(path)
     try:
         for _, header in batches(file, 0, os.fstat(file.fd).st_size, chunk=SCAN_CHUNK):
             end = header.next_offset
     except CorruptRecord as error:
-        _log.warning("the new segment %s of a compaction is damaged: %s", path, error)
+        _log.warning("the compacted segment %s is damaged: %s", path, error)
     return end

@@ -1,7 +1,7 @@
 """The time index of a segment (``.timeindex``): timestamp -> offset.
 
-An entry is the largest timestamp so far (int64) and the relative offset of the batch that has it (int32). Both rise
-from entry to entry.
+An entry is the largest timestamp so far (int64) and the relative offset of its batch (int32). Both rise from entry to
+entry.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LONG: Final = struct.Struct(">q")
 
 
 class TimestampOffset(NamedTuple):
-    """A timestamp (ms), and the offset of a record, or of the end of a batch, that has it."""
+    """A timestamp (ms), and the offset of its record, or of the end of its batch."""
 
     timestamp: int
     offset: int
@@ -52,8 +52,8 @@ class TimeIndex(MappedIndex):
 
     @property
     def is_zero(self) -> bool:
-        """True if there is one entry, and it is zero: timestamp 0 at the base offset. A power cut that keeps the file's
-        size but not its content leaves the same."""
+        """True if there is one entry, and it is zero: timestamp 0 at the base offset. A power cut that preserves the
+        file's size but not its contents leaves the same."""
         return self.count == 1 and self._entry(0) == (0, 0)
 
     @property
@@ -76,8 +76,8 @@ class TimeIndex(MappedIndex):
         self.count += 1
 
     def lookup(self, timestamp: int) -> TimestampOffset:
-        """Return the last entry not after ``timestamp``; no record before its offset is later. Returns (-1, base
-        offset) if there is none."""
+        """Return the last entry not after ``timestamp``; no record before its offset has a later timestamp. Returns
+        (-1, base offset) if there is none."""
         count = self.count
         if not count:
             return TimestampOffset(-1, self.base_offset)
@@ -89,7 +89,7 @@ class TimeIndex(MappedIndex):
         return TimestampOffset(stamp, self.base_offset + relative)
 
     def entries(self) -> list[TimestampOffset]:
-        """All entries, for verification and tools."""
+        """Return all entries, for verification and tools."""
         return [TimestampOffset(t, self.base_offset + o) for t, o in map(self._entry, range(self.count))]
 
     def truncate_to(self, offset: int) -> None:

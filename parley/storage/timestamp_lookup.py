@@ -26,7 +26,7 @@ class FoundRecord(NamedTuple):
 def first_at_or_after(segments: Sequence[Segment], timestamp_ms: int, start_offset: int) -> FoundRecord | None:
     """Return the first record from ``start_offset`` on whose timestamp is at least ``timestamp_ms``, or None.
 
-    Usually reads and decompresses one batch. Raises ``KafkaError`` if that is damaged, ``OSError``.
+    Usually reads and decompresses one batch. Raises ``KafkaError`` if the batch is damaged, ``OSError``.
     """
     for segment in segments:
         if segment.end_offset > start_offset and segment.largest.timestamp >= timestamp_ms:
@@ -50,7 +50,7 @@ def _first_in(segment: Segment, timestamp_ms: int, start_offset: int) -> FoundRe
 def latest(segments: Sequence[Segment], start_offset: int) -> FoundRecord | None:
     """Return the first record with the largest timestamp of all; None if no record has a timestamp.
 
-    Reads and decompresses one batch. Raises ``KafkaError`` if that is damaged, ``OSError``.
+    Reads and decompresses one batch. Raises ``KafkaError`` if the batch is damaged, ``OSError``.
     """
     best = max(segments, key=lambda segment: segment.largest.timestamp)
     largest = best.largest

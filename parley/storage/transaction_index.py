@@ -2,10 +2,10 @@
 
 A read_committed fetch needs to know which transactions in its range were aborted. Rules:
 
-1. Entries are in the order of their markers, so last offsets rise. A transaction is indexed in the segment that holds
-   its marker, although its records may begin in an earlier segment.
-2. An entry has the last stable offset at the abort. No transaction aborted later can begin below it, so a search ends
-   at the first entry whose last stable offset reaches the end of the range.
+1. Entries are in the order of their markers, so last offsets rise. A transaction is indexed in the segment that
+   contains its marker, although its records may begin in an earlier segment.
+2. An entry contains the last stable offset at the abort. No transaction aborted later can begin below it, so a search
+   ends at the first entry whose last stable offset reaches the end of the range.
 3. The first abort creates the file; most segments have none.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 _VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
-"""version, producer id, first offset, last offset, last stable offset"""
+"""Version, producer id, first offset, last offset, last stable offset."""
 _ENTRIES_FIRST_READ, _ENTRIES_PER_READ = 8, 1024
 """Entries read at a time. Most searches end after a few, so reads begin small and grow."""
 
@@ -33,8 +33,8 @@ class CorruptTransactionIndex(ValueError):
 class AbortedTransaction:
     """A transaction that ended with an abort marker.
 
-    ``first_offset`` is its first record, ``last_offset`` the marker; ``last_stable_offset`` is that of the log just
-    after the abort.
+    ``first_offset`` is the offset of its first record, ``last_offset`` that of the marker. ``last_stable_offset`` is
+    the log's last stable offset just after the abort.
     """
 
     producer_id: int
@@ -53,7 +53,10 @@ class TransactionIndex:
         self._fd = -1
         self._size = 0
         self._last_offset = -1
-        self._last_search = (0, 0)  # an offset, and the first entry that ends there or later: readers move forward
+        self._last_search = (
+            0,
+            0,
+        )  # an offset, and the first entry that ends there or later
         if not is_new and path.exists():
             self._open()
 
@@ -64,11 +67,12 @@ class TransactionIndex:
 
     @property
     def last_offset(self) -> int:
-        """The marker of the transaction that was aborted last; -1 if there is none."""
+        """The offset of the marker of the transaction that was aborted last; -1 if there is none."""
         return self._last_offset
 
     def append(self, aborted: AbortedTransaction) -> None:
-        """Add the transaction that was aborted last. Raises ``ValueError`` if it was not the last, ``OSError``."""
+        """Add the transaction that was aborted last. Raises ``ValueError`` if its marker is not the last one,
+        ``OSError``."""
         if aborted.last_offset <= self._last_offset:
             raise ValueError(f"{aborted} does not come after offset {self._last_offset} in {self.path}")
         if self._fd < 0:
@@ -77,16 +81,16 @@ class TransactionIndex:
             _VERSION, aborted.producer_id, aborted.first_offset, aborted.last_offset, aborted.last_stable_offset
         )
         if os.pwrite(self._fd, entry, self._size) < _ENTRY.size:
-            raise OSError(errno.ENOSPC, "an entry of the transaction index was written only in part", str(self.path))
+            raise OSError(errno.ENOSPC, "an entry of the transaction index was written only partly", str(self.path))
         self._size += _ENTRY.size
         self._last_offset = aborted.last_offset
 
     def find(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
-        """Return the aborted transactions with offsets from ``start`` to before ``end``, and whether the search is
+        """Return the aborted transactions with offsets from ``start`` to before ``end``, and True if the search is
         complete.
 
-        If the second value is False, the next segment's index must be searched as well. Reads the file. Raises
-        ``OSError``, or ``CorruptTransactionIndex`` if an entry has an unknown version.
+        If the second value is False, the next segment's index must be searched too. Reads the file. Raises ``OSError``,
+        or ``CorruptTransactionIndex`` if an entry has an unknown version.
         """
         found: list[AbortedTransaction] = []
         if start > self._last_offset:
@@ -110,11 +114,11 @@ class TransactionIndex:
             self._resize(0)
 
     def sanity_check(self) -> None:
-        """Raise ``CorruptTransactionIndex`` unless the file holds whole entries of this segment, in order."""
+        """Raise ``CorruptTransactionIndex`` unless the file consists of whole entries of this segment, in order."""
         if self._fd < 0:
             return
         if os.fstat(self._fd).st_size != self._size:
-            raise CorruptTransactionIndex(f"{self.path} ends within an entry")
+            raise CorruptTransactionIndex(f"{self.path} ends inside an entry")
         previous = int(self.path.name.split(".")[0]) - 1
         for aborted in self._entries(0):
             if aborted.last_offset <= previous:
@@ -159,12 +163,13 @@ class TransactionIndex:
     def _last_offset_of(self, index: int) -> int:
         entry = os.pread(self._fd, _ENTRY.size, index * _ENTRY.size)
         if len(entry) < _ENTRY.size:
-            raise CorruptTransactionIndex(f"{self.path} became shorter")
+            raise CorruptTransactionIndex(f"{self.path} was truncated")
         last_offset: int = _ENTRY.unpack(entry)[3]
         return last_offset
 
     def _first_ending_at(self, offset: int) -> int:
-        """The first entry whose marker lies at ``offset`` or later, looked for near the last one that was found."""
+        """Return the number of the first entry whose marker lies at ``offset`` or later. The search begins near the
+        last entry that was found."""
         before, low = self._last_search
         if before > offset:
             low = 0
@@ -190,9 +195,9 @@ class TransactionIndex:
             at_once = min(4 * at_once, _ENTRIES_PER_READ)
             chunk = os.pread(self._fd, wanted, position)
             if len(chunk) < wanted:
-                raise CorruptTransactionIndex(f"{self.path} became shorter")
+                raise CorruptTransactionIndex(f"{self.path} was truncated")
             for version, producer_id, first_offset, last_offset, last_stable_offset in _ENTRY.iter_unpack(chunk):
                 if version != _VERSION:
-                    raise CorruptTransactionIndex(f"{self.path}: an entry of version {version}, not {_VERSION}")
+                    raise CorruptTransactionIndex(f"{self.path}: an entry has version {version}, expected {_VERSION}")
                 yield AbortedTransaction(producer_id, first_offset, last_offset, last_stable_offset)
             position += wanted

@@ -1,10 +1,10 @@
 """Logs that have no files yet, because no record was ever written to them.
 
-A new log gets its directory and its files with its first batch, so that a partition that is not used costs no disk
-access. One checkpoint file of the log directory names such logs with their topics' ids: then the next start knows that
-they lie in this directory. It is written before clients hear of a new log, and with the other checkpoints. If a log has
-a directory although the file names it, the directory counts. A line that ends in ``moving`` was written before a copy
-in another directory could take the log's place: the copy may have got records before this file was written again.
+A new log gets its directory and its files with its first batch, so a partition that is not used costs no disk access.
+One checkpoint file of the log directory lists such logs with their topics' ids, so that the next startup knows that
+they are in this directory. It is written before clients learn of a new log, and with the other checkpoints. If a listed
+log has a directory, the directory takes precedence. A line that ends in ``moving`` was written before a copy in another
+directory could replace the log: the copy may have received records before this file was written again.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _MOVING: Final = "moving"
 
 @dataclass(frozen=True, slots=True)
 class UnwrittenLog:
-    """What is remembered of a log without files."""
+    """What the checkpoint file records about a log without files."""
 
     topic_id: UUID
     is_moving: bool = False
-    """True if another directory had a copy that was about to replace it."""
+    """True if another directory had a copy that was about to replace the log."""
 
 
 class UnwrittenLogs:

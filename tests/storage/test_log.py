@@ -657,7 +657,7 @@ class TestFailingDisk:
                 log.max_timestamp,
                 lambda: log.verify_segment(log.segments[0], 0, 100),
             ):
-                with pytest.raises(KafkaError, match="no memory") as refusal:
+                with pytest.raises(KafkaError, match="Not enough memory") as refusal:
                     work()
                 assert refusal.value.code == ErrorCode.KAFKA_STORAGE_ERROR
         assert MEMORY.shortages == before + 3

@@ -608,7 +608,7 @@ class TestCrash:
         log = open_log(tmp_path, recovery_point=100)
         assert values_of(log) == dict(enumerate(values[: log.log_end_offset]))
         assert (log.recovery_point, log.log_end_offset) == (log.segments[1].end_offset,) * 2 or log.log_end_offset < 100
-        assert "was on disk up to 100" in caplog.text
+        assert "had been synced up to 100" in caplog.text
 
     def test_the_log_ends_at_the_first_bad_batch(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)

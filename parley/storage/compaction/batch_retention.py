@@ -64,7 +64,8 @@ class TransactionsSeen:
         return False
 
     def end(self, header: BatchHeader, marker: ControlMarker) -> tuple[bool, AbortedTransaction | None]:
-        """Record a marker. Returns True if a batch of its transaction is left, and the index entry if it was aborted.
+        """Record a marker. Returns True if a batch of its transaction is left, and the index entry if the transaction
+        was aborted.
 
         Raises ``InconsistentTransactions`` if batches were treated as committed but the marker aborts them, or vice
         versa.

@@ -127,12 +127,12 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Adopted:
-    """To the process: the group that it wrote is in place."""
+    """To the process: the group of segments that the process wrote is in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """From the process: the compaction raised this."""
+    """From the process: the compaction failed with this exception."""
 
     error: Exception
 
@@ -163,7 +163,7 @@ class ProcessWorker:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(ENDING_S)
             self.close()
-            raise WorkerEnded(f"the worker process ended with {process.returncode}") from error
+            raise WorkerEnded(f"the worker process exited with code {process.returncode}") from error
         finally:
             if ended:
                 self.close()
@@ -246,8 +246,8 @@ def _serve(messages: BinaryIO, results: BinaryIO) -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return the exception if it survives pickling, else one with its text. Some exceptions can be pickled but not
-    unpickled."""
+    """Return the exception if it can be pickled and unpickled, else an exception with its text. Some exceptions can be
+    pickled but not unpickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -265,9 +265,12 @@ def _yield_to_others() -> None:
 def main() -> None:
     """Run the worker process: read the broker's messages from standard input, and write the replies to
     standard output."""
-    for ignored in (signal.SIGINT, signal.SIGTERM):  # meant for the broker, which ends this process when it has ended
+    for ignored in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # this process exits when the broker has ended
         signal.signal(ignored, signal.SIG_IGN)
     _yield_to_others()
     messages, results = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a stray print must not be taken for a message
+    os.dup2(2, 1)  # a stray print must not look like a message
     _serve(messages, results)

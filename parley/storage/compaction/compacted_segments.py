@@ -26,7 +26,8 @@ WRITE_BYTES: Final = 1 << 20
 
 
 class CompactedSegments:
-    """The new segments from ``base_offset`` to ``end_offset``. As a context manager, removes whatever was not finished.
+    """The new segments from ``base_offset`` to ``end_offset``. A context manager that removes unfinished segments on
+    exit.
 
     Every method raises ``OSError``.
     """
@@ -87,7 +88,7 @@ class CompactedSegments:
         ends = [*(segment.base_offset for segment in self._segments[1:]), self._end_offset]
         for segment, end in zip(self._segments, ends, strict=True):
             segment.seal(end)
-            segment.path_of(TRANSACTION_INDEX_SUFFIX).touch()  # recovery must know if a file is missing
+            segment.path_of(TRANSACTION_INDEX_SUFFIX).touch()  # so that recovery notices if a file is missing
             segment.sync(indexes=True)
             os.utime(segment.path_of(LOG_SUFFIX), ns=(modified_ns, modified_ns))
             segment.release()

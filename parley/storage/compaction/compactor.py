@@ -220,7 +220,7 @@ class _Compaction:
         transactions = TransactionsSeen(self._aborted(dirty[0].base_offset) if dirty else ())
         for source in dirty:
             is_full = False
-            for batch in self._batches(source):  # to the end, so that the segment is verified
+            for batch in self._batches(source):  # to the end of the segment, so that it is verified
                 self._stats.map_bytes_read += batch.header.size_bytes
                 if not is_full and not self._notes(batch, transactions):
                     is_full = True
@@ -250,8 +250,8 @@ class _Compaction:
     # --- Copying ---
 
     def _copy(self, group: Sequence[SourceSegment], transactions: TransactionsSeen) -> tuple[int, ...]:
-        """Write the kept part of a group of segments. Returns the base offsets of the new segments, none if everything
-        is kept."""
+        """Write the kept part of a group of segments. Returns the base offsets of the new segments; an empty tuple if
+        everything is kept."""
         request = self._request
         last = next((each for each in reversed(group) if each.size), None)
         config = LogConfig(
@@ -289,7 +289,7 @@ class _Compaction:
             covers = False
             if header.record_count:
                 marker = read_marker(batch.data)
-                covers = marker is None  # not a transaction's: no rule says when it may be removed
+                covers = marker is None  # not a transaction marker: no rule says when it may be removed
                 if marker is not None:
                     covers, entry = transactions.end(header, marker)
             retention = retention_of_control(
@@ -316,7 +316,7 @@ class _Compaction:
         found = select(payload, header.record_count, header.base_offset, self._end, drops, self._keys)
         self._stats.records_invalid += found.without_key
         if drops and found.records is not None:
-            self._tombstones_removed_up_to = header.next_offset  # or only records that later ones supersede
+            self._tombstones_removed_up_to = header.next_offset  # or only superseded records
         if not found.count:
             return None
         kept = batch

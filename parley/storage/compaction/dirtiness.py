@@ -4,7 +4,7 @@ Rules:
 
 1. Compaction reads whole sealed segments that are below the last stable offset and below the checkpointed recovery
    point. With ``min.compaction.lag.ms``, it stops before the first segment that contains a record younger than that.
-2. The dirty part begins at the offset that the last compaction reached. The dirtiest log comes first.
+2. The dirty part begins at the offset that the last compaction reached. The dirtiest log is compacted first.
 3. A log is due if more than ``min.cleanable.dirty.ratio`` of it is dirty, or if a dirty segment begins with a record
    older than ``max.compaction.lag.ms``.
 """

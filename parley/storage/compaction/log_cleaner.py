@@ -3,11 +3,12 @@
 Rules (docs/storage.md, "The log cleaner"):
 
 1. Up to ``log.cleaner.threads`` logs are compacted at a time, each by its own worker. If no log is due, the cleaner
-   looks again after ``log.cleaner.backoff.ms``. Idle workers end after a while.
+   looks again after ``log.cleaner.backoff.ms``. Idle workers end after ``IDLE_S``.
 2. A task that deletes, truncates, moves or mends a log pauses its compaction first (``paused``): a compaction in
    progress is stopped, and none begins until the task is done.
-3. A log that cannot be compacted is set aside, named and counted, and the others go on. A compaction with a failure
-   that may be temporary (a full disk, a killed worker, a log that changed meanwhile) is retried after growing pauses.
+3. A log that cannot be compacted is set aside, named and counted; the other logs are still compacted. If the failure
+   may be temporary (a full disk, a killed worker, a log that changed meanwhile), the compaction is retried after
+   growing pauses.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class CleanerSettings:
     """Limits of the cleaner. Memory and bandwidth are totals for all threads."""
 
     threads: int
-    """0 if compaction is turned off."""
+    """The number of logs compacted at a time; 0 turns compaction off."""
     map_bytes: int
     map_load_factor: float
     bytes_per_second: float
@@ -95,7 +96,7 @@ def verdict(error: Exception, deaths: int) -> Verdict:
 
 
 class LogOwner(Owner, Protocol):
-    """What the cleaner needs from the owner of the logs."""
+    """The part of the log manager that the cleaner uses."""
 
     def online(self) -> list[LogDirectory]:
         """The directories that are online."""
@@ -138,7 +139,7 @@ class _Failures:
 
     count: int = 0
     deaths: int = 0
-    """How many workers in a row have died."""
+    """The number of workers in a row that died while compacting the log."""
     retry_s: float = 0.0
 
 
@@ -179,8 +180,8 @@ class LogCleaner:
         now_ms: Callable[[], int],
         monotonic: Callable[[], float],
     ) -> None:
-        """Workers run in the threads of ``executor``, perhaps for hours; ``start_task`` starts the tasks that await
-        them."""
+        """Workers run in the threads of ``executor``, perhaps for hours; ``start_task`` starts the tasks that await the
+        workers."""
         self.counts = CleanerCounts()
         self.max_dirty_ratio = 0.0
         """The ratio of the dirtiest log when the cleaner last looked."""
@@ -195,7 +196,7 @@ class LogCleaner:
         self._looked_s = monotonic()
         self._running: dict[TopicPartition, _Running] = {}
         self._paused: Counter[TopicPartition] = Counter()
-        self._idle: deque[tuple[float, Worker]] = deque()  # since when; the longest idle one first
+        self._idle: deque[tuple[float, Worker]] = deque()  # and since when they are idle; the longest idle one first
         self._failures: dict[Log, _Failures] = {}
         self._set_aside: dict[Log, str] = {}
         self._runs: deque[CompactionRun] = deque()
@@ -221,7 +222,7 @@ class LogCleaner:
 
     @property
     def set_aside(self) -> Mapping[Log, str]:
-        """The logs that cannot be compacted, and why. Logs with damaged records are waiting for them to be healed."""
+        """The logs that cannot be compacted, and why. A log with damaged records is listed until they are healed."""
         damaged = {log: "damaged records" for log in self._compacted() if log.damage}
         return {**damaged, **{log: reason for log, reason in self._set_aside.items() if self._is_current(log)}}
 
@@ -451,7 +452,7 @@ class LogCleaner:
         pause_s = min(PAUSE_MAX_S, self._settings().backoff_ms / 1000 * 2 ** (failures.count - 1))
         failures.retry_s = self._monotonic() + pause_s
         extra = {**_facts_of(log), "reason": str(error) or repr(error), "retry_in_s": pause_s}
-        _log.warning("a compaction failed, and will be tried again", extra=extra)
+        _log.warning("a compaction failed and will be retried", extra=extra)
 
     async def _is_damaged(self, compaction: _Running) -> bool:
         """Read the log again, so that its damage becomes known and is healed. Returns True if there is any."""
@@ -467,9 +468,10 @@ class LogCleaner:
 
 
 def _flush_due(logs: Sequence[Log], now_ms: int) -> list[Log]:
-    """Flush the sealed segments of the logs that are due, or have more to compact, only with them. Blocks.
+    """Flush the sealed segments of logs that would be due for compaction, or have more to compact, once flushed.
+    Blocks.
 
-    The flush that is done periodically anyway may be a minute away.
+    The next periodic flush may be a minute away.
     """
     flushed = []
     for log in logs:

@@ -1,11 +1,11 @@
-"""A log's side of its compaction: what it hands out for compaction, and how the result replaces the old segments.
+"""The log's part in its compaction: it describes what to compact, and replaces its old segments with the result.
 
 Rules (docs/storage.md, "Compaction"):
 
 1. A log is never compacted and mended at the same time: both write ``.cleaned`` files.
 2. The new segments replace the old ones in steps that a crash may interrupt anywhere. The broker holds the log's lock
    only for renames, never while the disk syncs. Other removals of segments wait until all steps are done.
-3. Before tombstones are removed, the log records up to which offset
+3. Before tombstones are removed, the log records the offset up to which they are removed
    (``parley.storage.compaction.tombstone_checkpoint``).
 4. A group whose segments were meanwhile removed, cut or found damaged is not adopted, and ends the compaction.
 """
@@ -38,7 +38,7 @@ from parley.storage.transaction_index import CorruptTransactionIndex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogToCompact:
-    """What a compaction needs from a log, as of the moment when it begins."""
+    """The state and callbacks that a compaction takes from a log when it begins."""
 
     name: str
     config: LogConfig
@@ -55,7 +55,8 @@ class LogToCompact:
     tombstones_kept_from: int
     is_closed: Callable[[], bool]
     ended: Callable[[int | None], None]
-    """Called once when the compaction has ended, with the offset up to which the log is clean if that is new."""
+    """Called once when the compaction has ended. Its argument is the new offset up to which the log is clean; None if
+    that has not changed."""
 
 
 class LogCompaction:
@@ -73,7 +74,7 @@ class LogCompaction:
         self._sources = {segment.base_offset: segment for segment in sources}
         self._is_exchanging = False
         self.is_cancelled = False
-        """True if the log has changed so that nothing more can be adopted. The caller should end the compaction."""
+        """True if the log has changed so that no more groups can be adopted. The caller should end the compaction."""
         config = log.config
         self.request = CompactionRequest(
             directory=log.segments.directory,
@@ -128,7 +129,7 @@ class LogCompaction:
             self._end(result.cleaned_up_to)
 
     def cancel(self) -> None:
-        """Adopt nothing more. The caller of ``compact`` stops it at the next group, or sees ``is_cancelled``."""
+        """Adopt no more groups. The caller of ``compact`` stops at the next group, or when it sees ``is_cancelled``."""
         self.is_cancelled = True
 
     def abandon(self) -> None:
@@ -162,7 +163,7 @@ class LogCompaction:
     def _replaced(self, group: CompactedGroup) -> list[Segment]:
         old = [self._sources.pop(base) for base in group.replaced]
         if not old or old[0].base_offset < self._next_offset:
-            raise ValueError(f"{group} is not behind the groups that were adopted before, up to {self._next_offset}")
+            raise ValueError(f"{group} begins before offset {self._next_offset}, up to which groups have been adopted")
         self._next_offset = old[-1].end_offset
         return old
 
@@ -205,7 +206,7 @@ class LogCompaction:
             with log.lock:
                 for segment in new:
                     if not segment.transactions.count:
-                        segment.transactions.delete()  # it was needed in case of a crash, and costs a descriptor
+                        segment.transactions.delete()  # only a crash needs it, and it holds a descriptor
             self._is_exchanging = False
         return removed
 

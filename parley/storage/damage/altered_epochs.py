@@ -29,7 +29,7 @@ HELD_MAX: Final = 8
 """How many batches and damaged ranges are held in memory until their neighbors are known. Only logs with many batches
 without an epoch, or with much damage, reach the limit. Then a batch is judged without the neighbor after it."""
 
-REASON: Final = "a batch has a leader epoch that does not fit in between those of its neighbors"
+REASON: Final = "the leader epoch of a batch does not fit between those of its neighbors"
 
 Found = CheckedBatch | DamagedBytes
 IsHonest = Callable[[BatchHeader], bool | None]
@@ -97,7 +97,7 @@ def _judged(
     held: list[_Held] = []
     limit = max(highest, NO_EPOCH if before is None else before) + ELECTIONS_UNNOTED
     unsettled: list[_Held] = []
-    """The batches among the held that have an epoch and may be good: at most three."""
+    """The batches in ``held`` that have an epoch and may be good: at most three."""
     for each in found:
         new = _Held(each, limit, is_honest)
         held.append(new)
@@ -116,7 +116,7 @@ def _judged(
 
 
 def _settle(unsettled: list[_Held], before: int | None) -> int | None:
-    """Settle the first batch, or those that are altered; return the epoch of the last good batch."""
+    """Settle the first batch, or the altered batches; return the epoch of the last good batch."""
     epoch, *following = [each.epoch for each in unsettled]
     suspects = [unsettled[number] for number in altered_of(before, epoch, *following)] if following else []
     altered = [each for each in suspects if not each.is_proven]

@@ -3,7 +3,7 @@
 A batch's checksum does not cover its leader epoch. Rules:
 
 1. The file is written before the first batch of each epoch, without a sync. So it covers every batch appended since,
-   until the machine restarts. After that it proves nothing, and the next start removes it.
+   until the machine restarts. After that it proves nothing, and the next startup removes it.
 2. It does not cover batches that were appended before it existed, or more than ``RUNS_MAX`` changes of the epoch ago.
 3. Another program (Apache Kafka, an older version) may have appended batches since. Kafka writes each epoch to
    ``leader-epoch-checkpoint`` before its first batch. So a batch is good if either file lists its epoch
@@ -68,7 +68,7 @@ class AppendedEpochs:
         runs = self._runs
         if epoch < 0 or (runs and runs[-1].epoch == epoch and runs[-1].start_offset <= offset):
             return
-        runs = _before(runs, offset)  # what was noted of appends that failed
+        runs = _before(runs, offset)  # epochs noted for appends that failed
         if not runs or runs[-1].epoch != epoch:
             runs = (*runs, EpochStart(epoch, offset))
         self._write(runs[-RUNS_MAX:])
@@ -107,6 +107,6 @@ def _read(path: Path) -> tuple[EpochStart, ...]:
         return ()
     runs = data[_SUM.size :]
     if len(data) < _SUM.size or len(runs) % _RUN.size or _SUM.unpack_from(data)[0] != crc32c(runs):
-        _log.warning("%s is malformed: continuing as if it were missing", path)
+        _log.warning("%s is malformed: treating it as missing", path)
         return ()
     return tuple(EpochStart(epoch, start) for epoch, start in _RUN.iter_unpack(runs))

@@ -86,9 +86,10 @@ class CheckedBatches:
     def _next(
         self, position: int, expected: int, before: int, last: CheckedBatch | None
     ) -> CheckedBatch | DamagedBytes:
-        """What is at ``position``: a batch or damage. The damage is the ``last`` batch if only its offset is wrong.
+        """Return the batch or the damage at ``position``. Returns the ``last`` batch as damage if only its offset is
+        wrong.
 
-        No checksum covers that offset. If it rose, the batch after it seems to be out of order.
+        No checksum covers a batch's offset. If the offset was raised, the batch after it seems to be out of order.
         """
         try:
             return self._good(position, expected)
@@ -130,17 +131,17 @@ class CheckedBatches:
         self._begin = position
 
     def _check_piecewise(self, position: int, header: BatchHeader) -> None:
-        """Check the checksum of a batch that is too large to be trusted and read into memory as a whole."""
+        """Verify the checksum of a batch that is too large to be read into memory as a whole before it is trusted."""
         end, crc = position + header.size_bytes, 0
         position += ATTRIBUTES_AT if header.magic == MAGIC_V2 else MAGIC_AT
         while position < end:
             piece = self._file.read(min(SCAN_CHUNK, end - position), position)
             if not piece:
-                raise CorruptRecord("the file became shorter")
+                raise CorruptRecord("the file was truncated meanwhile")
             crc = crc32c(piece, crc) if header.magic == MAGIC_V2 else zlib.crc32(piece, crc)
             position += len(piece)
         if crc != header.crc:
-            raise CorruptRecord(f"a batch has the checksum {crc:08x}, its header says {header.crc:08x}")
+            raise CorruptRecord(f"a batch has checksum {crc:08x}, but its header contains {header.crc:08x}")
 
     # --- Behind a bad batch ---
 
@@ -180,9 +181,9 @@ class CheckedBatches:
 
 
 def _header_pattern(first_offset: int, last_offset: int) -> re.Pattern[bytes]:
-    """Matches the magic byte of a v2 header whose base offset lies between the two.
+    """Return a pattern that matches the magic byte of a v2 header with a base offset between the two offsets.
 
-    Looks for that byte first, because in zeros, which a crash leaves behind, everything else of a header is found.
+    It searches for the magic byte first, because zeros, which a crash leaves behind, match the rest of the pattern.
     """
     low, high = max(first_offset, 0).to_bytes(8, "big"), max(last_offset, 0).to_bytes(8, "big")
     common = next((n for n in range(8) if low[n] != high[n]), 8)

@@ -139,14 +139,14 @@ class LogIntegrity:
         return self.verify(segment, begin, max(end, begin + (NEXT_READ if continues else FIRST_READ)))[1]
 
     def verify(self, segment: Segment, begin: int, end: int) -> tuple[Checked, bool]:
-        """Verify at least the bytes from ``begin`` to before ``end``, as far as the segment reaches.
+        """Verify at least the bytes from ``begin`` to before ``end``, as far as the segment extends.
 
         Returns what was verified, and True if new damage was found or the segment was changed meanwhile. Blocks. Raises
         ``OSError``.
         """
         with self._lock:
             removals = self._durability.removals
-            # Of the same moment as the size: else what was appended in between would count as damage.
+            # Taken at the same moment as the size: otherwise batches appended in between would count as damage.
             end_offset = segment.end_offset if segment.end_offset != UNSEALED else self._log_end()
             extent = Extent(segment.size, end_offset, segment.digest(), self._epochs, self._appended_epochs)
         try:
@@ -166,7 +166,7 @@ class LogIntegrity:
                 segment.damage = joined(known, new)
         if checked.is_digest_wrong:
             facts = {"partition": self._name, "segment": segment.base_offset}
-            _log.warning("the digest of intact records is wrong, and will be written again", extra=facts)
+            _log.warning("the digest of intact records is wrong and will be rewritten", extra=facts)
         for damaged in new:
             if damaged.last_offset >= self._log_start():
                 self.report(damaged.offsets)
@@ -188,7 +188,7 @@ class LogIntegrity:
         try:
             checked = CheckedBatches(segment.file, segment.size, segment.base_offset, segment.end_offset)
         except FileNotFoundError:
-            return  # the segment was removed; or its file, which a read reports
+            return  # the segment was removed, or only its file: then a read reports that
         for found in checked.walk(0, segment.size, segment.base_offset):
             if isinstance(found, DamagedBytes) or found.data is None:
                 return

@@ -43,12 +43,12 @@ from parley.storage.segments import Segments
 
 
 class CompactedOtherwise(CorruptRecord):
-    """The other replica lacks tombstones that this log needs, or this log lacks those that the other's records need."""
+    """The two replicas were compacted differently: one of them lacks tombstones that the other's records need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MendedLog:
-    """What mending needs from a log, as of the moment when it begins."""
+    """The state and callbacks that the mending takes from a log when it begins."""
 
     config: LogConfig
     segments: Segments
@@ -154,7 +154,7 @@ class Mending:
         KAFKA_STORAGE_ERROR; ``ValueError`` if damaged bytes have not been replaced completely.
         """
         if self._found is not None and not self.is_complete:
-            raise ValueError(f"{self.damaged} is mended up to {self.next_offset} only")
+            raise ValueError(f"{self.damaged} is mended only up to {self.next_offset}")
         try:
             return self._finish()
         finally:
@@ -225,7 +225,7 @@ class Mending:
             sync_directory(directory)
         except OSError:
             with suppress(OSError):
-                new.delete()  # otherwise the next start would put it in place, whatever the log is then
+                new.delete()  # otherwise the next startup would put the file in place, whatever the log is then
             raise
         with log.lock:
             removed = log.segments.put_in_place(new, self._old)
@@ -266,7 +266,8 @@ class Mending:
         return new
 
     def _producers_before(self) -> ProducerState:
-        """The producers as of the beginning of the new segment, which its transaction index follows from."""
+        """Return the producers as of the beginning of the new segment. The transaction index of the segment is rebuilt
+        from them."""
         producers, known_to = self._log.producers.as_of(self._base, self._log.now_ms)
         for segment in self._log.segments.all:
             if segment.end_offset > known_to and segment.base_offset < self._base:
@@ -274,9 +275,9 @@ class Mending:
         return producers
 
     def _compare(self, new: Segment, old: Segment, found: DamagedBytes, mended: int) -> bool:
-        """Carry over what is known about the rest of the old segment: its other damage, and its digest if that fits.
+        """Carry over what is known about the rest of the old segment: its other damage, and its digest if that matches.
 
-        Returns True if the digest proves that the batches are the damaged ones.
+        Returns True if the digest proves that the batches are the original ones.
         """
         shift = mended - found.end
         others = [
@@ -307,7 +308,7 @@ class Mending:
         return False
 
     def _epochs_in(self, new: Segment) -> list[tuple[int, int]]:
-        """Return the leader epochs of the batches in the range, each with the first offset that has it."""
+        """Return the leader epochs of the batches in the range, each with the offset of its first batch."""
         found: list[tuple[int, int]] = []
         for _, header in new.batches():
             if self.damaged.first_offset <= header.base_offset <= self.damaged.last_offset:

@@ -47,7 +47,7 @@ class ScrubSettings:
 
 
 class LogOwner(Owner, Protocol):
-    """What the scrubber needs from the owner of the logs."""
+    """The part of the log manager that the scrubber uses."""
 
     def directory_of(self, log: Log) -> LogDirectory:
         """Return the directory of the log."""
@@ -141,7 +141,7 @@ class DirectoryScrub:
                 for each in due:
                     await self._verify(each)
                     if self._wakeup.is_set():
-                        break  # what is required now comes first
+                        break  # newly required segments come first
             except KafkaError as error:
                 _log.warning("the scrubber of %s pauses: %s", self._directory, error)
                 due = []
@@ -217,7 +217,7 @@ def _verify_piece(log: Log, segment: Segment, position: int) -> int:
 def _uncached_file(segment: Segment, position: int) -> SegmentFile | None:
     """Return the segment's file if the byte at ``position`` is not in the page cache.
 
-    Returns None for a missing file: ``Log.verify_segment`` notes it as damage.
+    Returns None if the file is missing: ``Log.verify_segment`` records that as damage.
     """
     try:
         file = segment.file

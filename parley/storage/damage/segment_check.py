@@ -1,12 +1,12 @@
 """Verifies a part of a segment: each batch's own checksum, and the headers of the batches against the digest.
 
-The digest may be wrong itself: then the batches, which are good, decide. If the batches that begin in a block have
+The digest itself may be wrong. Then the batches, which are good, decide. If the batches that begin in a block have
 
-* other checksums than the digest remembers, it is a digest of other batches, and wrong;
+* other checksums than the digest contains, it is the digest of other batches, and wrong;
 * these checksums, but other headers, then a header was altered since, and all batches of the block are damaged;
 * these checksums, other headers, offsets without a gap and the leader epochs that the log knows, the digest is wrong.
 
-In a block that has other damage, the checksum of the headers still tells if all of them are intact. If not, a batch is
+In a block with other damage, the checksum of the headers still shows whether all of them are intact. If not, a batch is
 good only if its offsets continue those of a good neighbor (``misplaced``).
 """
 
@@ -37,7 +37,7 @@ from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.segment import Segment
 
 READ: Final = 256 << 10
-"""Read at a time: what a core's cache holds."""
+"""The number of bytes read at a time: few enough for the cache of a CPU core."""
 BATCH_MAX: Final = 32 << 20
 """The largest batch that is read as a whole without being checked first."""
 _PREFIX: Final = struct.Struct(">qiiBI")
@@ -46,7 +46,8 @@ Found = CheckedBatch | DamagedBytes
 
 
 class Extent(NamedTuple):
-    """How far a segment reached at one moment: its bytes, the offset after them, and its digest if it has one."""
+    """The extent of a segment at one moment: its size in bytes, the offset after its last batch, and its digest if it
+    has one."""
 
     size: int
     end_offset: int
@@ -79,7 +80,8 @@ def check(segment: Segment, begin: int, end: int, extent: Extent) -> Checked:
 
 
 def _judged(found: Found, extent: Extent) -> Found:
-    """A batch or damage; damage, too, if no digest covers the batch's leader epoch and it was altered."""
+    """Return the batch or the damage. A batch counts as damage if its leader epoch was altered and no digest covers the
+    epoch."""
     if isinstance(found, CheckedBatch):
         header, position = found.header, found.position
         if extent.appended_epochs.is_honest(header, extent.epochs.entries) is False:
@@ -89,7 +91,7 @@ def _judged(found: Found, extent: Extent) -> Found:
 
 
 def _check_with(digest: SegmentDigest, segment: Segment, begin: int, end: int, extent: Extent) -> Checked:
-    """Verify whole blocks: the batches that begin in them."""
+    """Verify the batches that begin in the blocks between ``begin`` and ``end`` with the digest."""
     begin -= begin % digest.block
     end = min(extent.size, -(-end // digest.block) * digest.block)
     intact_to = _intact_to(digest, segment, begin, end)
@@ -108,15 +110,16 @@ def _check_with(digest: SegmentDigest, segment: Segment, begin: int, end: int, e
 
 
 def _intact_to(digest: SegmentDigest, segment: Segment, begin: int, end: int) -> int | None:
-    """The end of the last batch that begins before ``end``, if the batches of these blocks are as they were appended.
+    """Return the end of the last batch that begins before ``end``, if the batches of these blocks are as they were
+    appended.
 
-    None if anything differs or has an old format: then the batches must be looked at one by one. This is the fast path,
-    so it parses no more of a header than it needs. The digest has the checksum of every header, and each header that
-    of its batch, so nothing else must be compared.
+    Returns None if anything differs or has an old format: then each batch must be checked by itself. This is the fast
+    path, so it parses no more of a header than it needs. The digest covers every header, and each header contains the
+    checksum of its batch, so nothing else must be compared.
     """
     buffer = bytearray(READ)
     view, first, filled = memoryview(buffer), 0, 0  # the bytes from ``first`` on, ``filled`` of them
-    position = max(0, segment.offset_index.lookup_position(begin).position)  # a damaged index may say anything
+    position = max(0, segment.offset_index.lookup_position(begin).position)  # a damaged index may contain anything
     block, sum_of_headers, block_ends = begin // digest.block, 0, begin - begin % digest.block + digest.block
     while position < end:
         at = position - first
@@ -156,18 +159,18 @@ class _Comparison:
 
     def __init__(self, digest: SegmentDigest, segment: Segment, begin: int, end: int, extent: Extent) -> None:
         self.damage: list[DamagedBytes] = []
-        """The batches that may have an altered header: all of a block, since any may be the one, unless the block has
-        other damage."""
+        """The batches that may have an altered header. If a block has no other damage, these are all its batches,
+        because any of them may be the altered one."""
         self.is_digest_wrong = False
         self._digest = digest
         self._segment = segment
         self._extent = extent
         self._block = begin // digest.block
         self._blocks_end = -(-end // digest.block)
-        self._damaged_to = 0  # no block before this one has good batches alone
+        self._damaged_to = 0  # every earlier block contains damage
         self._sums = NO_BATCHES
-        self._found: list[Found] = []  # in the current block
-        self._before: Found | None = None  # the last one before the current block
+        self._found: list[Found] = []  # the batches and the damage in the current block
+        self._before: Found | None = None  # the last batch or damage before the current block
 
     def add(self, found: Found) -> None:
         """Add the next batch or damaged range of the segment to the comparison."""
@@ -190,13 +193,13 @@ class _Comparison:
         self._close_to(self._blocks_end, None)
 
     def _prefix(self, found: Found) -> Buffer:
-        """The bytes of a batch up to its checksum, and as many of damaged bytes."""
+        """Return the bytes of a batch up to its checksum; for damage, its first bytes, of the same length."""
         if isinstance(found, DamagedBytes) or found.data is None:
             return self._segment.file.read(ATTRIBUTES_AT, found.position)
         return found.data[:ATTRIBUTES_AT]
 
     def _close_to(self, number: int, following: Found | None) -> None:
-        """Compare the blocks before ``number``. ``following`` follows their batches, if that is known."""
+        """Compare the blocks before ``number``. ``following`` is the batch or the damage after them, if known."""
         while self._block < min(number, self._blocks_end):
             known = self._digest.sums_of(self._block)
             if self._block < self._damaged_to:
@@ -216,8 +219,8 @@ class _Comparison:
             self._block, self._sums, self._found = self._block + 1, NO_BATCHES, []
 
     def _is_plausible(self) -> bool:
-        """True if no offset is left out in the current block, and the batches have the leader epochs that the log
-        knows."""
+        """Return True if the current block has no gap between offsets, and its batches have the leader epochs that the
+        log knows."""
         expected = self._offset_before()
         for found in self._found:
             header = found.header if isinstance(found, CheckedBatch) else None
@@ -231,7 +234,7 @@ class _Comparison:
         return header.partition_leader_epoch == (NO_EPOCH if epoch is None else epoch)
 
     def _altered(self, following: Found | None) -> DamagedBytes:
-        """The damage of a block that has an altered header and no other damage."""
+        """Return the damage of a block that has an altered header and no other damage."""
         begin, end = self._found[0].position, _end_of(self._found[-1])
         last_offset = self._offset_of(self._behind(following)) - 1
         return DamagedBytes(
@@ -239,7 +242,7 @@ class _Comparison:
         )
 
     def _behind(self, following: Found | None) -> Found | None:
-        """What follows the current block: ``following`` if that is known. None at the end of the segment."""
+        """Return what follows the current block: ``following`` if known. Returns None at the end of the segment."""
         end = _end_of(self._found[-1])
         if following is None and end < self._extent.size:
             behind = _walk(self._segment, end, end + 1, self._extent)
@@ -247,20 +250,20 @@ class _Comparison:
         return following
 
     def _offset_before(self) -> int:
-        """The offset that should follow what lies before the current block."""
+        """Return the offset at which the current block should begin."""
         return self._segment.base_offset if self._before is None else _next_offset(self._before)
 
     def _offset_of(self, behind: Found | None) -> int:
-        """The offset at which what lies behind the current block begins."""
+        """Return the first offset of what follows the current block, which is ``behind``."""
         return self._extent.end_offset if behind is None else _first_offset(behind)
 
 
 def misplaced(found: Sequence[Found], before: int | None, behind: int | None) -> list[DamagedBytes]:
-    """The ranges of adjacent batches and damage in which good batches may have altered offsets.
+    """Return the ranges of adjacent batches and damage in which good batches may have altered offsets.
 
     These batches have damage or a gap on both sides, so no good neighbor confirms their offsets. ``before`` is the
-    offset behind the good batch that precedes them all, ``behind`` that of the good batch that follows: None if
-    damage does.
+    offset after the good batch that precedes all of ``found``, and ``behind`` the offset of the good batch that
+    follows; None if damage does.
     """
     befores = [before, *(None if isinstance(each, DamagedBytes) else each.header.next_offset for each in found)]
     behinds = [*(None if isinstance(each, DamagedBytes) else each.header.base_offset for each in found[1:]), behind]
@@ -295,7 +298,7 @@ def _next_offset(found: Found) -> int:
 
 
 def _walk(segment: Segment, begin: int, end: int, extent: Extent) -> Iterator[Found]:
-    """The batches and the damage from the last indexed batch before ``begin`` that is good, up to ``end``."""
+    """Yield the batches and the damage up to ``end``, starting with the last good indexed batch before ``begin``."""
     checked = CheckedBatches(segment.file, extent.size, segment.base_offset, extent.end_offset)
     at = max(0, segment.offset_index.lookup_position(begin).position)
     while True:

@@ -4,8 +4,9 @@ A batch's own checksum does not cover the batch's base offset, length, leader ep
 and the checksum itself, so both together cover every byte. Rules:
 
 1. Sealing a segment writes its digest; so does closing the active segment. A segment that takes appends has no file.
-2. A missing or malformed digest, or one of another size, is ignored: the batches' checksums are verified alone. One
-   that disagrees with batches whose checksums are right may be wrong itself (``parley.storage.damage.segment_check``).
+2. A digest that is missing, malformed or for another size is ignored: then only the batches' checksums are verified. A
+   digest that disagrees with batches whose checksums are right may itself be wrong
+   (``parley.storage.damage.segment_check``).
 3. A digest of version 1 (checksums of all bytes) yields only the size and the end offset of the segment.
 
 Layout, big-endian: version int16, CRC-32C uint32 of everything after it, block size int32, size of the ``.log`` file
@@ -30,12 +31,12 @@ from parley.protocol.records.batch_header import ATTRIBUTES_AT, BatchHeader, Buf
 from parley.storage.checkpoints import sync_file
 
 BLOCK: Final = 64 << 10
-"""Small enough that a read of a few records at a random offset checks little more than it returns."""
+"""Small enough that a read of a few records at a random offset verifies little more than it returns."""
 BLOCK_MAX: Final = 1 << 24
 
 _OF_ALL_BYTES = 1
 _VERSION = 2
-_SIZES = {_OF_ALL_BYTES: 4, _VERSION: 8}  # of each block's checksums, by version
+_SIZES = {_OF_ALL_BYTES: 4, _VERSION: 8}  # the checksums of a block, by version
 _HEAD = struct.Struct(">hIiqq")
 _CHECKED_FROM = 6
 
@@ -43,11 +44,11 @@ _log = logging.getLogger(__name__)
 
 
 class CorruptDigest(ValueError):
-    """The file is not a whole digest of a supported version."""
+    """The file is not a complete digest of a supported version."""
 
 
 class BlockSums(NamedTuple):
-    """The checksums of the batches that begin in one block of the file; both are 0 if none does."""
+    """The checksums of the batches that begin in one block of the file; both are 0 if no batch does."""
 
     contents: int
     """The CRC-32C of the batches' own checksums."""
@@ -59,15 +60,16 @@ NO_BATCHES: Final = BlockSums(0, 0)
 
 
 def added(sums: BlockSums, batch: Buffer, header: BatchHeader) -> BlockSums:
-    """The checksums of a block after one more batch, whose first ``ATTRIBUTES_AT`` bytes are ``batch``."""
+    """Return the checksums of a block after one more batch, whose first ``ATTRIBUTES_AT`` bytes are ``batch``."""
     return BlockSums(crc32c(header.crc.to_bytes(4, "big"), sums.contents), crc32c(batch, sums.headers))
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentDigest:
-    """The checksums of the blocks of ``block`` bytes that make up ``size`` bytes of batches up to ``end_offset``.
+    """The checksums of the batches in the first ``size`` bytes of a segment, which end at ``end_offset``, in blocks of
+    ``block`` bytes.
 
-    ``checksums`` has two numbers for each block. It is empty in a digest of version 1.
+    ``checksums`` contains two numbers for each block. It is empty in a digest of version 1.
     """
 
     block: int
@@ -77,15 +79,15 @@ class SegmentDigest:
 
     @property
     def covers_headers(self) -> bool:
-        """True if the digest has the checksums of every block."""
+        """True if the digest contains the checksums of every block."""
         return len(self.checksums) == 2 * -(-self.size // self.block)
 
     def sums_of(self, block: int) -> BlockSums:
-        """The checksums of the block with this number."""
+        """Return the checksums of the block with this number."""
         return BlockSums(self.checksums[2 * block], self.checksums[2 * block + 1])
 
     def encode(self) -> bytes:
-        """The bytes of the digest's file."""
+        """Return the contents of the digest's file."""
         checksums = array("I", self.checksums)
         if sys.byteorder == "little":
             checksums.byteswap()
@@ -94,16 +96,16 @@ class SegmentDigest:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """The digest in a file's bytes. Raises ``CorruptDigest``."""
+        """Parse the contents of a digest's file. Raises ``CorruptDigest``."""
         if len(data) < _HEAD.size:
             raise CorruptDigest(f"{len(data)} bytes are too few for a digest")
         version, checksum, block, size, end_offset = _HEAD.unpack_from(data)
         if version not in _SIZES:
-            raise CorruptDigest(f"version {version} is unknown")
+            raise CorruptDigest(f"unknown version {version}")
         if crc32c(memoryview(data)[_CHECKED_FROM:]) != checksum:
             raise CorruptDigest("the checksum does not match")
         if not 0 < block <= BLOCK_MAX or size < 0 or len(data) != _HEAD.size + -(-size // block) * _SIZES[version]:
-            raise CorruptDigest(f"{len(data)} bytes do not hold the blocks of {size} bytes")
+            raise CorruptDigest(f"{len(data)} bytes is the wrong length for the digest of {size} bytes")
         checksums = array("I", data[_HEAD.size :] if version == _VERSION else b"")
         if sys.byteorder == "little":
             checksums.byteswap()
@@ -111,18 +113,18 @@ class SegmentDigest:
 
 
 class DigestBuilder:
-    """The digest of a segment that is being written. ``of`` continues the digest of one that was closed."""
+    """Builds the digest of a segment while it is written. ``of`` continues an existing digest."""
 
     __slots__ = ("_checksums", "_current", "size")
 
     def __init__(self) -> None:
-        self._checksums = array("I")  # of the blocks before the current one, in which the last batch begins
+        self._checksums = array("I")  # of the blocks before the current block, in which the last batch begins
         self._current = NO_BATCHES
         self.size = 0
 
     @classmethod
     def of(cls, digest: SegmentDigest) -> DigestBuilder | None:
-        """A builder that continues ``digest``; None if its blocks have another size, or no checksums."""
+        """Return a builder that continues ``digest``; None if its blocks have another size, or no checksums."""
         if digest.block != BLOCK or not digest.covers_headers:
             return None
         builder = cls()
@@ -134,7 +136,7 @@ class DigestBuilder:
         return builder
 
     def add(self, data: Buffer, headers: Iterable[BatchHeader]) -> None:
-        """Count whole batches that follow the previous ones."""
+        """Add whole batches that follow the previous ones."""
         view, at = memoryview(data), 0
         for header in headers:
             self._fill_to((self.size + at) // BLOCK)
@@ -143,7 +145,7 @@ class DigestBuilder:
         self.size += at
 
     def _fill_to(self, block: int) -> None:
-        """Make ``block`` the current one."""
+        """Make ``block`` the current block."""
         while len(self._checksums) < 2 * block:
             self._checksums.extend(self._current)
             self._current = NO_BATCHES
@@ -158,7 +160,7 @@ class DigestBuilder:
 
 
 def write_digest(path: Path, digest: SegmentDigest) -> None:
-    """Write the file; ``sync_digest`` brings it to disk. Raises ``OSError``."""
+    """Write the file; ``sync_digest`` makes it durable. Raises ``OSError``."""
     try:
         path.write_bytes(digest.encode())
     except IsADirectoryError:
@@ -166,13 +168,13 @@ def write_digest(path: Path, digest: SegmentDigest) -> None:
 
 
 def sync_digest(path: Path) -> None:
-    """Bring the file to disk if it exists. Blocks. Raises ``OSError``."""
+    """Sync the file to disk if it exists. Blocks. Raises ``OSError``."""
     with suppress(FileNotFoundError):
         sync_file(path)
 
 
 def read_digest(path: Path) -> SegmentDigest | None:
-    """The digest at ``path``, or None if it is missing or malformed. Raises ``OSError`` if the disk fails."""
+    """Return the digest at ``path``, or None if it is missing or malformed. Raises ``OSError`` if the disk fails."""
     try:
         return SegmentDigest.decode(path.read_bytes())
     except FileNotFoundError:
@@ -194,4 +196,4 @@ def remove_digest(path: Path) -> None:
 
 
 def _ignore_directory(path: Path) -> None:
-    _log.warning("ignoring %s: a digest is a file, and this is a directory. Remove it", path)
+    _log.warning("ignoring the digest %s: it is a directory, but must be a file. Remove it", path)

@@ -1,4 +1,4 @@
-"""Which bytes of a segment this process has not verified yet: neither appended, nor scanned, nor read and checked.
+"""The bytes of a segment that this process has not verified yet: neither appended, nor scanned, nor read and checked.
 
 The value is a tuple of disjoint spans ``(begin, end)``, in order. It is replaced, never changed, so any thread may read
 it. A segment that this process wrote has no spans, so a read of it costs one comparison.

@@ -206,7 +206,7 @@ def test_a_directory_in_place_of_a_digest_is_ignored(tmp_path: Path, caplog: pyt
     assert values_of(log) == {n: values[n] for n in range(50, 70)}
     log.close()
     assert not errors
-    assert "a digest is a file, and this is a directory" in caplog.text
+    assert "it is a directory, but must be a file" in caplog.text
 
 
 @pytest.mark.parametrize("at", [6, 14], ids=["base offset", "leader epoch"])

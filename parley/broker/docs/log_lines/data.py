@@ -132,7 +132,7 @@ _DAMAGE: Final = Section(
             DEFECT,
         ),
         Line(
-            "the digest of intact records is wrong, and will be written again",
+            "the digest of intact records is wrong and will be rewritten",
             "The records agree with their own checksums.",
             _DISK,
         ),
@@ -147,7 +147,7 @@ _DAMAGE: Final = Section(
             _DISK,
         ),
         Line(
-            "ignoring ...: a digest is a file, and this is a directory. Remove it",
+            "ignoring the digest ...: it is a directory, but must be a file. Remove it",
             "Something else was put into the folder of a log.",
             "Remove it.",
         ),
@@ -197,28 +197,28 @@ _DIRECTORIES: Final = Section(
             "Nothing, if that was intended. The broker was in no ISR until its replicas had caught up.",
         ),
         Line(
-            "logs with committed records are missing: their directories were removed; what other replicas have is "
-            "fetched again",
+            "logs with committed records are missing: their directories were removed; the records are fetched again "
+            "from other replicas",
             "`names` has the first ones. `parley topics --describe` shows when the replicas are in sync again.",
             "Without other replicas: restore the directories before clients write.",
         ),
         Line(
-            "a folder is left alone: its name is not a partition's",
+            "ignoring a folder: its name is not a partition's",
             "It is not touched.",
             "Remove it, if it is no use.",
         ),
         Line(
-            "a folder is left alone: it has the name of a partition but does not contain a log",
+            "ignoring a folder with the name of a partition: it does not contain a log",
             "It is not touched.",
             "Remove it, if it is no use.",
         ),
         Line(
-            "a replica that was set aside is left alone",
+            "ignoring a replica that was set aside",
             "It is not touched.",
             "Remove it, if its records are not needed.",
         ),
         Line(
-            "a copy of a log that does not exist is left alone",
+            "ignoring a copy of a log that does not exist",
             "A move between log directories has not been completed.",
             "Remove it.",
         ),
@@ -254,7 +254,7 @@ _DIRECTORIES: Final = Section(
             _DISK,
         ),
         Line(
-            "ignoring ...: it must be a file, and this is a directory. Remove it",
+            "ignoring ...: it is a directory, but must be a file. Remove it",
             "Something else was put into a log directory.",
             "Remove it.",
         ),
@@ -269,7 +269,7 @@ _DIRECTORIES: Final = Section(
             _DISK,
         ),
         Line(
-            "... cannot be cut to ... bytes: ...",
+            "cannot truncate ... to ... bytes: ...",
             "The disk refuses to shorten a file after a failed write; the next append overwrites the rest.",
             _DISK,
         ),
@@ -297,7 +297,7 @@ _RECOVERY: Final = Section(
             _DISK,
         ),
         Line(
-            "... ends at ..., so ... cannot be its log start: the checkpoint of log start offsets is damaged. The log "
+            "... ends at ..., so its log start cannot be ...: the checkpoint of log start offsets is damaged. The log "
             "begins at its first segment",
             "Records that DeleteRecords or retention had removed may be readable again.",
             _DISK,
@@ -313,17 +313,17 @@ _RECOVERY: Final = Section(
             _DISK,
         ),
         Line(
-            "... is malformed (...): continuing as if it were missing",
+            "... is malformed (...): treating it as missing",
             "A checkpoint was damaged; it is rebuilt from the logs.",
             "Check the disk if it happens again.",
         ),
         Line(
-            "... is malformed: continuing as if it were missing",
+            "... is malformed: treating it as missing",
             "The file of appended epochs was damaged; it is rebuilt.",
             "Check the disk if it happens again.",
         ),
         Line(
-            "...; continuing as if it were missing",
+            "...; treating the file as missing",
             "A file of the directory is damaged, or of another version; it is rebuilt.",
             "Check the disk if it happens again.",
         ),
@@ -361,12 +361,12 @@ _RECOVERY: Final = Section(
             "See `parley transactions find-hanging`.",
         ),
         Line(
-            "scanning ...: its digest is of ... bytes",
+            "scanning ...: its digest is for ... bytes",
             "A segment is not as it was when it was complete; its batches are read one by one.",
             NOTHING,
         ),
         Line(
-            "scanning ...: its digest is of ... bytes up to ...",
+            "scanning ...: its digest is for ... bytes up to offset ...",
             "A segment is not as it was when it was complete; its batches are read one by one.",
             NOTHING,
         ),
@@ -386,28 +386,28 @@ _RECOVERY: Final = Section(
             NOTHING,
         ),
         Line(
-            "the digest of ... is wrong: it is written again",
+            "the digest of ... is wrong: rewriting it",
             "The records agree with their own checksums.",
             _DISK,
         ),
         Line(
-            "deleting ... behind the end of ...",
+            "deleting ...: it begins after the end of ...",
             "After a crash: the log ends in an earlier segment. The replica fetches what it lacks from its leader.",
             NOTHING,
         ),
         Line(
-            "cutting ... bytes off ...: ...",
+            "removing ... bytes from the end of ...: ...",
             "After a crash: the last batch was not completely written. It was not acknowledged, or other "
             "replicas have it.",
             NOTHING,
         ),
         Line(
-            "the new segment ... of a compaction is damaged: ...",
+            "the compacted segment ... is damaged: ...",
             "The old segments behind the damage are kept.",
             _DISK,
         ),
         Line(
-            "an index without a segment is removed",
+            "removing an index without a segment",
             "An index was left after a crash.",
             NOTHING,
         ),
@@ -418,7 +418,7 @@ _COMPACTION: Final = Section(
     "Compaction",
     (
         Line(
-            "a compaction failed, and will be tried again",
+            "a compaction failed and will be retried",
             "For the `reason`: the disk is full, the worker process was killed (by the kernel, if memory ran "
             "out), or the log was changed meanwhile.",
             "Nothing, if it is rare. Else make room, or lower `log.cleaner.dedupe.buffer.size`.",
