@@ -29,12 +29,12 @@ _MARKS_OF_FILE = re.compile(r"^pytestmark = .*$", re.MULTILINE)
 # How long an example takes says nothing on a machine that does other things besides. The first one in a new checkout is
 # always slow: hypothesis reads all modules for constants, and builds its tables of characters.
 TIMELESS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("parley", TIMELESS, max_examples=30)
+settings.register_profile("parley", TIMELESS, max_examples=15)
 
 os.environ["PARLEY_PROFILE"] = ""  # commands use no profile of the developer
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; its commands would ignore Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
-settings.register_profile("fast", TIMELESS, max_examples=10)
+settings.register_profile("fast", TIMELESS, max_examples=6)
 settings.register_profile("soak", TIMELESS, max_examples=120)
 settings.register_profile(
     "mutants", TIMELESS, max_examples=30, derandomize=True, phases=[Phase.explicit, Phase.generate]

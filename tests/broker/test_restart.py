@@ -95,6 +95,7 @@ async def test_a_store_that_has_lost_everything_but_its_identity_is_refused(tmp_
     assert (tmp_path / "t-0").is_dir(), "nothing was touched"
 
 
+@pytest.mark.slow
 async def test_the_error_says_how_to_start_a_new_cluster_from_disk(tmp_path: Path) -> None:
     async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
         await create(client, "t")
@@ -110,6 +111,7 @@ async def test_the_error_says_how_to_start_a_new_cluster_from_disk(tmp_path: Pat
         assert await produce(client, "t", b"more") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_known", [True, False], ids=["deleted topic", "unknown topic"])
 async def test_the_log_of_a_topic_deleted_meanwhile_is_deleted_and_any_other_stray_kept(
     tmp_path: Path, is_known: bool

@@ -155,6 +155,7 @@ def codes(message: Any) -> Iterator[int]:
                 yield from codes(part)
 
 
+@pytest.mark.slow
 async def test_every_advertised_version_is_answered(client: Client) -> None:
     advertised = await client.send(ApiVersionsRequest(client_software_name="test", client_software_version="1"))
     topic_id = (await client.metadata([TOPIC])).topics[0].topic_id

@@ -99,6 +99,7 @@ def values(log: Log) -> list[bytes]:
     return [bytes(record.value or b"") for position, _ in headers(data) for record in records(data, position)]
 
 
+@pytest.mark.slow
 async def test_a_replica_moves_while_it_is_written_to(tmp_path: Path) -> None:
     given = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}", "log.segment.bytes": str(1 << 20)}
     async with Broker(given) as broker, Client(broker.bootstrap_servers) as client:

@@ -334,6 +334,7 @@ async def test_a_changed_configuration_counts_at_once(bench: ProduceBench) -> No
     assert outcome.error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
+@pytest.mark.slow
 async def test_small_records_that_become_large_are_prepared_off_the_loop(bench: ProduceBench) -> None:
     await bench.create("t", 2)
     bomb = build([Record(0, NOW_MS, None, bytes(50_000_000), ())], compression=Compression.ZSTD)

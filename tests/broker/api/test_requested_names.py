@@ -165,6 +165,7 @@ async def test_configs_named_twice_are_shown_with_all_keys_asked_for() -> None:
         assert len(shown.configs) > 100
 
 
+@pytest.mark.slow
 async def test_too_many_partitions_of_one_fetch_are_refused() -> None:
     async with Broker() as broker, Client(broker.bootstrap_servers) as client:
         partitions = [made(FetchRequest.FetchPartition, partition=n) for n in range(PARTITIONS_MAX)]

@@ -103,6 +103,7 @@ async def test_all_may_be_down_for_a_while() -> None:
                 pass
 
 
+@pytest.mark.slow
 def test_in_a_thread_methods_are_done_when_they_return() -> None:
     cluster = Cluster({"num.partitions": 2}, brokers=2, auto_create_topics_enable=False)
     with pytest.raises(RuntimeError, match="inside its with block"):

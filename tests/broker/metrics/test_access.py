@@ -113,6 +113,7 @@ async def test_https(tmp_path: Path, prefix: str) -> None:
             await Asking(client.port, is_tls=False).get("/metrics")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_tls", [False, True])
 async def test_a_login(tmp_path: Path, is_tls: bool, caplog: pytest.LogCaptureFixture) -> None:
     async with serving(configured(**USERS, **(tls(tmp_path) if is_tls else {}))) as client:
@@ -190,6 +191,7 @@ async def test_changes_need_no_restart(tmp_path: Path, caplog: pytest.LogCapture
         assert "the security of a listener cannot be changed: it stays as it was" in caplog.messages
 
 
+@pytest.mark.slow
 async def test_clients_that_never_finish_a_handshake_make_room(tmp_path: Path) -> None:
     async with serving(configured(**tls(tmp_path), **USERS)) as client:
         silent = [socket.create_connection(("127.0.0.1", client.port)) for _ in range(CONNECTIONS_PER_ADDRESS_MAX)]

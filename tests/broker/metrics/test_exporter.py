@@ -199,6 +199,7 @@ async def test_a_failing_source_costs_its_own_numbers_alone(served: Served, capl
     assert caplog.messages == ["a metric cannot be read and is left out"] * 2
 
 
+@pytest.mark.slow
 async def test_slow_readers_are_cut_off_for_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1000):
         served.metrics.topic(f"{number:0200}").bytes_in += 1  # more than the sockets hold

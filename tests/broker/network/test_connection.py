@@ -608,6 +608,7 @@ async def test_fetches_of_followers_are_counted_apart() -> None:
         await client.close()
 
 
+@pytest.mark.slow
 async def test_a_client_with_many_requests_leaves_others_their_turn() -> None:
     asked = 0
 
@@ -1115,6 +1116,7 @@ async def test_closing_does_not_wait_forever(caplog: pytest.LogCaptureFixture) -
         await client.close()
 
 
+@pytest.mark.slow
 async def test_a_thousand_idle_connections_cost_little() -> None:
     async with serving({}) as listener:
         clients = [await RawClient.connect(listener) for _ in range(1000)]

@@ -89,6 +89,7 @@ def accepted(record: Callable[[float, float], float], amounts: list[float], paus
     return total / RUN_S
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     amounts=st.lists(st.floats(0.05, 0.5), min_size=1, max_size=20),
@@ -108,6 +109,7 @@ def test_over_a_long_run_the_rate_is_that_of_the_quota(
     assert accepted(record, amounts, pauses, clients=1) == pytest.approx(1.0, rel=0.05)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     wanted=st.lists(st.floats(0.05, 40.0), min_size=1, max_size=20),
@@ -133,6 +135,7 @@ def test_over_a_long_run_fetches_of_any_size_get_the_rate_of_the_quota(wanted: l
     assert fetched / RUN_S == pytest.approx(1.0, rel=0.05)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     amounts=st.lists(st.integers(1, 100), min_size=1, max_size=20),

@@ -28,6 +28,8 @@ from parley.storage.segment_names import LOG_SUFFIX
 from tests.broker.replication.bench import Node, Nodes, batch, eventually, nodes, now_ms, values_of
 from tests.storage.compaction.compactions import compacted, table
 
+pytestmark = pytest.mark.slow
+
 SMALL = LogConfig(segment_bytes=4096, min_insync_replicas=1)
 """Each segment holds a few batches."""
 VALUES = [b"%03d" % number * 100 for number in range(100)]

@@ -132,6 +132,7 @@ async def test_a_slow_registration_costs_no_records(tmp_path: Path, monkeypatch:
         assert await offsets(client, "kept", timestamp=-2) == [(ErrorCode.NONE, 0)]
 
 
+@pytest.mark.slow
 async def test_a_disk_that_is_missing_at_the_start_keeps_its_partitions(tmp_path: Path) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
     disks = {"log.dirs": f"{good},{bad}"}

@@ -20,6 +20,8 @@ from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.elections import ElectLeadersRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 30
 
 

@@ -26,6 +26,8 @@ from parley.storage.log import Log
 from parley.storage.partition_metadata import encode_id
 from tests.broker.api.bench import Bench
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 30
 
 

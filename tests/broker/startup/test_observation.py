@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import parley
 from parley import Broker
 from parley.broker.metrics.catalogue import CATALOGUE
@@ -23,6 +25,7 @@ async def test_every_metric_of_the_catalogue_has_a_source() -> None:
         assert set(CATALOGUE) - sources == {ShortageMetrics}  # it watches a process of its own
 
 
+@pytest.mark.slow
 def test_every_number_of_the_catalogue_is_named_by_the_code_that_counts_it() -> None:
     paths = [path for path in PARLEY.rglob("*.py") if "catalogue" not in path.parts]
     words = {word for path in paths for word in re.findall(r"\w+", path.read_text())}

@@ -160,6 +160,7 @@ def epochs(cluster: Cluster) -> tuple[int, dict[int, int]]:
     return image.controller_epoch, {each.broker_id: each.epoch for each in image.brokers.values()}
 
 
+@pytest.mark.slow
 async def test_the_cluster_continues_in_the_new_store_with_all_its_state(target: str) -> None:
     async with running() as (cluster, client):
         await create(client, "before")
@@ -180,6 +181,7 @@ async def test_the_cluster_continues_in_the_new_store_with_all_its_state(target:
         assert (await move(client, another())).state == "done"
 
 
+@pytest.mark.slow
 async def test_requests_for_the_controller_wait_for_the_one_in_the_new_store(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +223,7 @@ async def test_requests_for_the_controller_wait_for_the_one_in_the_new_store(
         await until(lambda: all(each.server.parts.store_move.is_settled for each in brokers(cluster)))
 
 
+@pytest.mark.slow
 async def test_a_frozen_store_is_not_one_that_does_not_respond(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that reached the controller before the freeze waits however long the freeze lasts."""
 

@@ -72,7 +72,7 @@ def _examples_in_proportion(request: pytest.FixtureRequest, monkeypatch: pytest.
         count = examples(100) if is_embedded or examples(100) == 100 else examples(40)
         monkeypatch.setattr(machine, "SETTINGS", settings(machine.SETTINGS, max_examples=count))
     if request.node.name.endswith(_PAGING):
-        monkeypatch.setattr(keyvalue, "PAGED_KEYS", examples(10_000))
+        monkeypatch.setattr(keyvalue, "PAGED_KEYS", max(2_500, examples(10_000)))  # several pages
     if request.node.name.endswith(_KILLS):
         monkeypatch.setattr(elections, "KILLS", examples(100))
 

@@ -78,6 +78,7 @@ class LeakyBackend(MemoryBackend):
         await super().open(expect_identity=expect_identity)
 
 
+@pytest.mark.slow
 def test_threads_of_the_executor_are_not_taken_for_those_of_clients() -> None:
     class Harness(MemoryHarness):
         def new_client(self, store: MemoryStore) -> MemoryBackend:

@@ -7,6 +7,8 @@ import pytest
 from parley.consensus.conformance import ConformanceSuite
 from parley.consensus.conformance.stores.local import LocalHarness
 
+pytestmark = pytest.mark.slow
+
 
 class TestLocal(ConformanceSuite):
     harness = LocalHarness

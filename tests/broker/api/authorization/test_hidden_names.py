@@ -125,6 +125,7 @@ async def shown(client: Client, request: Any, version: int) -> str:
         return f"no response: {error.code.name}"
 
 
+@pytest.mark.slow
 async def test_a_topic_that_exists_and_one_that_does_not_look_the_same(doors: Doors) -> None:
     served = await doors.admin.send(ApiVersionsRequest(client_software_name="test", client_software_version="1"))
     asked = 0

@@ -54,6 +54,7 @@ def test_verification_tells_partitions_apart() -> None:
     assert shard.verify(following, P0) == {P0: ErrorCode.TRANSACTION_ABORTABLE}
 
 
+@pytest.mark.slow
 def test_a_transaction_that_could_not_be_stored_when_it_ends_is_not_opened() -> None:
     shard = DrivenShard()
     producer = shard.initialize()

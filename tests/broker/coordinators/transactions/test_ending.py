@@ -190,6 +190,7 @@ def test_markers_of_prepared_transactions_are_written_again_by_the_next_coordina
     assert shard.markers.sent == [(ID, prepared)]
 
 
+@pytest.mark.slow
 def test_many_transactions_that_time_out_together_are_aborted_in_batches() -> None:
     shard = DrivenShard()
     topic = "t" * 200
