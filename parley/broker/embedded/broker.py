@@ -23,7 +23,7 @@ from parley.consensus.registry import names_store
 
 
 class Broker(ReentrantBlock):
-    """One broker, which runs while its ``with`` or ``async with`` block is entered. It can be entered again."""
+    """A broker that runs while its ``with`` or ``async with`` block is active. The block can be entered again."""
 
     _thread_name = "parley"
 
@@ -35,11 +35,12 @@ class Broker(ReentrantBlock):
         data_dir: str | PathLike[str] | None = None,
         **settings: Setting,
     ) -> None:
-        """``properties`` are those of ``server.properties``; ``settings`` are the same keys with underscores for dots.
+        """``properties`` are those of ``server.properties``; ``settings`` are the same keys with underscores instead of
+        dots.
 
         With port 0 the broker takes any free port. Without a ``data_dir`` (or ``log.dirs``) the data is in a temporary
-        folder. Raises ValueError for contradictions, ``parley.broker.config.ConfigError`` (a ValueError) for values
-        that are not allowed, TypeError for unknown settings.
+        folder. Raises ValueError for contradictions, ``parley.broker.config.ConfigError`` (a ValueError) for invalid
+        values, and TypeError for unknown settings.
         """
         super().__init__()
         self._given = given_settings(properties, settings)
@@ -77,7 +78,7 @@ class Broker(ReentrantBlock):
         return bool(self._given.keys() & {"log.dirs", "log.dir"})
 
     def _config(self, temporary: str) -> BrokerConfig:
-        """The configuration. ``temporary`` is the data folder if the user has not given one."""
+        """Return the configuration. ``temporary`` is the data folder if the user has not specified one."""
         defaults = dict(EMBEDDED)
         if self._keeps_data or names_store(self._given):
             defaults.pop("coordination.url")

@@ -4,7 +4,7 @@
 2. ``Cluster.kill`` ends a broker like a killed process: connections are cut, nothing is flushed, no broker is informed.
    The other brokers notice its refused connections, or the store expires its session.
 3. ``Cluster.stop`` is a controlled shutdown: the broker first hands over its leadership.
-4. In an ``async with`` block these methods are awaited; in a plain ``with`` block they are done when they return.
+4. In an ``async with`` block these methods must be awaited; in a plain ``with`` block they block until they are done.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _stores = itertools.count(1)
 
 
 class ClusterBroker:
-    """One broker of a cluster, running or not."""
+    """One broker of a cluster. It may be running or stopped."""
 
     def __init__(self, broker_id: int, settings: Mapping[str, str]) -> None:
         self.id = broker_id
@@ -44,12 +44,12 @@ class ClusterBroker:
 
     @property
     def is_running(self) -> bool:
-        """True if the broker was started, and neither stopped nor killed since."""
+        """True if the broker was started and has been neither stopped nor killed since."""
         return self._server is not None
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` of this broker, also while it does not run."""
+        """``host:port`` of this broker, even while it is not running."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -60,9 +60,9 @@ class ClusterBroker:
         return self._server
 
     async def start(self) -> None:
-        """Start the broker, at its previous address. Raises what ``BrokerServer.start`` raises."""
+        """Start the broker at its previous address. Raises what ``BrokerServer.start`` raises."""
         if self._server is not None:
-            raise RuntimeError(f"broker {self.id} is running already")
+            raise RuntimeError(f"broker {self.id} is already running")
         if self.port:
             self._settings["listeners"] = f"PLAINTEXT://{self.bootstrap_servers}"
         config = BrokerConfig.from_properties(self._settings)
@@ -77,7 +77,7 @@ class ClusterBroker:
         self.port = server.endpoints[0].port
 
     async def stop(self) -> None:
-        """Stop with a controlled shutdown. Does nothing if the broker does not run."""
+        """Stop the broker with a controlled shutdown. Does nothing if it is not running."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop()
@@ -90,7 +90,7 @@ class ClusterBroker:
 
 
 class Cluster(ReentrantBlock):
-    """Several brokers, which run while the ``with`` or ``async with`` block is entered. It can be entered again."""
+    """Several brokers that run while the ``with`` or ``async with`` block is active. The block can be entered again."""
 
     _thread_name = "parley-cluster"
 
@@ -104,17 +104,17 @@ class Cluster(ReentrantBlock):
     ) -> None:
         """``properties`` and ``settings`` apply to every broker, as for ``parley.Broker``.
 
-        Without a ``data_dir`` the data is in a temporary folder and the store in memory; with one, each broker and the
-        embedded store have a folder in it. ``coordination.url`` selects another store. Raises ValueError for
-        contradictions and values that are not allowed, TypeError for unknown settings.
+        Without a ``data_dir`` the data is in a temporary folder and the store in memory. With a ``data_dir``, each
+        broker and the embedded store have a folder in it. ``coordination.url`` selects another store. Raises ValueError
+        for contradictions and invalid values, TypeError for unknown settings.
         """
         super().__init__()
         if brokers < 1:
-            raise ValueError(f"a cluster has 1 broker or more, not {brokers}")
+            raise ValueError(f"brokers={brokers}: a cluster has at least 1 broker")
         self._given = given_settings(properties, settings)
         own = [key for key in _EACH_ITS_OWN if key in self._given]
         if own:
-            raise ValueError(f"{', '.join(own)}: the cluster sets this for each broker, leave it out")
+            raise ValueError(f"{', '.join(own)}: remove this setting, the cluster sets it for each broker")
         self._count = brokers
         self._data_dir = None if data_dir is None else os.path.abspath(fspath(data_dir))
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -129,7 +129,7 @@ class Cluster(ReentrantBlock):
 
     @property
     def brokers(self) -> Mapping[int, ClusterBroker]:
-        """All brokers by id, including those that do not run."""
+        """All brokers by id, including those that are not running."""
         return MappingProxyType(self._brokers)
 
     @property
@@ -140,7 +140,7 @@ class Cluster(ReentrantBlock):
         return ",".join(broker.bootstrap_servers for broker in self._brokers.values())
 
     def kill(self, broker_id: int) -> Awaitable[None]:
-        """Kill a broker. See the rules of the module."""
+        """Kill a broker, as the module docstring describes."""
         return self._do(self._broker(broker_id).kill())
 
     def stop(self, broker_id: int) -> Awaitable[None]:
@@ -177,7 +177,7 @@ class Cluster(ReentrantBlock):
         folder = Path(self._data_dir or self._temporary.name)  # type: ignore[union-attr]
         store = f"local://{folder / 'coordination'}" if self._data_dir else f"memory://cluster-{next(_stores)}"
         self._brokers = {each: ClusterBroker(each, self._settings(each, folder, store)) for each in self._ids}
-        # A store in memory is deleted with its last reference: keep one, for times when no broker runs.
+        # A store in memory is deleted with its last reference: keep one while no broker is running.
         settings = self._settings(1, folder, store)
         self._store = await backend_factory(settings)(configured_url(settings, folder))
         try:
@@ -198,7 +198,7 @@ class Cluster(ReentrantBlock):
                 self._temporary = None
 
     def _settings(self, broker_id: int, folder: Path, store: str) -> dict[str, str]:
-        """All settings of one broker."""
+        """Return all settings of one broker."""
         defaults = {**EMBEDDED_CLUSTER, **of_cluster(self._count), **(IN_ONE_LOOP if self._data_dir is None else {})}
         if not names_store(self._given):
             defaults["coordination.url"] = store
@@ -207,7 +207,7 @@ class Cluster(ReentrantBlock):
 
 
 class _Done:
-    """An awaitable for work that is already done."""
+    """An awaitable for work that has already been done."""
 
     def __await__(self) -> Any:
         return

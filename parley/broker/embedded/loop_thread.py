@@ -1,4 +1,4 @@
-"""An event loop in its own thread, for programs without an event loop."""
+"""An event loop in a separate thread, for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class LoopThread:
         self._started.result()
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` in the loop and wait for its result. Must not be called in the loop itself."""
+        """Run ``work`` in the loop and wait for its result. Must not be called from within the loop."""
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def stop(self) -> None:
-        """Run ``end``, and wait for the end of the thread."""
+        """Run ``end``, and wait for the thread to end."""
         if self._thread.is_alive():
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._told.set)

@@ -1,6 +1,6 @@
 """Base class of objects that run for the duration of a ``with`` or ``async with`` block, and can be entered again.
 
-In an ``async with`` block the object runs in the current event loop, in a plain ``with`` block in its own thread.
+In an ``async with`` block the object runs in the current event loop, in a plain ``with`` block in a separate thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from parley.broker.embedded.loop_thread import LoopThread
 
 
 class ReentrantBlock(ABC):
-    """An object that runs while its block is entered. Subclasses must call ``__init__``."""
+    """An object that runs while its block is active. Subclasses must call ``__init__``."""
 
     _thread_name: ClassVar[str]
 
@@ -23,11 +23,11 @@ class ReentrantBlock(ABC):
 
     @abstractmethod
     async def _start(self) -> None:
-        """Start. If this raises, it must have undone its work."""
+        """Start the object. If this raises, it must already have undone its work."""
 
     @abstractmethod
     async def _end(self) -> None:
-        """Stop what ``_start`` has started."""
+        """Stop everything that ``_start`` has started."""
 
     async def __aenter__(self) -> Self:
         self._claim()
@@ -70,5 +70,5 @@ class ReentrantBlock(ABC):
     def _claim(self) -> None:
         if self._entered:
             name = type(self).__name__
-            raise RuntimeError(f"this {name} is running already: make another {name}() for a second one")
+            raise RuntimeError(f"this {name} is already running: create another {name}() to run a second one")
         self._entered = True

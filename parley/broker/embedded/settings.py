@@ -12,19 +12,23 @@ from parley.broker.config.definition import closest, value_text
 from parley.storage.checkpoints import make_directories
 
 Setting = str | int | float | bool | PathLike[str] | list[str] | tuple[str, ...]
-"""The types of values: a text as in a properties file, or a natural Python value."""
+"""The types of values: a string as in a properties file, or a natural Python value."""
 
 
 def given_settings(properties: Mapping[str, Setting] | None, settings: Mapping[str, Setting]) -> dict[str, str]:
-    """Return all settings by key. ``properties`` has the keys themselves, ``settings`` has underscores for dots.
+    """Return all settings by key. ``properties`` contains the keys themselves, ``settings`` has underscores instead of
+    dots.
 
-    Raises ValueError for a value that is not allowed, TypeError for an unknown setting.
+    Raises ValueError for an invalid value, TypeError for an unknown setting.
     """
     return {**_from_properties(properties), **_from_settings(settings)}
 
 
 def prepare_folders(directories: tuple[str, ...]) -> None:
-    """Create the folders. Only the first one must work: it also holds the embedded store. Raises OSError if not."""
+    """Create the first folder, which also contains the embedded store.
+
+    Raises RuntimeError if the folder cannot be created or is not writable.
+    """
     first, is_made = directories[0], False
     try:
         make_directories(Path(first))

@@ -1,4 +1,4 @@
-"""When to log an event that repeats: at once, and then after pauses that grow."""
+"""When to log an event that repeats: immediately, and then after growing pauses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PAUSE_MAX_S = 300.0
 
 
 class GrowingInterval:
-    """Times the log lines of one kind of event. The pause doubles with each line, up to ``PAUSE_MAX_S``."""
+    """Times the log lines of one kind of event. The pause doubles after each line, up to ``PAUSE_MAX_S``."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -17,7 +17,7 @@ class GrowingInterval:
         self._pause_s = FIRST_PAUSE_S
 
     def is_due(self) -> bool:
-        """True if the event should be logged now; the next pause begins then."""
+        """Return True if the event should be logged now. The next pause then begins."""
         now = self._monotonic()
         if self._due_s is None:
             self._pause_s = FIRST_PAUSE_S
@@ -28,5 +28,5 @@ class GrowingInterval:
         return True
 
     def restart(self) -> None:
-        """Start over: the next event is logged at once."""
+        """Start over: the next event is logged immediately."""
         self._due_s = None

@@ -6,8 +6,8 @@ Modules log with the standard library and pass the facts of an event in ``extra`
 
 * A message may contain what peers have sent: values are quoted, so that they cannot end a line or imitate a key.
 * Secrets of the configuration are replaced by ``[hidden]`` wherever they occur.
-* A thread writes the lines, so that a terminal or pipe that is not read blocks no request. If too many lines wait,
-  further ones are dropped and counted.
+* A thread writes the lines, so that a terminal or pipe that is not read does not block requests. If too many lines
+  wait, further lines are dropped and counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from parley.broker.config.broker_config import BrokerConfig
 from parley.broker.config.definition import Password
 
 WAITING_MAX = 10_000
-"""The maximum number of lines that wait to be written."""
+"""The maximum number of lines that may wait to be written."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _BARE = re.compile(r"[^\s\"=]+")
@@ -97,7 +97,7 @@ class LogWriter(logging.Handler):
             self.handleError(record)
 
     def close(self) -> None:
-        """Write the lines that wait, for at most a few seconds."""
+        """Write the waiting lines, for at most a few seconds."""
         if self._thread.is_alive():
             try:
                 self._lines.put(None, timeout=1)
@@ -127,9 +127,10 @@ class LogWriter(logging.Handler):
 
 
 def start_logging(config: BrokerConfig, stream: TextIO | None = None) -> LogWriter:
-    """Write the log of this process to ``stream`` (standard error) in the configured format, until ``close()``.
+    """Write the log of this process to ``stream`` (default: standard error) in the configured format, until
+    ``close()``.
 
-    For broker processes. A program that embeds a broker has its own logging, which receives the broker's records.
+    For broker processes. A program that embeds a broker uses its own logging, which receives the broker's records.
     """
     writer = LogWriter(stream or sys.stderr)
     writer.setFormatter(LineFormatter(as_json=config.logging_format == "json", secrets=secrets_in(config)))
@@ -140,7 +141,7 @@ def start_logging(config: BrokerConfig, stream: TextIO | None = None) -> LogWrit
 
 
 def secrets_in(config: BrokerConfig) -> frozenset[str]:
-    """The secrets in a configuration: the values of password keys, and passwords in URLs."""
+    """Return the secrets in a configuration: the values of password keys, and passwords in URLs."""
     secrets = set()
     for name, text in config.given.items():
         key = config.key(name)

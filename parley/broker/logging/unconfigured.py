@@ -1,7 +1,7 @@
-"""Lines of an embedded broker in a program that has not configured logging.
+"""Prints the log of an embedded broker if the program has not configured logging.
 
-Python then prints only the messages of warnings and errors, without their facts. A program that configures logging,
-even later, gets the records as they are, and nothing is printed here.
+Python would then print only the messages of warnings and errors, without their facts. A program that configures
+logging, even later, receives the records unchanged, and nothing is printed here.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from parley.broker.logging.lines import LineFormatter, secrets_in
 
 
 class UnconfiguredLog(logging.Handler):
-    """Prints warnings and errors with their facts to standard error, as long as the program handles no log."""
+    """Prints warnings and errors with their facts to standard error, until the program configures logging."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._secrets: frozenset[str] = frozenset()
 
     def hide(self, secrets: frozenset[str]) -> None:
-        """Replace these secrets, too, wherever they occur."""
+        """Also replace these secrets wherever they occur."""
         self._secrets |= secrets
         self.setFormatter(LineFormatter(as_json=False, secrets=self._secrets))
 

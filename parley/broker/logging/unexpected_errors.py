@@ -1,9 +1,10 @@
 """Logs unexpected errors at a limited rate, which clients cannot increase.
 
-A client that knows a request that makes a handler raise could send it at any rate, and each traceback takes kilobytes.
-So the first failure of a kind (what failed, and the line that raised) is logged with its traceback; the next ones only
-after ``INTERVAL_S``, with the number of failures that were not logged. A shortage of file descriptors or memory is no
-defect of the code that meets it: it is noted for the broker, and logged without a traceback.
+A client that has found a request that makes a handler raise could send it at any rate, and each traceback takes
+kilobytes. So the first failure of a kind (identified by what failed and the line that raised) is logged with its
+traceback. Further ones are logged only after ``INTERVAL_S``, with the number of failures that were not logged. A
+shortage of file descriptors or memory is not a defect of the code in which it occurs: it is reported to the broker, and
+logged without a traceback.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _Kind = tuple[str, str, int]
 
 
 class FailureLog:
-    """Logs the failures of one part of a broker."""
+    """Logs the failures of one part of a broker at a limited rate."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -30,7 +31,8 @@ class FailureLog:
         self._seen: dict[_Kind, list[float]] = {}
 
     def report(self, what: str, error: BaseException, now_s: float, **facts: object) -> None:
-        """Log ``error`` with ``facts``, unless one of its kind was logged recently. ``now_s`` is monotonic time."""
+        """Log ``error`` with ``facts``, unless a failure of the same kind was logged recently. ``now_s`` is monotonic
+        time."""
         is_shortage = note_lost_work(error)
         kind = (what, *_place(error))
         seen = self._seen.get(kind)
@@ -49,17 +51,17 @@ class FailureLog:
 
 
 def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an error in a callback of the event loop; a shortage is logged as what it is."""
+    """Log an error in a callback of the event loop. A shortage is logged as a shortage."""
     error = context.get("exception")
     if error is None or not note_lost_work(error):
         loop.default_exception_handler(context)
         return
     facts = {"reason": repr(error), "where": context.get("message", "")}
-    _log.error("a callback was ended by a shortage", extra=facts)
+    _log.error("a shortage ended a callback", extra=facts)
 
 
 def _place(error: BaseException) -> tuple[str, int]:
-    """The file and the line that raised the error."""
+    """Return the file and the line that raised the error."""
     trace = error.__traceback__
     if trace is None:
         return type(error).__name__, 0

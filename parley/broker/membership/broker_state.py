@@ -2,17 +2,17 @@
 
 The states::
 
-    CONNECTING    no session with the coordination store; the broker opens one
-    JOINING       a session; the broker joins the group of brokers, or waits until its id is free
-    REGISTERING   a member under a new broker epoch; the controller has not registered it yet
+    CONNECTING    the broker has no session with the coordination store, and opens one
+    JOINING       it has a session, and joins the group of brokers, or waits until its id is free
+    REGISTERING   it is a member under a new broker epoch; the controller has not registered it yet
     ACTIVE        the metadata shows this registration as alive
-    FENCED        the metadata shows this registration as fenced, or the controller refuses its epoch: it joins again
+    FENCED        the metadata shows this registration as fenced, or the controller rejects its epoch: it joins again
     LEAVING       controlled shutdown: the controller moves its leaderships, then fences it
     STOPPED       the lifecycle has ended
 
     CONNECTING -> JOINING -> REGISTERING -> ACTIVE -> FENCED -> JOINING under a higher epoch
     any but STOPPED -> CONNECTING when the session is lost
-    any but STOPPED -> LEAVING, which only STOPPED follows; while it leaves, a broker keeps its membership alive
+    any but STOPPED -> LEAVING, which only leads to STOPPED; while it leaves, a broker keeps its membership alive
 
 Nothing here does I/O: ``lifecycle`` reports the events.
 """
@@ -37,16 +37,16 @@ class BrokerState(Enum):
 
 
 class BrokerEvent(Enum):
-    """What changes the state."""
+    """An event that changes the state."""
 
     SESSION_OPENED = auto()
     JOINED = auto()
     REGISTERED = auto()
-    """The metadata shows the present registration as alive."""
+    """The metadata shows this broker's current registration as alive."""
     FENCED = auto()
-    """The metadata shows the present registration as fenced, or the controller has refused its epoch."""
+    """The metadata shows the current registration as fenced, or the controller has rejected its epoch."""
     MEMBERSHIP_ENDED = auto()
-    """The present membership is over, or useless because the broker was fenced."""
+    """The current membership has ended, or is useless because the broker was fenced."""
     SESSION_ENDED = auto()
     LEAVE = auto()
     STOP = auto()
@@ -87,5 +87,6 @@ TRANSITIONS: dict[tuple[BrokerState, BrokerEvent], BrokerState] = {**_MEMBERSHIP
 
 
 def next_state(state: BrokerState, event: BrokerEvent) -> BrokerState:
-    """The state after this event. Raises IllegalStep for a step that the table does not have: it is a defect."""
+    """Return the state that follows ``event``. Raises IllegalStep, a defect of this program, if the table has no such
+    step."""
     return step("broker membership", TRANSITIONS, state, event)

@@ -37,10 +37,11 @@ class ControlledShutdown:
         self._rules = rules
 
     async def leave(self, *, retries: int, pause_s: float) -> None:
-        """Have the controller move this broker's leaderships, so that no client waits for it when it stops.
+        """Have the controller move this broker's leaderships, so that clients do not have to wait when the broker
+        stops.
 
-        Nothing happens if no other broker is alive. If the controller does not respond, the request is repeated when
-        there is another controller, or after a pause. Raises KafkaError if the last attempt fails.
+        Does nothing if no other broker is alive. If the controller does not respond, the request is retried after a
+        pause, or as soon as another controller is elected. Raises KafkaError if the last attempt fails.
         """
         own = self._broker_id
         for attempt in range(retries + 1):
@@ -55,7 +56,7 @@ class ControlledShutdown:
             except KafkaError as error:
                 if attempt == retries:
                     raise
-                _log.info("controlled shutdown is tried again", extra={"reason": str(error)})
+                _log.info("retrying the controlled shutdown", extra={"reason": str(error)})
             epoch = image.controller_epoch
             await self._metadata.until(lambda image: image.controller_epoch != epoch, pause_s)  # noqa: B023
 

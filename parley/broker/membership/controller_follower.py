@@ -1,9 +1,10 @@
-"""Pulls this broker's metadata from the controller that the store names, and notices when that controller is gone.
+"""Pulls this broker's metadata from the controller that the store names, and detects that this controller is dead.
 
 A controller whose process has ended is deposed: this broker campaigns in its place without waiting for its session to
-expire. That is always safe, because the writes of a deposed controller are refused (``controller``). A controller that
-merely does not respond is deposed only if most brokers have not heard from it (``controller_silence``). Otherwise its
-session decides: perhaps only these two brokers cannot reach each other, and then they would depose each other in turn.
+expire. That is always safe, because a deposed controller's writes are rejected (``controller``). A controller that
+merely does not respond is deposed only if most brokers have not heard from it (``controller_silence``). Otherwise this
+broker waits for its session to expire: if only these two brokers could not reach each other, they would keep deposing
+each other.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
 
 FAILURE_PAUSE_S = 1.0
-"""The pause after a failure in this broker, which the next response may well cause again."""
+"""The pause after applying a response has failed in this broker. The next response may well cause the same failure."""
 DEPOSE_PAUSE_S = 1.0
-"""The pause between deposing two controllers: if a firewall refuses the connections, this prevents a storm of
-elections."""
+"""The minimum pause between deposing two controllers. It prevents a storm of elections if a firewall refuses the
+connections."""
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ _NO_RESPONSE = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE, Err
 
 
 class ControllerFollower:
-    """Pulls the metadata from one controller after another."""
+    """Follows the current controller, and pulls the metadata from it."""
 
     def __init__(
         self,
@@ -57,11 +58,12 @@ class ControllerFollower:
         silence_s: float,
         monotonic: Callable[[], float],
     ) -> None:
-        """``candidate`` is this broker's own data in elections.
+        """``candidate`` is the data that this broker publishes as a candidate in elections.
 
-        ``depose(leader, is_silent)`` is called when that controller is dead, or silent for most brokers; ``stale()``
-        when this broker must register again. ``why_no_election()`` gives the reason, if known, why no controller can be
-        elected at present. ``silence_s`` is how long a controller may fail to respond.
+        ``depose(leader, is_silent)`` is called when that controller is dead, or silent for most brokers; ``stale()`` is
+        called when this broker must register again. ``why_no_election()`` returns the reason, if known, why no
+        controller can currently be elected. A controller may fail to respond for ``silence_s`` before it counts as
+        silent.
         """
         self._broker_id = broker_id
         self._candidate = candidate
@@ -82,13 +84,13 @@ class ControllerFollower:
         self._changed = asyncio.Event()
 
     def follow(self, leader: Leader | None) -> None:
-        """Follow the controller that the store now names; None if it names none."""
+        """Follow the controller that the store now names, or none if ``leader`` is None."""
         if leader != self._leader:
             self._leader = leader
             self._changed.set()
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Follow the controller until cancelled."""
         while True:
             self._changed.clear()
             self._silence.begin(NO_EPOCH if self._leader is None else self._leader.epoch)
@@ -106,7 +108,7 @@ class ControllerFollower:
         registration = registration_from_bytes(leader.candidate)
         endpoint = registration.endpoint(self._listener)
         if registration.broker_id == self._broker_id and leader.candidate != self._candidate:
-            self._depose(leader, False)  # an earlier incarnation of this broker
+            self._depose(leader, False)  # the leader is an earlier incarnation of this broker
         if registration.broker_id == self._broker_id or endpoint is None:
             return
         client = self._peers.client_at(endpoint, "metadata")
@@ -116,16 +118,19 @@ class ControllerFollower:
                 try:
                     await self._pull_from(client, leader, endpoint, is_whole=is_whole)
                 except Exception:
-                    _log.exception("metadata cannot be followed", extra={"controller": registration.broker_id})
+                    _log.exception(
+                        "failed to follow the metadata of the controller", extra={"controller": registration.broker_id}
+                    )
                 is_whole = True
                 await asyncio.sleep(FAILURE_PAUSE_S)
         finally:
             await client.close()
 
     async def _pull_from(self, client: Client, leader: Leader, endpoint: Endpoint, *, is_whole: bool) -> None:
-        """Pull until cancelled, with a pause after each failure; begin with a whole image if ``is_whole``."""
+        """Pull metadata until cancelled, pausing after each failure. The first response is a whole image if
+        ``is_whole``."""
         while True:
-            is_due = self._silence.lasts_s >= self._silence_s  # one more request without a response decides
+            is_due = self._silence.lasts_s >= self._silence_s  # judge after one more request without a response
             self._silence.request_sent()
             try:
                 await follower.pull(
@@ -153,9 +158,10 @@ class ControllerFollower:
             await asyncio.sleep(RETRY_S)
 
     async def _judge_silent(self, leader: Leader, endpoint: Endpoint) -> None:
-        """Depose a controller that does not respond if its process is gone, or if it is silent for most brokers."""
+        """Depose a controller that does not respond, if its process has ended or most brokers have not
+        heard from it."""
         if await is_gone(endpoint, timeout_s=RETRY_S):
-            await self._depose_after_pause(leader, endpoint, "its process is gone", is_silent=False)
+            await self._depose_after_pause(leader, endpoint, "its process has ended", is_silent=False)
         elif self._silence.lasts_s >= self._silence_s and await is_silent_for_most(
             self._peers,
             self._metadata.image,
@@ -175,12 +181,13 @@ class ControllerFollower:
         self._depose(leader, is_silent)
 
     def _log_deposed(self, leader: Leader, facts: dict[str, object], reason: str) -> None:
-        """Log a deposed controller once; after that, at growing intervals, that no other one has been elected."""
+        """Log once that a controller was deposed, then at growing intervals that no other controller has been elected
+        yet."""
         if leader != self._deposed:
             self._deposed = leader
             self._no_election_interval.restart()
             if self._no_election_interval.is_due():
-                _log.warning("the controller is gone: electing another", extra={**facts, "reason": reason})
+                _log.warning("the controller is dead: electing another one", extra={**facts, "reason": reason})
         elif self._no_election_interval.is_due():
             why = self._why_no_election() or "no broker has won the election yet"
             _log.warning("no controller can be elected", extra={**facts, "reason": why})

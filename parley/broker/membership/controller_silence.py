@@ -1,9 +1,10 @@
-"""How long the controller has been silent for this broker, and whether it is silent for most brokers.
+"""Measures how long the controller has been silent, and decides whether it is silent for most brokers.
 
-To a single broker, a controller whose process stands still looks like one that only this broker cannot reach. So no
-broker deposes it alone: the brokers ask each other, and depose it if more than half of all registered brokers, fenced
-ones and the controller included, have not heard from it for as long as a session may be silent. Deposing is always
-safe, since a deposed controller cannot write. docs/architecture.md ("Fencing silent brokers") gives the reasons.
+A single broker cannot distinguish a controller whose process has stalled from a controller that only this broker cannot
+reach. So no broker deposes a controller alone. The brokers ask each other, and depose the controller if more than half
+of all registered brokers (including fenced brokers and the controller itself) have not heard from it for as long as a
+session may be silent. Deposing is always safe, because a deposed controller cannot write. docs/architecture.md
+("Fencing silent brokers") gives the reasons.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, Fetc
 from parley.protocol.sentinels import NO_EPOCH
 
 ASK_S = 1.0
-"""How long another broker may take to respond."""
+"""How long another broker may take to respond, in seconds."""
 
 
 class ControllerSilence:
-    """Measures how long this broker has heard nothing from the controller that it follows."""
+    """Measures how long this broker has not heard from the controller that it follows."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -35,23 +36,23 @@ class ControllerSilence:
         """True if the controller responded with metadata to the latest request."""
 
     def begin(self, epoch: int) -> None:
-        """Begin to measure the controller of this epoch; ``NO_EPOCH`` for none."""
+        """Start measuring the controller with this epoch; ``NO_EPOCH`` means that there is none."""
         self.epoch = epoch
         self.responded(with_metadata=False)
 
     def request_sent(self) -> None:
-        """Note that a request for metadata is about to be sent to the controller."""
+        """Record that a metadata request is about to be sent to the controller."""
         self._requested_s = self._monotonic()
 
     def responded(self, *, with_metadata: bool) -> None:
-        """Note that the controller has responded: with metadata, or with an error."""
+        """Record that the controller has responded, either with metadata or with an error."""
         self._since_s = self._monotonic()
         if with_metadata:
             self._metadata_s = self._requested_s
         self.is_in_touch = with_metadata
 
     def did_not_respond(self) -> None:
-        """Note that the controller did not respond."""
+        """Record that the controller did not respond."""
         self.is_in_touch = False
 
     @property
@@ -61,9 +62,11 @@ class ControllerSilence:
 
     @property
     def metadata_age_s(self) -> float:
-        """Age, in seconds, of the latest request to which this controller or an earlier one responded with metadata.
+        """Seconds since the sending of the latest request that this controller or an earlier one answered with
+        metadata.
 
-        The request counts, not the response: a response may have lain here unread while the process stood still.
+        The time of the request counts, not that of the response: a response may have waited unread while this process
+        was stalled.
         """
         return self._monotonic() - self._metadata_s
 
@@ -71,10 +74,11 @@ class ControllerSilence:
 async def is_silent_for_most(
     peers: Peers, image: MetadataImage, own_id: int, controller_id: int, epoch: int, silence_s: float
 ) -> bool:
-    """True if more than half of the brokers, this one included, have not heard from the controller for ``silence_s``.
+    """Return True if more than half of the brokers, including this one, have not heard from the controller for
+    ``silence_s``.
 
-    ``controller_id`` and ``epoch`` are those of the controller, which the image may not name yet. False if this broker
-    has not joined yet: it does not know the other brokers.
+    ``controller_id`` and ``epoch`` identify the controller, which the image may not name yet. Returns False if this
+    broker has not joined yet, because it does not know the other brokers then.
     """
     if own_id not in image.brokers:
         return False

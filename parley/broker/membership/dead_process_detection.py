@@ -1,8 +1,8 @@
 """Detects that the process of another broker has ended, faster than its session expires.
 
-When a process ends, its machine closes its connections and refuses new ones. A connection that ends is only a suspicion
-(the network may have cut it); a refused connect confirms it. Silence proves nothing here (the machine may be gone, or
-the process stopped): the session's TTL and the heartbeats cover that.
+When a process ends, its machine closes its connections and refuses new ones. A closed connection is only a suspicion,
+because the network may have cut it. A refused connection confirms it. Silence proves nothing here, because the machine
+may be offline or the process stalled: the session's TTL and the heartbeats cover these cases.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from parley.broker.metadata.types import Endpoint
 RETRY_S = 0.1
 """The pause before the next attempt to connect, if the broker does not respond or closes the connection."""
 CONFIRM_S = 10.0
-"""How long a machine may take to accept or refuse a connection, after another one has ended."""
+"""How long a machine may take to accept or refuse a connection after another connection to it was closed."""
 
 
 async def is_gone(endpoint: Endpoint, *, timeout_s: float) -> bool:
-    """True if the machine at this address refuses connections; False if one is accepted, or none in time."""
+    """Return True if the machine at this address refuses connections, False if it accepts one or does not respond in
+    time."""
     try:
         async with asyncio.timeout(timeout_s):
             _, writer = await _connect(endpoint)
@@ -33,9 +34,9 @@ async def is_gone(endpoint: Endpoint, *, timeout_s: float) -> bool:
 
 
 async def until_gone(endpoint: Endpoint, hold: Callable[[Endpoint], Awaitable[None]]) -> None:
-    """Keep a connection to a broker open; returns when its machine refuses connections.
+    """Keep a connection to a broker open. Returns when the broker's machine refuses connections.
 
-    ``hold`` connects as brokers do, and returns when the connection has ended or cannot be made.
+    ``hold`` connects the way brokers do. It returns when the connection has ended or cannot be established.
     """
     loop = asyncio.get_running_loop()
     while True:
@@ -48,7 +49,8 @@ async def until_gone(endpoint: Endpoint, hold: Callable[[Endpoint], Awaitable[No
 
 
 async def _connect(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to the first address of the host that accepts. Raises ConnectionRefusedError if all refuse."""
+    """Connect to the first address of the host that accepts a connection. Raises ConnectionRefusedError if
+    all refuse."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     errors: list[OSError] = []

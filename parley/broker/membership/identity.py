@@ -1,8 +1,8 @@
 """The ids of the cluster and of this broker, agreed on between the store and the data directories.
 
-The cluster's id (KIP-78) is in the store; the first broker writes it once. If the store has none, a new cluster begins:
-under the id in the data directories if they come from another cluster, otherwise under a new one. A broker without
-``broker.id`` keeps the id in its directories, or takes the next one above ``reserved.broker.max.id``.
+The store contains the cluster's id (KIP-78), which the first broker writes once. If the store has no id, a new cluster
+begins. It takes the id in the data directories if they come from another cluster, and a new id otherwise. A broker
+without ``broker.id`` keeps the id in its directories, or takes the next one above ``reserved.broker.max.id``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Identity:
 
 
 def read_identities(directories: Sequence[Path]) -> list[DirectoryIdentity]:
-    """The owners that the data directories name; unreadable directories are left out. Blocks on the disk.
+    """Return the owners that the data directories name, without unreadable directories. Blocks on the disk.
 
     Raises MalformedIdentity.
     """
@@ -63,13 +63,15 @@ async def identify(
     may_begin: bool,
     rng: Random,
 ) -> Identity:
-    """Agree with the store on the cluster's id, and settle this broker's; ``broker_id`` < 0 means none is configured.
+    """Agree with the store on the cluster's id, and determine this broker's id. ``broker_id`` < 0 means that none is
+    configured.
 
-    Without ``may_begin`` no new cluster begins: the store has had one. The directories are checked against the result
-    when they are opened. Raises NoBrokerId, CoordinationError; EmptyStore if the store has lost its cluster.
+    If ``may_begin`` is False, no new cluster begins, because the store has already held one. The directories are
+    checked against the result when they are opened. Raises NoBrokerId, CoordinationError, or EmptyStore if the store
+    has lost its cluster.
     """
     if not may_begin and await store.get(CLUSTER) is None:
-        raise EmptyStore("the store has lost everything that was in it")
+        raise EmptyStore("the coordination store has lost all of its data")
     kept = next((identity.cluster_id for identity in found if identity.cluster_id), None)
     cluster_id, is_new = await _cluster_id(store, kept or encode_id(UUID(int=rng.getrandbits(128), version=4)))
     if broker_id < 0:
@@ -78,7 +80,7 @@ async def identify(
         elif may_generate:
             broker_id = await store.next_id(BROKER_IDS, first=reserved_max + 1)
         else:
-            raise NoBrokerId("set broker.id, or allow ids to be generated (broker.id.generation.enable)")
+            raise NoBrokerId("broker.id is not set: set it, or allow ids to be generated (broker.id.generation.enable)")
     return Identity(cluster_id, broker_id, is_new)
 
 

@@ -1,11 +1,13 @@
 """The highest epochs and ids that this broker has seen: the file ``coordination.epochs`` in each data directory.
 
-A coordination store that was restored from a backup has lower ones, and would give them out a second time. So each
-broker remembers what it has seen, and lifts the store's counters above it whenever it joins the cluster. The controller
-asks for the newest metadata that the broker has seen, to recognise such a store (``parley.broker.metadata.terms``).
+A coordination store that was restored from a backup contains lower ones, and would hand them out a second time. So each
+broker remembers what it has seen, and raises the store's counters above that whenever it joins the cluster. The
+controller compares the newest metadata that each broker has seen with the store, to detect a restored store
+(``parley.broker.metadata.terms``).
 
-``EpochFile`` writes the file in the executor, so that a killed process has left the latest state. A power failure may
-cost the changes of the last ``SYNC_PAUSE_S``. A change counts as written if at least one directory has taken it.
+``EpochFile`` writes the file in the executor, so that the latest state survives if the process is killed. A power
+failure may lose the changes of the last ``SYNC_PAUSE_S``. A change counts as written if at least one directory has
+stored it.
 """
 
 from __future__ import annotations
@@ -30,14 +32,15 @@ _log = logging.getLogger(__name__)
 
 EPOCHS_FILE = "coordination.epochs"
 SYNC_PAUSE_S = 0.5
-"""The pause between two syncs, so that many changes of the metadata do not keep the disk busy."""
+"""The pause between two syncs, so that frequent metadata changes do not keep the disk busy."""
 RETRY_S = 1.0
-"""The pause after no directory has taken a change."""
+"""The pause before a change is written again if no directory could store it."""
 EPOCH_MAX = (1 << 31) - (1 << 20)
-"""The highest controller epoch and leader epoch that are believed. The protocol's fields are int32; no cluster has a
-million elections left to hold above this."""
+"""The highest controller epoch and leader epoch that are accepted as plausible. The protocol's fields are int32, and
+the range above this value still allows for a million elections."""
 ID_MAX = 1 << 62
-"""The highest broker epoch, metadata version and producer id that are believed; the protocol's fields are int64."""
+"""The highest broker epoch, metadata version and producer id that are accepted as plausible. The protocol's fields are
+int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +48,17 @@ class KnownEpochs:
     """The highest epochs and ids that a broker has seen."""
 
     metadata: Term = NO_TERM
-    """The newest metadata: epoch and id of its controller, and its version."""
+    """The newest metadata: the epoch and id of its controller, and its version."""
     broker_epoch: int = NO_EPOCH
     """This broker's own epoch."""
     producer_ids_end: int = 0
-    """One more than the highest producer id that this broker may have given to a client, or has in its logs."""
+    """One more than the highest producer id that this broker may have given to a client, or that occurs in its logs."""
     leader_epoch: int = NO_EPOCH
-    """The highest leader epoch of any partition. Nothing may have been written in it, so that no log knows it."""
+    """The highest leader epoch of any partition. No log may contain it, because a leader may not have written anything
+    in it."""
 
     def raised_to(self, other: KnownEpochs) -> KnownEpochs:
-        """Return the higher value of each field."""
+        """Return epochs with the higher value of each field."""
         return KnownEpochs(
             max(self.metadata, other.metadata),
             max(self.broker_epoch, other.broker_epoch),
@@ -78,8 +82,8 @@ class KnownEpochs:
     def from_bytes(cls, data: bytes) -> KnownEpochs:
         """Return the epochs that ``to_bytes`` encoded.
 
-        Raises ValueError, KeyError or TypeError for anything else, and for numbers that no cluster reaches: the store's
-        counters could not be lifted above them.
+        Raises ValueError, KeyError or TypeError for anything else, and for implausibly high numbers, above which the
+        store's counters could not be raised.
         """
         try:
             fields = json.loads(data)
@@ -97,16 +101,16 @@ class KnownEpochs:
             number("controller_id", INT32_MAX),
             number("metadata_version", ID_MAX),
         )
-        fields.setdefault("leader_epoch", NO_EPOCH)  # a file of an earlier version
+        fields.setdefault("leader_epoch", NO_EPOCH)  # absent in files of earlier versions
         return cls(
             term, number("broker_epoch", ID_MAX), number("producer_ids_end", ID_MAX), number("leader_epoch", EPOCH_MAX)
         )
 
 
 def read_known_epochs(directories: Sequence[Path]) -> KnownEpochs:
-    """Return the highest epochs that these directories know. Blocks on the disk.
+    """Return the highest epochs in the files of these directories. Blocks on the disk.
 
-    A file that is missing or damaged counts as empty.
+    A missing or damaged file counts as empty.
     """
     known = KnownEpochs()
     for directory in directories:
@@ -124,13 +128,13 @@ class EpochFile:
     """Keeps ``KnownEpochs`` in the data directories."""
 
     def __init__(self, directories: Sequence[Path], known: KnownEpochs) -> None:
-        """``known`` is what ``read_known_epochs`` has returned."""
+        """``known`` is the result of ``read_known_epochs``."""
         self.known = known
-        """The highest epochs and ids so far. The files may lag behind it."""
+        """The highest epochs and ids so far. The files may lag behind this value."""
         self._directories = directories
         self._written = known
         self._holders = directories
-        """The directories that have taken what was written last."""
+        """The directories that contain the latest written value."""
         self._failures = GrowingInterval(lambda: asyncio.get_running_loop().time())
         self._changed = asyncio.Event()
         self._unsynced = asyncio.Event()
@@ -138,34 +142,34 @@ class EpochFile:
         self._syncing = asyncio.Lock()
 
     def note(self, seen: KnownEpochs) -> None:
-        """Raise ``known`` to what this broker has just seen. ``run`` writes it."""
+        """Raise ``known`` to what this broker has just seen. ``run`` writes it to the disk."""
         raised = self.known.raised_to(seen)
         if raised != self.known:
             self.known = raised
             self._changed.set()
 
     def note_image(self, delta: Delta, image: MetadataImage) -> None:
-        """Note the metadata that this broker has just applied, and the leader epochs in its latest changes."""
+        """Record the metadata that this broker has just applied, and the leader epochs in its latest changes."""
         term = Term(image.controller_epoch, image.controller_id, image.version)
         self.note(KnownEpochs(term, leader_epoch=highest_leader_epoch(delta)))
 
     async def run(self) -> None:
-        """Write every change at once, and sync the files from time to time, until cancelled.
+        """Write every change immediately, and sync the files periodically, until cancelled.
 
-        What no directory has taken is tried again after ``RETRY_S``.
+        A change that no directory could store is written again after ``RETRY_S``.
         """
         await race(self._write_changes(), self._sync_changes())
 
     async def save(self) -> None:
-        """Write ``known`` to every usable directory, and return when it is on the disk of at least one.
+        """Write ``known`` to every usable directory. Returns when it is on the disk of at least one directory.
 
-        Raises OSError if no directory has taken it. ``run`` then tries again.
+        Raises OSError if no directory could store it. ``run`` then tries again.
         """
         await self._write()
         await self._sync()
 
     async def close(self) -> None:
-        """Save for the last time. A failure is only logged."""
+        """Save one last time. A failure is only logged."""
         try:
             await self.save()
         except OSError as error:
@@ -197,7 +201,7 @@ class EpochFile:
     def _log_failure(self, error: OSError) -> None:
         if self._failures.is_due():
             _log.warning(
-                "no data directory takes the epochs that this broker has seen: make room, or repair the disk",
+                "no data directory can store the epochs that this broker has seen: free some space, or repair the disk",
                 extra={"reason": str(error)},
             )
 
@@ -221,14 +225,14 @@ class EpochFile:
                     await _on_disk(_sync, self._holders)
                 except OSError:
                     self._unsynced.set()
-                    self._written = KnownEpochs()  # a failed sync may have dropped the bytes: they are written again
+                    self._written = KnownEpochs()  # a failed sync may have dropped the bytes: write them again
                     self._changed.set()
                     raise
                 self._failures.restart()
 
 
 def highest_leader_epoch(delta: Delta) -> int:
-    """Return the highest leader epoch in the changes, NO_EPOCH if they have none."""
+    """Return the highest leader epoch in the changes; ``NO_EPOCH`` if they contain none."""
     epochs = [NO_EPOCH]
     for change in delta.changes:
         match change:
@@ -244,9 +248,9 @@ def highest_leader_epoch(delta: Delta) -> int:
 
 
 async def _on_disk(work: Callable[[Path], None], directories: Sequence[Path]) -> Sequence[Path]:
-    """Run ``work`` on every directory, in the executor. Returns those where it succeeded.
+    """Run ``work`` on every directory, in the executor. Returns the directories for which it succeeded.
 
-    Raises OSError if that is none of them. The log directory reports what is wrong with a single one.
+    Raises OSError if it failed for all of them. The log directory reports what is wrong with a single one.
     """
     return await asyncio.get_running_loop().run_in_executor(None, _on_each, work, directories)
 

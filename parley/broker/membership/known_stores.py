@@ -1,8 +1,8 @@
 """Which coordination store the data directories belong to: the file ``coordination.identity`` in each of them.
 
-A store that was wiped or replaced is refused at the start. It would look like a cluster without topics, and the logs on
-disk like leftovers. A store that took over from the recorded one, in a move during which this broker was down, is
-accepted.
+The broker does not start with a store that was wiped or replaced, because the cluster would appear to have no topics,
+and the logs on disk would look like leftovers. It accepts a store to which the cluster has moved from the recorded
+store while this broker was down.
 """
 
 from __future__ import annotations
@@ -16,29 +16,31 @@ from parley.storage.checkpoints import write_atomically
 from parley.storage.meta_properties import MalformedIdentity
 
 STORE_FILE = "coordination.identity"
-"""In each data directory: the identity of the store that knows its topics, then those of the stores before it."""
+"""A file in each data directory: the identity of the store that contains its topics, followed by those of earlier
+stores."""
 STORES_KEPT = 100
 _IDENTITY = re.compile(r"[!-~]{1,200}")
 
 
 def read_known_stores(directories: Sequence[Path]) -> list[str]:
-    """The identities of the stores that these directories have belonged to, latest first; empty for new directories.
+    """Return the identities of the stores that these directories have belonged to, latest first; empty for new
+    directories.
 
-    Blocks on the disk. Raises ``MalformedIdentity`` if a file has something else, and no other directory knows better.
+    Blocks on the disk. Raises ``MalformedIdentity`` if a file is malformed and no other directory contains a valid one.
     """
     longest, malformed = _read(directories)
     if malformed and not longest:
         files = " and ".join(map(str, malformed))
         raise MalformedIdentity(
-            f"{files} should have the identity of a coordination store, but has been damaged. Restore the file from a "
-            "backup. Without one, check that the address of the store is right, and remove the file: the broker then "
-            "takes that store for its own"
+            f"{files} should contain the identity of a coordination store, but is damaged. Restore the file from a "
+            "backup. Without a backup, check that the address of the store is right, and remove the file: the broker "
+            "then accepts that store"
         )
     return longest
 
 
 def _read(directories: Sequence[Path]) -> tuple[list[str], list[Path]]:
-    """The longest list of identities in these directories, and the files that have something else."""
+    """Return the longest list of identities in these directories, and the malformed files."""
     longest: list[str] = []
     malformed: list[Path] = []
     for directory in directories:
@@ -49,14 +51,14 @@ def _read(directories: Sequence[Path]) -> tuple[list[str], list[Path]]:
             continue
         found = text.split()
         if all(_IDENTITY.fullmatch(each) for each in found):
-            longest = max(longest, found, key=len)  # a directory that was missing during a move knows fewer
+            longest = max(longest, found, key=len)  # a directory that was missing during a move lists fewer
         else:
             malformed.append(path)
     return longest, malformed
 
 
 def record_store(directories: Sequence[Path], identity: str) -> None:
-    """Record in each usable directory which store knows its topics now. Blocks on the disk."""
+    """Record in each usable directory which store now contains its topics. Blocks on the disk."""
     stores = [identity, *(each for each in _read(directories)[0] if each != identity)][:STORES_KEPT]
     text = "".join(f"{each}\n" for each in stores).encode()
     for directory in directories:
@@ -86,8 +88,8 @@ def with_advice(wrong: WrongStore, directories: Sequence[Path]) -> WrongStore:
         what = f"the store is empty, but {data} holds data of a cluster: the store was wiped, or the address is wrong"
         then = "Restore the store from a backup (parley coordination restore), or correct the address"
     else:
-        what = f"{wrong}: {data} belongs to another coordination store, or this one was wiped and has begun again"
-        then = "Correct the address of the store, or log.dirs; or restore the store from a backup"
+        what = f"{wrong}: {data} belongs to another coordination store, or this one was wiped and recreated"
+        then = "Correct the address of the store or log.dirs, or restore the store from a backup"
     return WrongStore(
         f"{what}. {then}. Only to begin a new cluster with the topics found on disk, remove {files}", found=wrong.found
     )

@@ -1,12 +1,12 @@
-"""A broker's life in the cluster: its session with the coordination store, its membership, its candidacy.
+"""A broker's life in the cluster: its session with the coordination store, its membership and its candidacy.
 
-One session carries all of it. Until the session expires, the broker is a member of the group of brokers and a candidate
-for controller. When the session is lost, the broker opens another one and joins again under a higher broker epoch; it
-keeps following the controller it knows. The elected controller turns the group's members into registrations in the
-metadata (``live_brokers``). ``broker_state`` has the states and their transitions.
+All of these depend on one session. Until it expires, the broker is a member of the group of brokers and a candidate for
+controller. When the session is lost, the broker opens another one and joins again under a higher broker epoch.
+Meanwhile it keeps following the last known controller. The elected controller turns the group's members into
+registrations in the metadata (``live_brokers``). ``broker_state`` defines the states and their transitions.
 
-The store may move while the cluster runs (``store_move``): the broker then opens its next session in the store that is
-in charge. All epochs are carried over.
+The cluster may move to another store while it runs (``store_move``). The broker then opens its next session in the
+store that is in charge. All epochs are carried over.
 """
 
 from __future__ import annotations
@@ -52,15 +52,16 @@ from parley.protocol.uuids import UUID
 _log = logging.getLogger(__name__)
 
 OUTAGE_PATIENCE_S = 1.0
-"""How long a controlled shutdown goes on while the coordination store does not respond."""
+"""How long a controlled shutdown continues while the coordination store does not respond."""
 EPOCH_WRITE_MAX_S = 2.0
-"""How long a broker waits for its disk to take its new epoch before it joins without."""
+"""How long a broker waits for its new epoch to be written to disk before it joins anyway."""
 SESSION_CLOSE_MAX_S = 2.0
-"""How long closing a session may take; it expires by itself."""
+"""How long closing a session may take. A session that was not closed expires by itself."""
 
 
 class BrokerLifecycle:
-    """Keeps this broker a member of the cluster, and its metadata up to date: as a follower or as the controller."""
+    """Keeps this broker a member of the cluster and its metadata up to date, whether it is a follower or the
+    controller."""
 
     def __init__(
         self,
@@ -83,14 +84,14 @@ class BrokerLifecycle:
         rng: Random,
         counts: StoreCounts,
     ) -> None:
-        """``listener`` is the name of the listener that brokers use among themselves. ``ids_in_use()`` returns, for
-        counters in the store, one more than the highest id that this broker knows to be in use. ``duties`` run during
-        each term of this broker as controller, until they are cancelled."""
+        """``listener`` is the name of the inter-broker listener. ``ids_in_use()`` returns, for counters in the store,
+        one more than the highest id that this broker knows to be in use. ``duties`` run during each of this broker's
+        terms as controller, until they are cancelled."""
         broker_id = registration.broker_id
         self._silence_s = session_ttl_ms / 1000
         self.state = BrokerState.CONNECTING
         self.silence = ControllerSilence(monotonic)
-        """How long this broker has heard nothing from the controller."""
+        """Measures how long this broker has not heard from the controller."""
         self.broker_epoch = NO_EPOCH
         """Epoch of this broker's registration; ``NO_EPOCH`` before the first one."""
         self.store_move = store_move
@@ -157,7 +158,7 @@ class BrokerLifecycle:
     async def run(self) -> None:
         """Open session after session until cancelled.
 
-        Raises CoordinationError if the store refuses this broker for good, DuplicateBrokerId if another broker has
+        Raises CoordinationError if the store permanently refuses this broker, DuplicateBrokerId if another broker uses
         this broker's id.
         """
         try:
@@ -170,9 +171,10 @@ class BrokerLifecycle:
     def may_be_superseded(self) -> bool:
         """True if the other brokers may have fenced and replaced this one without this broker knowing.
 
-        The clock decides: a process that stood still is in doubt from the moment it continues until a controller has
-        responded to a request sent after that. Brokers are not fenced earlier than that: a session was last renewed
-        before the last request, and may end two thirds of its TTL later. The controller itself goes by its session.
+        This depends on the clock. A process that was stalled must doubt its role from the moment it continues until a
+        controller has responded to a request sent after that moment. No broker is fenced before then: its session was
+        last renewed before its last request, and expires no earlier than two thirds of the TTL later. The controller
+        itself relies on its session instead.
         """
         if self._publisher.is_open:
             return self._session is None or self._session.state is not SessionState.CONNECTED
@@ -180,16 +182,16 @@ class BrokerLifecycle:
 
     @property
     def registration(self) -> BrokerRegistration:
-        """What this broker registers, without the epoch that it gets then."""
+        """The registration that this broker submits, without the epoch that it will be assigned."""
         return self._broker
 
     @property
     def store(self) -> KeyValue:
-        """The keys of the store that is in charge now."""
+        """The keys of the store that is currently in charge."""
         return KeyValue(self.store_move.store, self._rng)
 
     def store_error(self) -> KafkaError | None:
-        """Return the error for clients whose change needs the store; None while the store responds."""
+        """Return the error for clients whose change requires the store, or None while the store responds."""
         lasts_s, store = self.outage.lasts_s, self.store_move.store.capabilities.name
         if lasts_s is None:
             return None
@@ -197,7 +199,7 @@ class BrokerLifecycle:
 
     @property
     def incarnation_id(self) -> UUID:
-        """The id of this process in its registration."""
+        """The id that identifies this process in its registration."""
         return self._broker.incarnation_id
 
     @property
@@ -209,17 +211,18 @@ class BrokerLifecycle:
 
     @property
     def clean_epoch(self) -> int:
-        """The broker epoch for the marker of a clean shutdown; ``NO_EPOCH`` if this process never was registered.
+        """The broker epoch for the clean-shutdown marker; ``NO_EPOCH`` if this process was never registered.
 
-        It is that of the latest join, even one in progress. The controller may have registered this process under it
-        without this broker knowing, and the marker must not look older than that.
+        This is the epoch of the latest join, even of a join in progress. The controller may already have registered
+        this process under that epoch without this broker knowing, and the marker must not appear older than the
+        registration.
         """
         if self.registered_epoch == NO_EPOCH:
             return NO_EPOCH
         return max(self.broker_epoch, self._epochs.known.broker_epoch)
 
     async def until_registered(self) -> None:
-        """Wait until the metadata shows this very incarnation of the broker as alive."""
+        """Wait until the metadata shows this incarnation of the broker as alive."""
 
         def is_registered(image: MetadataImage) -> bool:
             known = image.brokers.get(self._broker.broker_id)
@@ -228,9 +231,9 @@ class BrokerLifecycle:
         await self._metadata.until(is_registered, None)
 
     async def leave(self, *, retries: int, pause_s: float) -> None:
-        """Have the controller move this broker's leaderships before it stops.
+        """Have the controller move this broker's leaderships before the broker stops.
 
-        Raises KafkaError if that fails, or if the store is down: then no controller can move anything.
+        Raises KafkaError if that fails, or if the store is unreachable: then no controller can move them.
         """
         self._on(BrokerEvent.LEAVE)
         leaving = asyncio.ensure_future(self.shutdown.leave(retries=retries, pause_s=pause_s))
@@ -256,7 +259,9 @@ class BrokerLifecycle:
             try:
                 await self._live_in_one_session()
             except Moved as moved:
-                _log.warning("the coordination store has moved", extra={"reason": str(moved)})
+                _log.warning(
+                    "the cluster has moved to another coordination store: switching to it", extra={"reason": str(moved)}
+                )
                 await self.store_move.continue_in_new_store(self._named_epoch, self._metadata.image.controller_epoch)
             except Lost as lost:
                 _log.warning("session with the coordination store lost", extra={"reason": str(lost)})
@@ -265,7 +270,7 @@ class BrokerLifecycle:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _live_in_one_session(self) -> None:
-        """Open a session and be a member and a candidate in it; raises what ends any of these first."""
+        """Open a session, and be a member and a candidate in it. Raises the exception that first ends any of these."""
         store = self.store_move.store
         session = self._session = await store.open_session(self._session_ttl_ms)
         self.outage.ends()
@@ -292,7 +297,7 @@ class BrokerLifecycle:
                     await session.close()
             except (CoordinationError, TimeoutError) as error:
                 reason = str(error) or "the coordination store does not respond"
-                _log.info("session not closed: it ends when it expires", extra={"reason": reason})
+                _log.info("the session could not be closed: it will expire by itself", extra={"reason": reason})
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.SUSPENDED:
@@ -307,7 +312,7 @@ class BrokerLifecycle:
             if leader is not None:
                 self._named_epoch = leader.epoch
                 if leader.candidate != self._registration.data:
-                    self._live_brokers.trust_all()  # that broker judges the deposed controller now
+                    self._live_brokers.trust_all()  # now that broker judges the deposed controller
             self._controller_follower.follow(leader)
 
     async def _be_candidate(self, elections: Elections, groups: Groups, since_s: float, joined: asyncio.Event) -> None:
@@ -330,7 +335,7 @@ class BrokerLifecycle:
     # --- Membership ---
 
     async def _stay_member(self, groups: Groups, session: Session, joined: asyncio.Event) -> None:
-        """Be a member until the session ends; join again under a new epoch whenever this broker has been fenced."""
+        """Remain a member until the session ends. Join again under a new epoch whenever this broker has been fenced."""
         while True:
             await self._raise_counters()
             membership = await self._registration.join(groups, self._epochs.known, self._remember_epoch)
@@ -346,7 +351,7 @@ class BrokerLifecycle:
             self._on(BrokerEvent.MEMBERSHIP_ENDED)
 
     async def _remember_epoch(self, epoch: int) -> None:
-        """Note on disk that this broker is about to take this epoch.
+        """Write to disk that this broker is about to take this epoch.
 
         A disk that is full or hangs does not keep the broker out of the cluster for longer than ``EPOCH_WRITE_MAX_S``.
         """
@@ -356,12 +361,12 @@ class BrokerLifecycle:
         reason = saving.exception() if saving.done() else "the disk hangs"
         if reason is not None:
             _log.warning(
-                "this broker joins before its epoch is on disk: if it dies now, its replicas count as lost",
+                "joining before the broker epoch is on disk: if this broker dies now, its replicas count as lost",
                 extra={"epoch": epoch, "reason": str(reason)},
             )
 
     async def _raise_counters(self) -> None:
-        """Raise the counters of ids in the store above the ids in use, if the store was restored to an older state."""
+        """Raise the store's counters above the ids in use, in case the store was restored to an older state."""
         for counter, end in self._ids_in_use().items():
             was = await self.store.reserve_below(counter, end)
             if was is not None:
@@ -371,7 +376,7 @@ class BrokerLifecycle:
                 )
 
     async def _until_over(self, membership: Membership) -> None:
-        """Wait until this membership is over, or useless because this broker was fenced."""
+        """Wait until this membership has ended, or is useless because this broker was fenced."""
         over = [asyncio.ensure_future(membership.lost.wait()), asyncio.ensure_future(self._rejoin.wait())]
         try:
             await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
@@ -380,13 +385,13 @@ class BrokerLifecycle:
                 future.cancel()
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Follow a change of the metadata (a subscriber)."""
+        """React to a metadata change. Subscribed to the metadata."""
         self._epochs.note_image(delta, image)
         self._compare_with_metadata()
         self.store_move.controller_elected(image.controller_epoch)
 
     def _compare_with_metadata(self) -> None:
-        """Note what the metadata shows for this broker's present registration; join again if it was fenced."""
+        """Update the state from this broker's current registration in the metadata. Join again if it was fenced."""
         known = self._metadata.image.brokers.get(self._broker.broker_id)
         if known is None or not known.epoch >= self.broker_epoch >= 0:
             return
@@ -397,6 +402,6 @@ class BrokerLifecycle:
             self._rejoin.set()
 
     def _epoch_refused(self) -> None:
-        """The controller has refused this broker's epoch: join again."""
+        """Join again, because the controller has rejected this broker's epoch."""
         self._on(BrokerEvent.FENCED)
         self._rejoin.set()

@@ -1,13 +1,14 @@
-"""Which brokers are alive, as the controller sees it: registers and fences them.
+"""Which brokers are alive from the controller's point of view: registers and fences brokers.
 
-* A broker is fenced at once if its process has ended (``dead_process_detection``) or its session has expired. While the
-  controller's own session is new, brokers without a session get time to join: the store may have been down.
+* A broker is fenced immediately if its process has ended (``dead_process_detection``) or its session has expired. While
+  the controller's own session is new, brokers without a session get time to join, because the store may have been down.
 * A broker is fenced if it has not requested metadata for ``silence_s``: it does not learn of changes, so it must not
-  lead. This holds only while the controller hears from at least half of all brokers: otherwise the controller may be
+  lead. This applies only while the controller hears from at least half of all brokers. Otherwise the controller may be
   the one that is cut off. See docs/architecture.md, "Fencing silent brokers, and deposing a silent controller".
 * No broker is fenced before the members have been compared with the store, which may have been set back.
-* Fencing is safe and not final: a broker that is alive joins again under a higher epoch. If its connections were
-  refused and it joins again, something on the way refuses them. From then on only its silence counts.
+* Fencing is safe and can be undone: a broker that is alive joins again under a higher epoch. If a broker joins again
+  although its connections were refused, something in between refuses them. From then on the controller fences it only
+  for silence.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 CHECKS_PER_SILENCE = 10
 REGISTRATION_PAUSE_S = 1.0
-"""The pause before a registration that has failed is tried again."""
+"""The pause before a failed registration is retried."""
 
 
 class LiveBrokers:
@@ -70,20 +71,21 @@ class LiveBrokers:
         self._set_back = StoreSetBack(controller, recovery.metrics)
         self._silence_s = silence_s
         self._monotonic = monotonic
-        self._present: set[int] | None = None  # the group's members, once they are known
+        self._present: set[int] | None = None  # the group's members, or None until they are known
         self._seen: set[int] = set()  # brokers that have been members during this term
-        self._trusted_s = 0.0  # from then on, brokers that are not members are fenced
-        self._since: dict[tuple[int, int], float] = {}  # (broker, epoch) -> start of the time that counts as silence
+        self._trusted_s = 0.0  # from this time on, brokers that are not members are fenced
+        self._since: dict[tuple[int, int], float] = {}  # (broker, epoch) -> when its silence began
         self._watched: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._joining: dict[tuple[int, int], asyncio.Task[None]] = {}  # registrations in progress
         self._failures = FailureLog(_log)
-        self._refusing: set[UUID] = set()  # incarnations whose machine refused connections
-        self._distrusted: UUID | None = None  # the incarnation that was deposed as controller for its silence
+        self._refusing: set[UUID] = set()  # incarnations whose machines refused connections
+        self._distrusted: UUID | None = None  # the incarnation that was deposed as controller for being silent
 
     async def run(self, groups: Groups, session_since_s: float) -> None:
-        """Follow the group until cancelled. ``session_since_s`` is when the controller's own session was opened.
+        """Follow the group until cancelled. ``session_since_s`` is the time at which the controller's own session was
+        opened.
 
-        Raises CoordinationError if the watch of the group ends, KafkaError NOT_CONTROLLER at the end of the term.
+        Raises CoordinationError if the watch of the group ends, KafkaError (NOT_CONTROLLER) at the end of the term.
         """
         watches = TaskSet()
         self._present = None
@@ -99,11 +101,11 @@ class LiveBrokers:
             await watches.close()
 
     def distrust(self, incarnation_id: UUID) -> None:
-        """Count this incarnation, deposed as controller for its silence, as silent when the next term begins."""
+        """Treat this incarnation as silent when the next term begins: it was deposed as controller for its silence."""
         self._distrusted = incarnation_id
 
     def trust_all(self) -> None:
-        """Forget the distrusted incarnation: another broker is the controller now."""
+        """Forget the distrusted incarnation, because another broker is the controller now."""
         self._distrusted = None
 
     async def _follow(self, groups: Groups, watches: TaskSet) -> None:
@@ -116,7 +118,7 @@ class LiveBrokers:
             self._tend(watches)
 
     async def _reconcile(self, live: Mapping[int, BrokerRegistration], watches: TaskSet) -> None:
-        await self._set_back.check_members(live.values())  # first: fencing elects by what the store says
+        await self._set_back.check_members(live.values())  # first, because fencing elects leaders from the store's data
         self._present = set(live)
         await self._fence_the_absent()
         self._seen |= live.keys()
@@ -138,7 +140,7 @@ class LiveBrokers:
         return known is None or known.epoch < broker.epoch
 
     async def _register(self, broker: BrokerRegistration, watches: TaskSet) -> None:
-        """Register a broker when it has reported its logs, or cannot. Try again until this succeeds."""
+        """Register a broker once it has reported its logs, or cannot report them. Retry until this succeeds."""
         while True:
             try:
                 report = await self._recovery.request(broker, None)
@@ -149,7 +151,7 @@ class LiveBrokers:
                 if isinstance(error, KafkaError) and error.code is ErrorCode.NOT_CONTROLLER:
                     return  # the term is over
                 self._failures.report(
-                    "a broker could not be registered: trying again",
+                    "could not register a broker: retrying",
                     error,
                     self._monotonic(),
                     broker=broker.broker_id,
@@ -174,7 +176,7 @@ class LiveBrokers:
     # --- Brokers whose process ends ---
 
     def _tend(self, watches: TaskSet) -> None:
-        """Watch every live broker except this one; stop watching the others."""
+        """Watch every live broker except this one, and stop watching brokers that are no longer alive."""
         living = {(b.broker_id, b.epoch): b for b in self._metadata.image.live_brokers()}
         living.pop((self._broker_id, self._own_epoch()), None)
         for key in self._watched.keys() - living.keys():
@@ -200,7 +202,7 @@ class LiveBrokers:
             await until_gone(endpoint, self._hold)
             self._refusing.add(broker.incarnation_id)
             try:
-                await self._fence(broker.broker_id, broker.epoch, "its process is gone: connections are refused")
+                await self._fence(broker.broker_id, broker.epoch, "its process has ended: connections are refused")
             except KafkaError as error:
                 if error.code != ErrorCode.NOT_CONTROLLER:
                     raise
@@ -215,21 +217,22 @@ class LiveBrokers:
         while True:
             await asyncio.sleep(pause_s)
             now = self._monotonic()
-            if now - before > 3 * pause_s:  # this process stood still itself, and could not hear the brokers
+            if now - before > 3 * pause_s:  # this process itself was stalled, and could not hear the brokers
                 self._since = dict.fromkeys(self._since, now)
             before = now
             if self._present is None:
-                continue  # the store may have been set back: what the members have seen is still to be checked
+                continue  # the members have not been compared with the store yet, which may have been set back
             await self._fence_the_absent()
             for broker_id, epoch in self._silent(now):
                 await self._fence(broker_id, epoch, f"it has not requested metadata for {self._silence_s:g} s")
             self._tend(watches)
 
     def _silent(self, now: float) -> list[tuple[int, int]]:
-        """The brokers to fence for their silence, with their epochs.
+        """Return the ids and epochs of the brokers to fence for their silence.
 
-        Brokers that are cut off at the same moment do not become silent at the same moment, but within the interval
-        between two of their requests, a third of the silence. So only a request in the last half of it counts.
+        Brokers that are cut off at the same moment do not become silent at the same moment: their last requests can be
+        a third of the silence apart, which is the interval between two requests. So only a request in the last half of
+        the silence counts as a sign of life.
         """
         lasts = {broker: now - self._heard_s(*broker, since) for broker, since in self._since.items()}
         heard = 1 + sum(each <= self._silence_s / 2 for each in lasts.values())

@@ -1,7 +1,7 @@
-"""Measures what this broker does with its coordination store: every call, every event, its session.
+"""Measures what this broker does with its coordination store: every call, every event and the session.
 
-``StoreCounts`` has the numbers, for all stores that the broker opens one after the other. ``MeasuredBackend`` passes
-every call on to the real backend, and counts it. Calls of recipes go through it too, so nothing escapes.
+``StoreCounts`` contains the counts for all stores that the broker opens one after the other. ``MeasuredBackend`` passes
+every call on to the real backend and counts it, including the calls that recipes make.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from parley.consensus.protection import Protection
 from parley.consensus.registry import BackendFactory, create_backend
 
 CANCELLED: Final = "Cancelled"
-"""The kind of a call that its caller gave up, mostly because of a time limit."""
+"""The kind of a call that its caller abandoned, usually because of a time limit."""
 
 
 class StoreCounts:
-    """What this broker has measured of its stores since it started. Used on the event loop only."""
+    """Everything that this broker has measured about its stores since it started. Used only on the event loop."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -69,7 +69,7 @@ class StoreCounts:
 
     @asynccontextmanager
     async def call(self, operation: str) -> AsyncIterator[None]:
-        """Count what happens inside as one call of the store."""
+        """Count the body of the ``with`` block as one call of the store."""
         began = self._monotonic()
         self.in_progress += 1
         try:
@@ -89,7 +89,7 @@ class StoreCounts:
             self.calls[operation].duration.observe(int(1e6 * (self._monotonic() - began)))
 
     def contact(self) -> None:
-        """Note that the store has just responded."""
+        """Record that the store has just responded."""
         self._contact_s = self._monotonic()
 
     def session_opened(self, session: Session) -> None:
@@ -99,7 +99,7 @@ class StoreCounts:
         session.add_callback(self._session_changed)
 
     def session_closing(self, session: Session) -> None:
-        """Note that this broker is about to close the session: what follows is no loss."""
+        """Record that this broker is about to close the session, so that its end does not count as a loss."""
         session.remove_callback(self._session_changed)
         if session is self._session:
             self._session = None
@@ -117,7 +117,7 @@ class StoreCounts:
     # --- For the exporter ---
 
     def store_metrics(self, store: Backend, outage: StoreOutage) -> Iterable[Labelled]:
-        """The state of the store in charge."""
+        """Return the metrics of the store that is in charge."""
         now = self._monotonic()
         if self._in_use[0] is not store:
             self._in_use = store, now
@@ -136,15 +136,15 @@ class StoreCounts:
         return [((store.capabilities.name,), numbers)]
 
     def call_metrics(self) -> Iterable[Labelled]:
-        """The calls of each operation."""
+        """Return the number and duration of the calls, by operation."""
         return [((operation,), numbers) for operation, numbers in self.calls.items()]
 
     def error_metrics(self) -> Iterable[Labelled]:
-        """The failed calls of each operation, by kind of error."""
+        """Return the number of failed calls, by operation and kind of error."""
         return list(self.errors.items())
 
     def session_metrics(self) -> Iterable[Labelled]:
-        """The present session, and what happened to all of them."""
+        """Return the metrics of the current session, and of everything that has happened to sessions so far."""
         session, numbers = self._session, self.session
         has_one = session is not None and session.state is not SessionState.LOST
         numbers.connected = session is not None and session.state is SessionState.CONNECTED

@@ -1,9 +1,9 @@
-"""Joining the group of brokers in the coordination store, under an id that no other living broker has.
+"""Joining the group of brokers in the coordination store, under an id that no other living broker uses.
 
-A broker takes the place of an earlier incarnation of itself at once: of one at its own address, or of one whose process
-is known to be gone. If another address accepts connections under this broker's id, a living broker may have that id, or
-a process that stands still and whose session is about to expire. So this broker waits for as long as a dead broker's
-session can last. If the id is still taken then, its owner is alive, and this broker gives up.
+A broker immediately takes the place of an earlier incarnation of itself: a member with its own address, or a member
+whose process is known to have ended. If another address accepts connections under this broker's id, either a living
+broker uses that id, or the process there is stalled and its session is about to expire. So this broker waits for as
+long as a dead broker's session can remain. If the id is still taken then, its owner is alive, and this broker gives up.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ class Registration:
     """Registers this broker as a member of the group of brokers."""
 
     def __init__(self, broker: BrokerRegistration, listener: str) -> None:
-        """``listener`` is the name of the listener that brokers use among themselves."""
+        """``listener`` is the name of the inter-broker listener."""
         self.broker = broker
         self.data = registration_to_bytes(broker)
         self._listener = listener
         self._member_id = str(broker.broker_id)
 
     async def join(self, groups: Groups, known: KnownEpochs, remember: Callable[[int], Awaitable[None]]) -> Membership:
-        """Join the group under a broker epoch above the ``known`` one. Wait for the id to become free if necessary.
+        """Join the group under a broker epoch above the ``known`` one. Waits for the id to become free if necessary.
 
-        ``remember(epoch)`` notes on disk which epoch this broker is about to take. The controller registers the broker
-        as soon as it has joined. If the broker were killed before it had noted the epoch, its data directories would
+        ``remember(epoch)`` writes to disk which epoch this broker is about to take. The controller registers the broker
+        as soon as it has joined. If the broker were killed before the epoch was on disk, its data directories would
         look like an older copy at the next start.
 
-        Raises DuplicateBrokerId if another broker holds the id and is alive; CoordinationError.
+        Raises CoordinationError, or DuplicateBrokerId if another living broker holds the id.
         """
         loop = asyncio.get_running_loop()
         wait_s = groups.session.ttl_ms / 1000 * groups.backend.capabilities.expiry_factor_max
@@ -87,7 +87,7 @@ class Registration:
             other = registration_from_bytes(present.data)
             if other.incarnation_id != self.broker.incarnation_id:
                 raise DuplicateBrokerId(
-                    f"another process has registered as broker {other.broker_id} with the same address: "
+                    f"another process with the same address has registered as broker {other.broker_id}: "
                     "give each broker an id and an advertised address of its own"
                 )
 
@@ -98,7 +98,7 @@ class Registration:
             return True
         endpoint = other.endpoint(self._listener)
         if endpoint is None or endpoint == self.broker.endpoint(self._listener):
-            return True  # this broker has bound the address
+            return True  # this broker has bound this address, so the other process cannot be listening on it
         return await is_gone(endpoint, timeout_s=PROBE_S)
 
     def _address_of(self, member: Member | None) -> str:

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class StoreOutage:
-    """The outage of the store that this broker sees at present, if any."""
+    """The current outage of the store, if any, as this broker sees it."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -23,22 +23,22 @@ class StoreOutage:
         self._since_s: float | None = None
         self._began = asyncio.Event()
         self.count = 0
-        """Outages so far, the present one included."""
+        """The number of outages so far, including the current one."""
 
     @property
     def lasts_s(self) -> float | None:
-        """For how long the store has not responded, in seconds; None if it responds."""
-        since_s = self._since_s  # read once: another thread may ask
+        """How long the store has not responded, in seconds; None if it responds."""
+        since_s = self._since_s  # read once: another thread may change it
         return None if since_s is None else self._monotonic() - since_s
 
     @property
     def description(self) -> str:
-        """The outage in a few words; empty if there is none."""
+        """A short description of the outage for messages; empty if there is none."""
         lasts_s = self.lasts_s
         return "" if lasts_s is None else f"the coordination store has not responded for {lasts_s:.0f} s"
 
     async def has_lasted(self, seconds: float) -> None:
-        """Wait until the store has not responded for this long, counted from now, or from the start of a later
+        """Wait until the store has not responded for ``seconds``, counted from now, or from the start of a later
         outage."""
         while True:
             await self._began.wait()
@@ -47,7 +47,7 @@ class StoreOutage:
                 return
 
     def continues(self, reason: str) -> None:
-        """Note that the store has just failed to respond."""
+        """Record that the store has just failed to respond."""
         if self._since_s is None:
             self._since_s = self._monotonic()
             self.count += 1
@@ -58,7 +58,7 @@ class StoreOutage:
             _log.warning("the coordination store does not respond", extra=facts)
 
     def ends(self) -> None:
-        """Note that the store has just responded."""
+        """Record that the store has just responded."""
         if self._since_s is not None:
             after_s = round(self._monotonic() - self._since_s, 1)
             self._since_s = None

@@ -1,8 +1,9 @@
-"""Notices, while this broker is the controller, that the coordination store was set back to an older state.
+"""Detects, while this broker is the controller, that the coordination store was set back to an older state.
 
-There are two signs: the mark that a restore leaves in the store, or the embedded store when it has lost writes; and
-brokers that have seen metadata which the store does not have (``parley.broker.metadata.terms``). Single partitions with
-outdated epochs are found when their brokers register (``parley.broker.controller.distrusted_partitions``).
+There are two signs. The first is the mark that a restore leaves in the store, or that the embedded store leaves after
+it has lost writes. The second is a broker that has seen metadata which the store does not contain
+(``parley.broker.metadata.terms``). Individual partitions with outdated epochs are found when their brokers register
+(``parley.broker.controller.distrusted_partitions``).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from parley.protocol.sentinels import NO_EPOCH
 _log = logging.getLogger(__name__)
 
 PRODUCER_IDS_SKIPPED = 1_000_000
-"""Producer ids that are not allocated after the store was set back. A broker that is away may have allocated them."""
+"""The number of producer ids that are skipped after the store was set back. A broker that is offline may have allocated
+them."""
 
 
 class StoreSetBack:
@@ -39,7 +41,7 @@ class StoreSetBack:
     async def check_mark(
         self, store: Backend, members: Callable[[], Awaitable[Collection[BrokerRegistration]]]
     ) -> None:
-        """Look for the mark in the store. To be called when a term begins, before brokers are registered.
+        """Look for the mark in the store. Must be called when a term begins, before brokers are registered.
 
         ``members()`` reads the members from the store. Raises CoordinationError, and what ``Controller.submit`` raises.
         """
@@ -73,7 +75,7 @@ class StoreSetBack:
         highest = max((member.seen_leader_epoch for member in members), default=NO_EPOCH)
         decide = partial(distrust_all, present=present, leader_epoch=highest)
         partitions = await self._controller.submit(decide, waits_for_store=True)
-        self._controller.forget_earlier_terms()  # not before: if this term ends earlier, the next one needs the sign
+        self._controller.forget_earlier_terms()  # not earlier: if this term ends before, the next one needs the sign
         self._metrics.set_backs += 1
         _log.error(
             "the coordination store was set back to an older state: each partition gets a leader when all its replicas "

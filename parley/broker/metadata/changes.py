@@ -1,7 +1,7 @@
 """The changes that a metadata image can undergo: one frozen value per kind, and the delta that groups them.
 
-A decision of the controller yields changes, and the store keeps their outcome. All brokers apply the same changes in
-the same order, so every broker passes through the same images.
+The controller's decisions produce changes, and the store keeps their outcome. All brokers apply the same changes in the
+same order, so every broker passes through the same images.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BrokerRegistered:
 
 @dataclass(frozen=True, slots=True)
 class BrokerUnregistered:
-    """A broker left for good; its registration is removed."""
+    """A broker was removed from the cluster permanently, together with its registration."""
 
     broker_id: int
 
@@ -49,7 +49,7 @@ class TopicCreated:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted:
-    """A topic was deleted. A later topic of the same name has another id."""
+    """A topic was deleted. A later topic of the same name gets another id."""
 
     name: str
     topic_id: UUID
@@ -57,14 +57,14 @@ class TopicDeleted:
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopicsReplaced:
-    """The ids of the most recently deleted topics are now exactly these, the oldest first."""
+    """The complete new list of the ids of the most recently deleted topics, oldest first."""
 
     topic_ids: tuple[UUID, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionsAdded:
-    """A topic got more partitions. Their indexes follow those of the existing ones."""
+    """Partitions were added to a topic. Their indexes follow those of the existing partitions."""
 
     topic: str
     partitions: tuple[PartitionState, ...]
@@ -81,7 +81,7 @@ class PartitionChanged:
 
 @dataclass(frozen=True, slots=True)
 class ConfigReplaced:
-    """The entries of one resource are now exactly these. The resource may have none."""
+    """The complete new configuration entries of one resource; may be empty."""
 
     resource: ConfigResource
     entries: Mapping[str, str]
@@ -89,7 +89,7 @@ class ConfigReplaced:
 
 @dataclass(frozen=True, slots=True)
 class AclBucketReplaced:
-    """The ACLs of one bucket are now exactly these. It may be empty."""
+    """The complete new ACLs of one bucket; may be empty."""
 
     number: int
     bucket: Bucket
@@ -97,7 +97,7 @@ class AclBucketReplaced:
 
 @dataclass(frozen=True, slots=True)
 class ScramUserReplaced:
-    """The SCRAM credentials of a user, by mechanism, are now exactly these. The user may have none."""
+    """The complete new SCRAM credentials of a user, by mechanism; may be empty."""
 
     user: str
     credentials: Mapping[str, ScramCredential]
@@ -105,7 +105,7 @@ class ScramUserReplaced:
 
 @dataclass(frozen=True, slots=True)
 class DelegationTokenReplaced:
-    """A delegation token was created or renewed; None: it was removed."""
+    """A delegation token was created or renewed, or removed if ``token`` is None."""
 
     token_id: str
     token: DelegationToken | None
@@ -113,7 +113,7 @@ class DelegationTokenReplaced:
 
 @dataclass(frozen=True, slots=True)
 class ClientQuotasReplaced:
-    """The quotas of an entity, by key, are now exactly these. The entity may have none."""
+    """The complete new quotas of an entity, by key; may be empty."""
 
     entity: QuotaEntity
     quotas: Mapping[str, float]
@@ -121,14 +121,14 @@ class ClientQuotasReplaced:
 
 @dataclass(frozen=True, slots=True)
 class FeatureLevelsReplaced:
-    """The levels of the cluster's features are now exactly these."""
+    """The complete new levels of the cluster's features."""
 
     levels: FeatureLevels
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSecretSet:
-    """A secret that all brokers share was chosen. It is never changed."""
+    """A secret that all brokers share was chosen. It never changes."""
 
     name: str
     value: bytes = field(repr=False)
@@ -155,7 +155,7 @@ Change = (
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The step from one image to the next: ``version`` is the version of the image it leads to."""
+    """The step from one image to the next. ``version`` is the version of the resulting image."""
 
     controller_epoch: int
     version: int

@@ -1,9 +1,9 @@
 """The broker's current metadata image, and the components that follow its changes.
 
-Request handlers read ``metadata.image``, one attribute; an image never changes under them. Components that must act on
-changes (partitions, groups, configuration) subscribe. They are called in the order of subscription, synchronously,
-after ``image`` has been replaced. If one fails, the failure is logged; the others still get the change, and the
-controller keeps its office.
+Request handlers read the attribute ``metadata.image``; an image never changes while they use it. Components that must
+act on changes (partitions, groups, configuration) subscribe. They are called in the order of subscription,
+synchronously, after ``image`` has been replaced. If a subscriber fails, the failure is logged, the other subscribers
+are still called, and a controller stays in office.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ class Metadata:
         self._subscribers: list[Subscriber] = []
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Call ``subscriber(delta, image)`` after every change from now on. It must neither block nor raise."""
+        """Call ``subscriber(delta, image)`` after every subsequent change. The subscriber must neither
+        block nor raise."""
         self._subscribers.append(subscriber)
 
     async def until(self, holds: Callable[[MetadataImage], bool], timeout_s: float | None) -> bool:
-        """Wait until ``holds(image)`` is true. Returns False on timeout; None waits for as long as it takes."""
+        """Wait until ``holds(image)`` is true. Returns False on timeout; a ``timeout_s`` of None waits indefinitely."""
         changed = asyncio.Event()
 
         def note(delta: Delta, image: MetadataImage) -> None:
@@ -51,7 +52,7 @@ class Metadata:
         return True
 
     def apply(self, delta: Delta) -> None:
-        """Replace the image by the one after ``delta``, and call the subscribers."""
+        """Replace the image by the result of applying ``delta``, and call the subscribers."""
         self.replace(self.image.apply(delta), delta)
 
     def replace(self, image: MetadataImage, delta: Delta) -> None:

@@ -1,7 +1,7 @@
 """The values of the metadata as JSON, for the coordination store and for the messages between brokers.
 
 JSON values are plain lists and dicts. Decoding raises ValueError, KeyError, TypeError or IndexError for any other
-value; code that reads data from outside turns these into an error of its own.
+value. Code that reads data from outside converts these into an error of its own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from parley.protocol.security.scram import ScramCredential
 from parley.protocol.uuids import UUID
 
 _NO_RECOVERY: tuple[Any, ...] = ((), (), (), -1)
-"""Defaults of the fields that the states in older stores do not have."""
+"""Defaults of the fields that partition states in older stores lack."""
 
 
 def to_json(value: Any) -> bytes:
@@ -220,7 +220,7 @@ def changes_from_bytes(data: bytes | memoryview) -> tuple[Change, ...]:
     try:
         return tuple(_to_change(*value) for value in json.loads(bytes(data)))
     except (KeyError, TypeError, IndexError) as wrong:
-        raise ValueError(f"these bytes are not metadata changes: {wrong!r}") from wrong
+        raise ValueError(f"malformed metadata changes: {wrong!r}") from wrong
 
 
 def _from_change(change: Change) -> list[Any]:
@@ -290,4 +290,4 @@ def _to_change(kind: str, *value: Any) -> Change:
             return FeatureLevelsReplaced(levels_from_json(value[0]))
         case "secret":
             return ClusterSecretSet(value[0], b64decode(value[1], validate=True))
-    raise ValueError(f"there is no metadata change of the kind {kind!r}")
+    raise ValueError(f"unknown kind of metadata change: {kind!r}")

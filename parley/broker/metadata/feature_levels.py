@@ -1,11 +1,9 @@
 """The levels of the features that clients see and operators change (KIP-584): what the cluster has agreed to use.
 
-``transaction.version`` 2 tells producers that each transaction has an epoch of its own (KIP-890). The level decides
-only what clients do: each request says by its version how it is meant, and brokers serve all of them.
-
-``group.version`` 1 allows groups of the consumer protocol (KIP-848), if all brokers can read their records.
-
-``share.version`` 1 does so for share groups (KIP-932), ``streams.version`` 1 for streams groups (KIP-1071).
+``transaction.version`` 2 tells producers to use a new epoch for each transaction (KIP-890). The level affects only what
+clients do: the version of each request determines its meaning, and brokers serve all versions. ``group.version`` 1
+allows groups of the consumer protocol (KIP-848), if all brokers can read their records. In the same way,
+``share.version`` 1 allows share groups (KIP-932), and ``streams.version`` 1 streams groups (KIP-1071).
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class FeatureLevels:
     chosen: Mapping[str, int] = field(default_factory=dict)
 
     def level(self, feature: str) -> int:
-        """Return the level of a feature; 0: it is not used."""
+        """Return the level of a feature; 0 means that it is not used."""
         return self.chosen.get(feature, _DEFAULTS.get(feature, 0))
 
     def finalized(self) -> dict[str, int]:

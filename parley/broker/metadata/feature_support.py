@@ -1,7 +1,7 @@
 """Features of the metadata: what a broker must support before the cluster may store it.
 
-A broker names the features that it supports when it registers. The controller stores nothing that a registered broker
-cannot read, and registers no broker that cannot read what is stored.
+When a broker registers, it lists the features that it supports. The controller stores nothing that a registered broker
+cannot read, and registers no broker that cannot read the stored metadata.
 """
 
 from __future__ import annotations
@@ -37,47 +37,49 @@ _CONTENTS: Final = {
     SHARE_VERSION: "share groups of KIP-932",
     STREAMS_VERSION: "streams groups of KIP-1071",
 }
-"""What the metadata contains if it uses a feature, for error messages."""
+"""What the metadata contains if it uses a feature, as shown in error messages."""
 
 
 def check_all_support(feature: str, image: MetadataImage) -> None:
-    """Raise KafkaError (UNSUPPORTED_VERSION) if a registered broker cannot read what belongs to the feature."""
+    """Raise KafkaError (UNSUPPORTED_VERSION) if a registered broker cannot read the metadata of this feature."""
     unable = sorted(broker_id for broker_id, broker in image.brokers.items() if feature not in broker.features)
     if unable:
         names = ", ".join(map(str, unable))
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"The version of Parley on these brokers knows no {_CONTENTS[feature]}: {names}. Upgrade them, or remove "
-            "them from the cluster, then repeat the request.",
+            f"The version of Parley on these brokers does not support {_CONTENTS[feature]}: {names}. Upgrade them, or "
+            "remove them from the cluster, then repeat the request.",
         )
 
 
 def check_can_read(image: MetadataImage, broker: BrokerRegistration) -> None:
-    """Raise KafkaError (UNSUPPORTED_VERSION) if a broker that wants to register cannot read the cluster's metadata."""
+    """Raise KafkaError (UNSUPPORTED_VERSION) if a broker that is about to register cannot read the
+    cluster's metadata."""
     used = features_in_use(image)
     for groups in (GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION):
         if image.features.chosen.get(groups, 0) >= 1:
-            used.add(groups)  # without it on every broker, no such group is served any more
+            used.add(groups)  # if any broker lacks it, such groups are no longer served
     for feature in sorted(used - broker.features.keys()):
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"The cluster has {_CONTENTS[feature].replace(' and ', ' or ')}, and the version of Parley on broker "
-            f"{broker.broker_id} knows none. Upgrade that broker.",
+            f"The cluster uses {_CONTENTS[feature].replace(' and ', ' or ')}, which the version of Parley on broker "
+            f"{broker.broker_id} does not support. Upgrade that broker.",
         )
 
 
 def serves_consumer_groups(image: MetadataImage) -> bool:
-    """True if groups of the consumer protocol are allowed: every broker can read their records (KIP-848)."""
+    """Return True if groups of the consumer protocol are allowed, because every broker can read their records
+    (KIP-848)."""
     return _serves(GROUP_VERSION, image)
 
 
 def serves_share_groups(image: MetadataImage) -> bool:
-    """True if share groups are allowed: every broker can read their records (KIP-932)."""
+    """Return True if share groups are allowed, because every broker can read their records (KIP-932)."""
     return _serves(SHARE_VERSION, image)
 
 
 def serves_streams_groups(image: MetadataImage) -> bool:
-    """True if streams groups are allowed: every broker can read their records (KIP-1071)."""
+    """Return True if streams groups are allowed, because every broker can read their records (KIP-1071)."""
     return _serves(STREAMS_VERSION, image)
 
 
@@ -88,12 +90,12 @@ def _serves(feature: str, image: MetadataImage) -> bool:
 
 
 def features_in_use(image: MetadataImage) -> set[str]:
-    """Return the features without which the metadata cannot be read."""
+    """Return the features that a broker must support to read the metadata."""
     used = set()
     if image.acls or image.scram_users or image.delegation_tokens:
         used.add(SECURITY)
     if image.client_quotas:
         used.add(QUOTAS)
     if image.features.chosen:
-        used.add(TRANSACTION_VERSION)  # a broker that supports it can read levels
+        used.add(TRANSACTION_VERSION)  # a broker that supports this feature can read feature levels
     return used

@@ -67,30 +67,32 @@ class MetadataImage:
     topic_names: Mapping[UUID, str] = field(default_factory=dict)
     configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
     acls: Mapping[int, Bucket] = field(default_factory=dict)
-    """The ACLs by the number of their bucket (``parley.broker.security.acls.stored``)."""
+    """The ACLs by bucket number (``parley.broker.security.acls.stored``)."""
     scram_users: Mapping[str, Mapping[str, ScramCredential]] = field(default_factory=dict)
     """SCRAM credentials by user and mechanism."""
     delegation_tokens: Mapping[str, DelegationToken] = field(default_factory=dict)
-    """Delegation tokens by id. Those that have expired are removed after a while."""
+    """Delegation tokens by id. Expired tokens are removed after a while."""
     client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
-    """The quotas of users, client ids and addresses. The mapping is another one only if the quotas have changed."""
+    """The quotas of users, client ids and addresses. The mapping is the same object in later images until a quota
+    changes."""
     features: FeatureLevels = DEFAULT_LEVELS
     """The levels of the features that clients see."""
     secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Secrets that all brokers share, by name."""
     deleted_topics: tuple[UUID, ...] = ()
-    """The ids of the most recently deleted topics, the oldest first. A broker that missed the deletion deletes their
-    logs. It keeps the log of any other unknown topic, because the store may have been restored to an older state."""
+    """The ids of the most recently deleted topics, oldest first. A broker that missed the deletion deletes their logs.
+    It keeps the log of any other unknown topic, because the store may have been restored to an older state."""
 
     def partition(self, topic: str, partition: int) -> PartitionState | None:
-        """Return the state of a partition, or None if there is no such topic or index."""
+        """Return the state of a partition, or None if the topic or the index does not exist."""
         found = self.topics.get(topic)
         if found is None or not 0 <= partition < len(found.partitions):
             return None
         return found.partitions[partition]
 
     def named(self, replicas: Iterable[tuple[UUID, int]]) -> Iterator[tuple[str, int, PartitionState]]:
-        """Return the partitions that these topic ids and indexes name, each once; unknown ones are left out."""
+        """Yield each partition that these topic ids and indexes name, once, as ``(topic, index, state)``. Unknown ones
+        are skipped."""
         for topic_id, index in dict.fromkeys(replicas):
             topic = self.topic_names.get(topic_id, "")
             state = self.partition(topic, index)
@@ -98,7 +100,7 @@ class MetadataImage:
                 yield topic, index, state
 
     def partitions(self) -> Iterator[tuple[str, int, PartitionState]]:
-        """Return every partition as ``(topic, index, state)``."""
+        """Yield every partition as ``(topic, index, state)``."""
         for topic in self.topics.values():
             for index, state in enumerate(topic.partitions):
                 yield topic.name, index, state
@@ -116,14 +118,14 @@ class MetadataImage:
         return self.configs.get(ConfigResource(type, name), NO_ENTRIES)
 
     def apply(self, delta: Delta) -> MetadataImage:
-        """Return the image after ``delta``."""
+        """Return the image that results from ``delta``."""
         draft = _Draft(self)
         for change in delta.changes:
             draft.apply(change)
         return replace(draft.finish(), version=delta.version)
 
     def with_changes(self, changes: Iterable[Change]) -> MetadataImage:
-        """Return the image after ``changes``, with the next version."""
+        """Return the image that results from ``changes``, with the next version."""
         return self.apply(Delta(self.controller_epoch, self.version + 1, tuple(changes)))
 
     def changes_since(self, earlier: MetadataImage) -> tuple[Change, ...]:
@@ -192,7 +194,7 @@ def _topic_changes(old: TopicImage | None, new: TopicImage) -> list[Change]:
 
 
 class _Draft:
-    """An image under change: each mapping is copied at its first change, and partitions are collected per topic."""
+    """An image being changed. Each mapping is copied when it first changes, and partitions are collected per topic."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
@@ -311,7 +313,7 @@ class _Draft:
 
 
 def _put(entries: dict[K, V], key: K, value: V | None) -> None:
-    """Set a value; remove it if it is empty or None."""
+    """Set the entry; remove it if the value is empty or None."""
     if value:
         entries[key] = value
     else:

@@ -1,9 +1,9 @@
 """Pulls metadata changes from the controller and applies them on this broker.
 
-The controller holds each FetchMetadata request open until there is news, so a change arrives within a network round
-trip; each request also shows that this broker is alive. Changes are applied strictly in order. After a gap, or if the
-broker has the image of another controller's term, the response is a whole image. An image of an earlier term than the
-known one is refused: it comes from a controller that has been replaced and does not know it.
+The controller holds each FetchMetadata request open until there is a change, so a change arrives within a network round
+trip. Each request also shows that this broker is alive. Changes are applied strictly in order. After a gap, or if the
+broker's image is from another controller's term, the response contains a whole image. A broker rejects an image of an
+earlier term than the one it knows: the image comes from a controller that does not know that it has been replaced.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ async def pull(
 ) -> None:
     """Send one FetchMetadata request to the controller, and apply the response.
 
-    Also returns if nothing has changed for ``max_wait_ms``. With ``is_whole`` the controller sends a whole image; this
-    is the request to make after CORRUPT_MESSAGE.
+    Also returns if nothing has changed for ``max_wait_ms``. With ``is_whole`` the controller sends a whole image. Send
+    such a request after CORRUPT_MESSAGE.
 
-    Raises KafkaError, and then nothing is applied: NETWORK_EXCEPTION, BROKER_NOT_AVAILABLE or REQUEST_TIMED_OUT if the
-    controller does not respond, NOT_CONTROLLER, STALE_BROKER_EPOCH, or CORRUPT_MESSAGE if the response does not fit.
+    Raises KafkaError, and then applies nothing: NETWORK_EXCEPTION, BROKER_NOT_AVAILABLE or REQUEST_TIMED_OUT if the
+    controller does not respond, NOT_CONTROLLER, STALE_BROKER_EPOCH, or CORRUPT_MESSAGE if the response does not fit the
+    current image.
     """
     image = metadata.image
     response: FetchMetadataResponse = await client.send(
@@ -49,12 +50,13 @@ async def pull(
     )
     if response.error_code:
         raise KafkaError(ErrorCode(response.error_code), response.error_message or "")
-    if metadata.image is image:  # otherwise this broker has become the controller in the meantime
+    if metadata.image is image:  # otherwise this broker has meanwhile become the controller
         apply(metadata, response)
 
 
 def apply(metadata: Metadata, response: FetchMetadataResponse) -> None:
-    """Apply a response without error. Raises CORRUPT_MESSAGE if it does not fit, and then applies nothing."""
+    """Apply a response without an error code. Raises CORRUPT_MESSAGE, and then applies nothing, if it does not fit the
+    image."""
     epoch = response.controller_epoch
     if epoch < metadata.image.controller_epoch:
         raise KafkaError(ErrorCode.NOT_CONTROLLER, f"The term of controller epoch {epoch} is over.")
@@ -74,7 +76,7 @@ def apply(metadata: Metadata, response: FetchMetadataResponse) -> None:
 
 
 def _replace(metadata: Metadata, whole: Delta) -> None:
-    """Replace the image by a whole one. Subscribers get the changes between the two."""
+    """Replace the image by a whole one. Subscribers receive the difference between the two."""
     before = metadata.image
     image = MetadataImage(before.cluster_id).apply(whole)
     metadata.replace(image, Delta(whole.controller_epoch, whole.version, image.changes_since(before)))

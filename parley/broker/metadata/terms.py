@@ -1,8 +1,8 @@
-"""The terms of the controllers, by which the controller recognises that the coordination store was set back.
+"""The terms of the controllers, from which the controller detects that the coordination store was set back.
 
 The store lists the latest terms: the epoch and the id of each controller, and the last metadata version of its term.
-Every write of the controller's also writes its own entry of the list. Every broker remembers on disk the newest
-metadata that it has applied, as a ``Term``. The store had that metadata before any broker saw it. So if the list
+Every write by a controller also updates its own entry in the list. Every broker remembers on disk the newest metadata
+that it has applied, as a ``Term``. The store contained that metadata before any broker saw it. So if the list
 contradicts what a broker has seen, the store has lost writes: it was restored to an older state.
 """
 
@@ -18,7 +18,7 @@ TERMS_KEPT = 50
 
 
 class Term(NamedTuple):
-    """The term of a controller, and a metadata version in it. Later metadata compares greater."""
+    """The term of a controller, and a metadata version in it. Later metadata compares as greater."""
 
     epoch: int
     controller_id: int
@@ -29,9 +29,9 @@ NO_TERM = Term(NO_EPOCH, -1, -1)
 
 
 def contradicts(terms: Sequence[Term], seen: Term) -> bool:
-    """True if a broker has seen metadata that the store with these terms does not have.
+    """Return True if a broker has seen metadata that the store with these terms does not contain.
 
-    ``terms`` are in order. Nothing is known about metadata before the first of them.
+    ``terms`` are in ascending order. Nothing is known about metadata before the first of them.
     """
     if not terms or seen.epoch < terms[0].epoch:
         return False
@@ -40,7 +40,7 @@ def contradicts(terms: Sequence[Term], seen: Term) -> bool:
 
 
 def with_term(terms: Sequence[Term], term: Term) -> tuple[Term, ...]:
-    """Return the terms with ``term`` as the last one, in place of any entry of its epoch or of a later one."""
+    """Return the terms with ``term`` appended, replacing any entries of its own epoch or of later epochs."""
     return (*(each for each in terms if each.epoch < term.epoch), term)[-TERMS_KEPT:]
 
 

@@ -1,4 +1,4 @@
-"""Topic names: which are legal, which collide, and those of internal topics (Kafka's rules)."""
+"""Topic names: which are legal, which collide, and which belong to internal topics (Kafka's rules)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from parley.protocol.errors import ErrorCode, KafkaError
 
 NAME_LENGTH_MAX = 249
-"""Characters. This leaves room for ``-<partition>`` and a suffix in a file name of 255 bytes."""
+"""In characters. This leaves room for ``-<partition>`` and a suffix in a file name of 255 bytes."""
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
@@ -26,7 +26,7 @@ def check_topic_name(name: str) -> None:
 
 
 def is_valid_name(name: str) -> bool:
-    """True if ``name`` is a legal topic name."""
+    """Return True if ``name`` is a legal topic name."""
     return not _problem(name)
 
 
@@ -43,5 +43,5 @@ def _problem(name: str) -> str:
 
 
 def metric_form(name: str) -> str:
-    """Return the form of a topic name in metrics. Two names with the same form collide, as Kafka calls it."""
+    """Return the form that a topic name takes in metrics. Two names with the same form collide, in Kafka's terms."""
     return name.replace(".", "_")

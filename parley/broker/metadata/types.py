@@ -16,13 +16,13 @@ NO_LEADER = -1
 NO_ENTRIES: Mapping[str, str] = MappingProxyType({})
 
 UNASSIGNED_DIRECTORY = UUID(int=1)
-"""Directory id of a replica that is in its broker's only log directory, or in one that is not known (KIP-858)."""
+"""Directory id of a replica whose broker has only one log directory, or whose log directory is unknown (KIP-858)."""
 LOST_DIRECTORY = UUID(int=2)
 """Directory id of a replica whose log directory is offline (KIP-858)."""
 
 
 class ResourceType(IntEnum):
-    """Kinds of resource that have a configuration, with the numbers of the DescribeConfigs API (KIP-133)."""
+    """Kinds of resource that can be configured, with their numbers in the DescribeConfigs API (KIP-133)."""
 
     TOPIC = 2
     BROKER = 4
@@ -33,7 +33,8 @@ class ResourceType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """A resource that has configuration entries. A ``BROKER`` named ``""`` is the default of all brokers (KIP-226)."""
+    """A resource that can have configuration entries. A ``BROKER`` named ``""`` stands for the default of all brokers
+    (KIP-226)."""
 
     type: ResourceType
     name: str
@@ -51,19 +52,18 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """A broker as it has registered.
+    """The registration of a broker.
 
-    ``epoch`` rises with every registration of a broker id, so that messages of an earlier incarnation are recognised.
-    ``incarnation_id`` is new for every process. A ``fenced`` broker is known but leads no partition.
-
-    ``previous_epoch`` is the broker epoch in the clean-shutdown marker that this process found at its start, -1 if it
-    found none (KIP-966). ``kept_epoch`` is the highest broker epoch that it found in its data directories, -1 for none;
-    if it is below the registered one, the directories are an older copy. ``log_dirs`` has the ids of the broker's
-    online log directories (KIP-858); it is empty if the broker does not report them. ``inter_broker_listener`` names
-    the listener over which it connects to other brokers; it is empty if the broker does not report it. ``seen`` is the
-    newest metadata that the broker had applied when it joined, in this process or an earlier one, and
-    ``seen_leader_epoch`` the highest leader epoch of any partition; only a registration on its way to the controller
-    has these two.
+    ``epoch`` increases with every registration of a broker id, so that messages of an earlier incarnation are
+    recognized. ``incarnation_id`` is new for every process. A ``fenced`` broker is known but leads no partition.
+    ``previous_epoch`` is the broker epoch in the clean-shutdown marker that this process found when it started, or -1
+    if it found none (KIP-966). ``kept_epoch`` is the highest broker epoch that it found in its data directories, or -1;
+    if it is below the registered epoch, the directories are an older copy. ``log_dirs`` contains the ids of the
+    broker's online log directories (KIP-858); it is empty if the broker does not report them. ``inter_broker_listener``
+    names the listener over which the broker connects to other brokers; it is empty if the broker does not report it.
+    ``seen`` is the newest metadata that the broker had applied when it joined, in this process or an earlier one, and
+    ``seen_leader_epoch`` the highest leader epoch of any partition. Only a registration on its way to the controller
+    contains these two.
     """
 
     broker_id: int
@@ -87,18 +87,18 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """The replicas of a partition, those that may lead it, and its leader.
+    """The replicas of a partition, which of them may lead it, and its leader.
 
-    ``replicas`` is in order of preference; the first one is the preferred leader. ``leader_epoch`` rises with every
-    change of leader, ``partition_epoch`` with every change of this value (KIP-497). ``adding`` and ``removing`` are
-    the replicas that a reassignment in progress adds and removes (KIP-455).
+    ``replicas`` is in order of preference; the first one is the preferred leader. ``leader_epoch`` increases with every
+    change of leader, ``partition_epoch`` with every change of this value (KIP-497). ``adding`` and ``removing`` are the
+    replicas that a reassignment in progress adds and removes (KIP-455).
 
-    ``elr`` has the eligible leader replicas (KIP-966): replicas outside the ISR that have every committed record.
-    ``last_known_elr`` has the replicas that have left both since the partition lost its leader, because they may have
-    lost records: a recovery waits for their reports.
-    ``directories`` has, for each of ``replicas``, the id of its log directory (KIP-858); ``()`` means that all are
-    unassigned. ``unclean_epoch`` is the last leader epoch that began with an unclean election or a recovery, -1 if
-    none did.
+    ``elr`` contains the eligible leader replicas (KIP-966): replicas outside the ISR that contain every committed
+    record. ``last_known_elr`` contains the replicas that have left both sets since the partition lost its leader,
+    because they may have lost records: a recovery waits for their reports.
+
+    ``directories`` contains, for each of ``replicas``, the id of its log directory (KIP-858); ``()`` means that all are
+    unassigned. ``unclean_epoch`` is the last leader epoch that began with an unclean election or a recovery, or -1.
     """
 
     replicas: tuple[int, ...]
@@ -114,7 +114,7 @@ class PartitionState:
     unclean_epoch: int = -1
 
     def directory(self, broker_id: int) -> UUID:
-        """Return the id of the log directory of a broker's replica; ``UNASSIGNED_DIRECTORY`` if none is known."""
+        """Return the id of the log directory of a broker's replica; ``UNASSIGNED_DIRECTORY`` if it is not known."""
         if not self.directories or broker_id not in self.replicas:
             return UNASSIGNED_DIRECTORY
         return self.directories[self.replicas.index(broker_id)]
@@ -122,7 +122,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """A topic: its name, its id (KIP-516), which no other topic of that name has, and its partitions by index."""
+    """A topic: its name, its id (KIP-516), which no other topic of this name ever has, and its partitions by index."""
 
     name: str
     topic_id: UUID

@@ -62,7 +62,7 @@ class MetricsAccess:
                     self._current = _access_rules(config)
                 except ValueError as error:  # ConfigError, or a certificate that cannot be read
                     _log.error(
-                        "the security of a listener cannot be changed: it stays as it was",
+                        "could not change the security settings of a listener: the previous ones stay in use",
                         extra={"listener": NAME, "reason": str(error)},
                     )
             return self._current

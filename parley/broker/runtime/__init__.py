@@ -1,1 +1,1 @@
-"""What the parts of a broker run on: the clock, tasks, threads, purgatories, and tables of states."""
+"""The runtime that the parts of a broker share: the clock, tasks, threads, purgatories and state tables."""

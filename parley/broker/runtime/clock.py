@@ -1,4 +1,4 @@
-"""The clock of a broker: wall time for timestamps of records, monotonic time for everything that waits.
+"""The clock of a broker: wall-clock time for the timestamps of records, monotonic time for everything that waits.
 
 No other module below ``parley/broker/`` uses the module ``time``. Code that needs the time receives a ``Clock`` or one
 of its methods, so that tests and simulations can control it.
@@ -14,11 +14,12 @@ class Clock(Protocol):
     """Two clocks. Their times must not be compared with each other."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC. They can jump in both directions: use them for timestamps only."""
+        """Return milliseconds since 1970-01-01 UTC. This clock can jump in both directions: use it for
+        timestamps only."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary instant; they never decrease."""
+        """Return seconds since an arbitrary instant. They never decrease."""
         ...
 
 

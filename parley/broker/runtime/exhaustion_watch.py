@@ -1,14 +1,14 @@
-"""What a broker does when its process runs out of file descriptors or memory: it makes room, or it lets go.
+"""What a broker does when its process runs out of file descriptors or memory: it makes room, or it shuts down.
 
 The states, one per resource::
 
     ENOUGH -> SHORT     the reserve has been released and cannot be refilled
-    SHORT  -> ENOUGH    it is whole again
-    any    -> ENDING    it has been short for as long as the broker's session may be silent, or memory ran out in the
-                        middle of some work: the broker hands over what it leads and ends, so that another one serves
+    SHORT  -> ENOUGH    the reserve is full again
+    any    -> ENDING    the resource has been short for as long as the broker's session may be silent, or memory ran out
+                        in the middle of some work: the broker hands over its leaderships and shuts down
 
-``parley.storage.resource_exhaustion`` has the reserves; ``Allowance`` divides the limit of open files between them, the
-logs and the connections. docs/operations.md, "When file descriptors or memory run out", is for the operator.
+``parley.storage.resource_exhaustion`` defines the reserves. ``Allowance`` divides the limit of open files between the
+reserves, the logs and the connections. Operators: docs/operations.md, "When file descriptors or memory run out".
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 CHECK_S: Final = 0.5
 """How often the reserves are checked and refilled."""
 FILES_PER_PARTITION: Final = 3
-"""The descriptors of a partition that takes appends: its active segment, and the maps of two indexes."""
+"""The descriptors of a partition that accepts appends: its active segment, and the memory maps of two indexes."""
 MEMORY_RESERVED_BYTES: Final = 32 << 20
 """Enough to hand over the leaderships and to close the logs."""
 UNLIMITED: Final = 1 << 30
@@ -48,13 +48,13 @@ ADVICE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How a process may use the file descriptors that its limit allows it."""
+    """How a process may use the file descriptors that its limit allows."""
 
     limit: int
 
     @classmethod
     def of_process(cls) -> Allowance:
-        """The allowance under the present limit of this process."""
+        """Return the allowance under the current limit of this process."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return cls(UNLIMITED if soft == resource.RLIM_INFINITY else soft)
 
@@ -65,18 +65,20 @@ class Allowance:
 
     @property
     def own(self) -> int:
-        """The descriptors for the broker itself: the reserve, the store, other brokers, files that are open briefly."""
+        """The descriptors for the broker itself: the reserve, the store, other brokers, and briefly opened files."""
         return min(max(self.limit // 4, 32), 512)
 
     def connections_max(self, partitions: int) -> int:
-        """How many connections a broker with so many partitions may have: the rest, but a quarter at least.
+        """Return how many connections a broker with this many partitions may have: what remains, but at least a
+        quarter.
 
-        The files of logs can be closed and opened again, so the logs give way to the last quarter.
+        The files of logs can be closed and opened again, so the logs give up the last quarter if necessary.
         """
         return max(self.limit // 4, self._left_by(partitions))
 
     def is_enough_for(self, partitions: int) -> bool:
-        """True if a broker with so many partitions can keep the active segments open and have connections, too."""
+        """Return True if a broker with this many partitions can keep their active segments open and still accept
+        connections."""
         return self._left_by(partitions) >= self.limit // 4
 
     def _left_by(self, partitions: int) -> int:
@@ -84,7 +86,7 @@ class Allowance:
 
 
 def limit_advised(partitions: int) -> int:
-    """A limit of open files that is enough for so many partitions."""
+    """Return a limit of open files that is enough for this many partitions."""
     return max(1024, 4 * FILES_PER_PARTITION * partitions)
 
 
@@ -121,7 +123,7 @@ _STEPS: dict[tuple[Supply, SupplyEvent], Supply] = {
 
 
 class Judgement:
-    """Follows the supply of one resource, and decides when the broker must end."""
+    """Tracks the supply of one resource, and decides when the broker must end."""
 
     def __init__(self, patience_s: float) -> None:
         self.state = Supply.ENOUGH
@@ -129,7 +131,7 @@ class Judgement:
         self._short_since = 0.0
 
     def judge(self, now_s: float, *, is_whole: bool, has_lost_work: bool) -> Supply:
-        """Return the state now: whether the reserve is whole, and whether work was lost in its middle."""
+        """Return the new state. ``has_lost_work`` is True if the resource ran out in the middle of some work."""
         before = self.state
         if has_lost_work:
             self._on(SupplyEvent.WORK_LOST)
@@ -145,7 +147,7 @@ class Judgement:
         self.state = step("supply of the process", _STEPS, self.state, event)
 
     def short_s(self, now_s: float) -> float:
-        """How long the resource has been short; 0 if it is not."""
+        """Return how long the resource has been short, in seconds; 0 if it is not."""
         return 0.0 if self.state is Supply.ENOUGH else now_s - self._short_since
 
 
@@ -153,7 +155,7 @@ class Judgement:
 
 
 class Connections(Protocol):
-    """The connections of the broker, and how many the file descriptors allow."""
+    """The broker's connections, and how many of them the file descriptors allow."""
 
     descriptors_max: int
 
@@ -171,7 +173,7 @@ class Memory(Protocol):
 
 
 class ExhaustionWatch:
-    """Keeps the reserves of the process whole, and ends the broker when they have been short for too long."""
+    """Keeps the reserves of the process full, and ends the broker if they have been short for too long."""
 
     def __init__(
         self,
@@ -186,7 +188,8 @@ class ExhaustionWatch:
         allowance: Callable[[], Allowance] = Allowance.of_process,
         reserves: Sequence[Reserve] = RESERVES,
     ) -> None:
-        """``partitions`` returns how many this broker hosts. ``end`` is called once: the broker must be stopped."""
+        """``partitions`` returns how many partitions this broker hosts. ``end`` is called once, and must stop the
+        broker."""
         self._health = health
         self._connections = connections
         self._load = load
@@ -209,7 +212,7 @@ class ExhaustionWatch:
             await asyncio.sleep(CHECK_S)
 
     def check(self) -> None:
-        """Adapt to the limits, refill the reserves, and act on what cannot be refilled."""
+        """Adapt to the limits, refill the reserves, and act if a reserve cannot be refilled."""
         self.beats += 1
         self._adapt()
         for reserve, judged in self._judged.items():
@@ -222,7 +225,7 @@ class ExhaustionWatch:
             self._report(reserve, before, state, judged.short_s(now_s))
 
     def _adapt(self) -> None:
-        """Follow the limit of open files, which may change at run time, and the number of partitions."""
+        """Adapt to the limit of open files, which may change at run time, and to the number of partitions."""
         allowance, partitions = self._allowance(), self._partitions()
         self._connections.descriptors_max = allowance.connections_max(partitions)
         self._connections.keep_to_descriptors()
@@ -233,7 +236,7 @@ class ExhaustionWatch:
         if is_low and not self._is_limit_low:
             _log.warning(
                 "the limit of open files is too low for the partitions of this broker: raise it (ulimit -n, "
-                "LimitNOFILE); until then their files are closed and opened again all the time",
+                "LimitNOFILE); until then their files are closed and reopened all the time",
                 extra={"limit": allowance.limit, "partitions": partitions, "advised": limit_advised(partitions)},
             )
         self._is_limit_low = is_low
@@ -249,7 +252,7 @@ class ExhaustionWatch:
         name = reserve.name
         if reserve.shortages > self._known[reserve] and self._log_shortage[reserve].is_due():
             facts = {"resource": name, "shortages": reserve.shortages - self._known[reserve]}
-            _log.error("the process has run out of a resource and uses its reserve", extra=facts)
+            _log.error("the process has run out of a resource and is using its reserve", extra=facts)
             self._known[reserve] = reserve.shortages
         if state is Supply.SHORT:
             self._health.trouble(name, f"short for {short_s:.1f} s. {ADVICE[name]}")
@@ -260,7 +263,7 @@ class ExhaustionWatch:
 
     def _give_up(self, reserve: Reserve, short_s: float) -> None:
         why = _why(reserve, short_s)
-        _log.error("the broker hands over what it leads and ends", extra={"reason": why})
+        _log.error("the broker is handing over its leaderships and shutting down", extra={"reason": why})
         self._health.trouble(reserve.name, why, fatal=True)
         self.is_ending = True
         self._end()
@@ -271,12 +274,12 @@ class ExhaustionWatch:
         for reserve, judged in self._judged.items():
             if judged.state is Supply.ENDING:
                 return self._health.problem(reserve.name)
-            if reserve.lost_work is not None:  # the broker ends before the next check
+            if reserve.lost_work is not None:  # the broker may end before the next check
                 return _why(reserve, 0.0)
         return ""
 
     def metrics(self) -> list[tuple[tuple[str, ...], ShortageMetrics]]:
-        """The numbers of each resource, for the exporter."""
+        """Return the metrics of each resource, for the exporter."""
         return [
             ((reserve.name,), ShortageMetrics(shortages=reserve.shortages, is_short=judged.state is not Supply.ENOUGH))
             for reserve, judged in self._judged.items()
@@ -284,16 +287,17 @@ class ExhaustionWatch:
 
 
 def _why(reserve: Reserve, short_s: float) -> str:
-    """Why the broker ends, and what the operator can do."""
+    """Return why the broker ends, and what the operator can do about it."""
     if reserve.lost_work is not None:
         return f"the broker ran out of {reserve.name} in the middle of its work. {ADVICE[reserve.name]}"
     return f"the broker has been short of {reserve.name} for {short_s:.1f} s. {ADVICE[reserve.name]}"
 
 
 class LastResort:
-    """A thread that ends the process if a shortage stops the watch, or keeps the broker from ending in order.
+    """A thread that ends the process if a shortage stops the watch, or prevents an orderly shutdown.
 
-    It counts its own ticks instead of comparing times: a process that stood still has as long as any other.
+    It counts its own ticks instead of comparing times, so that a process that was stalled gets as many ticks as any
+    other.
     """
 
     def __init__(
@@ -305,8 +309,8 @@ class LastResort:
         reserves: Sequence[Reserve] = RESERVES,
         tick_s: float = 1.0,
     ) -> None:
-        """``beats`` returns a number that grows while the broker watches its reserves, None before it does. ``end`` is
-        called in the thread, at most once."""
+        """``beats`` returns a number that grows while the broker watches its reserves, and None before the watch
+        begins. ``end`` is called in the thread, at most once."""
         self._beats = beats
         self._end = end
         self._ticks_max = max(1, round(patience_s / tick_s))

@@ -1,7 +1,8 @@
-"""Running a coroutine without a task, as far as it gets without waiting.
+"""Running a coroutine without a task until it first waits.
 
-A task begins in a later turn of the event loop, and its result arrives in another one. Under load a turn takes
-milliseconds, so a request that needs no wait is handled at once. Only the rest of a coroutine that waits needs a task.
+A task begins in a later turn of the event loop, and its result arrives in yet another one. Under load a turn takes
+milliseconds, so a request that does not need to wait is handled immediately. Only the rest of a coroutine that waits
+needs a task.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ T = TypeVar("T")
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T | Coroutine[Any, Any, T]:
-    """Run ``work`` until it ends or waits. Returns its result, or a coroutine that continues it: await that in a task.
+    """Run ``work`` until it ends or waits. Returns its result, or a coroutine that continues it and must be awaited in
+    a task.
 
-    Raises what ``work`` raises before it waits. Until then ``work`` runs outside of a task, so it must not use
+    Raises what ``work`` raises before it waits. Until then ``work`` runs outside a task, so it must not use
     ``asyncio.timeout`` or ``asyncio.current_task``.
     """
     try:
@@ -27,7 +29,7 @@ def at_once(work: Coroutine[Any, Any, T]) -> T | Coroutine[Any, Any, T]:
 
 
 class _Rest(Coroutine[Any, Any, T]):
-    """A coroutine that has begun already: its first step is to wait for ``awaited``."""
+    """The rest of a coroutine that has already begun: it first waits for ``awaited``."""
 
     __slots__ = ("_awaited", "_has_begun", "_work")
 

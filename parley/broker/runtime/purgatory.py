@@ -1,8 +1,8 @@
 """Purgatory: responses that wait for an event, keyed by what they wait for.
 
-A produce request waits until its replicas have its records; a fetch waits until there is enough to send. Each is one
-``Delayed`` future with one timer, which watches the partitions it names; no coroutine is parked for it. Code that
-changes a partition calls ``Purgatory.notify``; each ``Delayed`` then decides whether it is complete.
+A produce request waits until its replicas have its records, and a fetch waits until there is enough data to send. Each
+is a ``Delayed`` future with one timer, and watches the partitions that it names; no coroutine is parked for it. Code
+that changes a partition calls ``Purgatory.notify``; each ``Delayed`` then decides whether it is complete.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 WAIT_MAX_S = 24 * 3600.0
-"""The longest wait, whatever timeout the client names: a wait must end even if its client has disconnected."""
+"""The longest wait, whatever timeout the client requests: a wait must end even if its client has disconnected."""
 
 
 class Delayed(asyncio.Future[T]):
-    """A response to come. A subclass completes it in ``on_change`` or ``expired``.
+    """A pending response. A subclass completes it in ``on_change`` or ``expired``.
 
-    Cancelling it, because its client has disconnected, takes it out of its purgatory.
+    Cancelling it, because its client has disconnected, removes it from its purgatory.
     """
 
     _purgatory: Purgatory | None = None
@@ -33,28 +33,28 @@ class Delayed(asyncio.Future[T]):
     _timer: asyncio.TimerHandle | None = None
 
     def on_change(self, key: Hashable, amount: int) -> bool:
-        """React to a change of a watched key: call ``complete`` if the response can be sent now.
+        """React to a change of a watched key: call ``complete`` if the response can now be sent.
 
-        ``amount`` is the notifier's (bytes, for fetches). Returns False if later watchers of the same key need not be
-        notified, because they wait for more than this one.
+        ``amount`` is the value passed to ``notify`` (bytes, for fetches). Returns False if later watchers of the same
+        key need not be notified, because they wait for more than this one.
         """
         raise NotImplementedError
 
     def expired(self) -> None:
-        """The time is up: must call ``complete``."""
+        """React to the timeout. Must call ``complete``."""
         raise NotImplementedError
 
     def next_request_arrived(self) -> None:
-        """The next request of the same connection has arrived. By default it waits for this response."""
+        """React to the arrival of the connection's next request. By default, that request waits for this response."""
 
     def complete(self, result: T) -> None:
-        """Set the response and leave the purgatory. Does nothing if the response is there already."""
+        """Set the response and leave the purgatory. Does nothing if the response is already set."""
         if not self.done():
             self._leave()
             self.set_result(result)
 
     def fail(self, error: Exception) -> None:
-        """Set an error and leave the purgatory. Does nothing if the response is there already."""
+        """Set an error and leave the purgatory. Does nothing if the response is already set."""
         if not self.done():
             self._leave()
             self.set_exception(error)
@@ -73,10 +73,10 @@ class Delayed(asyncio.Future[T]):
 
 
 class Subscriber(Protocol):
-    """Notified of every change of a key until it unsubscribes. Hashed by identity."""
+    """An observer that is notified of every change of a key until it unsubscribes. Hashed by identity."""
 
     def on_change(self, key: Hashable, amount: int) -> None:
-        """React to a change of a key; ``amount`` is the notifier's."""
+        """React to a change of a key. ``amount`` is the value passed to ``notify``."""
 
 
 class Purgatory:
@@ -90,7 +90,8 @@ class Purgatory:
         """The number of delayed responses."""
 
     def watch(self, delayed: Delayed[T], keys: Iterable[Hashable], timeout_s: float) -> None:
-        """Hold ``delayed`` until it completes or ``timeout_s`` is over. The hash of a key must not change meanwhile."""
+        """Hold ``delayed`` until it completes or ``timeout_s`` has passed. The hash of a key must not change in the
+        meantime."""
         delayed._purgatory = self
         delayed._keys = tuple(keys)
         for key in delayed._keys:
@@ -99,7 +100,7 @@ class Purgatory:
         self.waiting += 1
 
     def subscribe(self, key: Hashable, subscriber: Subscriber) -> None:
-        """Notify ``subscriber`` of every change of ``key`` from now on."""
+        """Notify ``subscriber`` of every subsequent change of ``key``."""
         self._subscribers.setdefault(key, {})[subscriber] = None
 
     def unsubscribe(self, key: Hashable, subscriber: Subscriber) -> None:
@@ -111,7 +112,7 @@ class Purgatory:
                 del self._subscribers[key]
 
     def notify(self, key: Hashable, amount: int = 0) -> None:
-        """Notify the subscribers of ``key``, then its watchers in the order of their arrival."""
+        """Notify the subscribers of ``key``, then its watchers in order of arrival."""
         subscribers = self._subscribers.get(key)
         if subscribers is not None:
             for subscriber in tuple(subscribers):
@@ -122,7 +123,7 @@ class Purgatory:
         for delayed in tuple(watchers):
             try:
                 go_on = delayed.on_change(key, amount)
-            except Exception as error:  # the notifier's own work is done, and must not fail because of it
+            except Exception as error:  # the notifier has completed its own work, which must not fail because of this
                 self._failures.report("a delayed response failed", error, delayed.get_loop().time())
                 delayed.fail(error)
                 go_on = True

@@ -1,4 +1,4 @@
-"""Steps between states. A table has the legal steps; any other step is a defect of this program."""
+"""Transitions between states. A table lists the legal ones; any other transition is a defect of this program."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ E = TypeVar("E", bound=Enum)
 
 
 class IllegalStep(AssertionError):
-    """An event, or a next state, that the state does not allow: a defect of this program, not a fault of a client."""
+    """An event or a next state that is illegal in the current state: a defect of this program, not a fault
+    of a client."""
 
     def __init__(self, what: str, state: Enum, event: Enum) -> None:
         super().__init__(f"{what}: {event.name} is not legal in the state {state.name}")
 
 
 def step(what: str, table: Mapping[tuple[S, E], S], state: S, event: E) -> S:
-    """Return the state that follows. Raises IllegalStep if the table has no such step."""
+    """Return the next state. Raises IllegalStep if the table does not contain the transition."""
     following = table.get((state, event))
     if following is None:
         raise IllegalStep(what, state, event)

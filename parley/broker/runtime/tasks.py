@@ -1,7 +1,7 @@
 """The only place where tasks are created.
 
 A task that is not awaited can fail unnoticed, and a task that is not stopped outlives its broker. A ``TaskSet`` holds
-all tasks of its owner: it logs failures with their traceback, and ``close`` cancels the remaining tasks and waits for
+all tasks of its owner. It logs failures with their traceback, and ``close`` cancels the remaining tasks and waits for
 them.
 """
 
@@ -24,7 +24,7 @@ class TaskSet:
     """The running tasks of one owner."""
 
     def __init__(self) -> None:
-        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order of their start, in which they are cancelled
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in start order, which is also the order of cancellation
         self._closed = False
 
     def __len__(self) -> int:
@@ -35,8 +35,8 @@ class TaskSet:
     ) -> asyncio.Task[T]:
         """Run ``work`` in the background. A failure is logged under ``name``, even if the caller awaits the task.
 
-        Failures of the ``expected`` types are left to the caller. After ``close`` the work is not begun: the returned
-        task is cancelled.
+        Failures of the ``expected`` types are left to the caller. After ``close``, ``work`` does not start, and the
+        returned task is already cancelled.
         """
         task = asyncio.get_running_loop().create_task(work, name=name)
         if self._closed:
@@ -49,7 +49,7 @@ class TaskSet:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, expected):
             if note_lost_work(error):
-                _log.error("task ended by a shortage", extra={"task": task.get_name(), "reason": repr(error)})
+                _log.error("a shortage ended a task", extra={"task": task.get_name(), "reason": repr(error)})
             else:
                 _log.error("task failed", exc_info=error, extra={"task": task.get_name()})
 
@@ -63,9 +63,10 @@ class TaskSet:
 
 
 async def race(*works: Coroutine[Any, Any, object]) -> None:
-    """Run all concurrently until the first one ends, then cancel the others. Raises what the first one raised.
+    """Run all coroutines concurrently until the first one ends, then cancel the others. Raises what the first one
+    raised.
 
-    For parts of a whole, of which none can continue without the others.
+    For parts of a whole that cannot continue without each other.
     """
     tasks = [asyncio.ensure_future(work) for work in works]
     try:

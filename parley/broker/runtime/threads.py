@@ -1,6 +1,6 @@
 """The threads of a broker: one executor per purpose, so that one kind of work does not block the others.
 
-With a single executor, maintenance on a slow disk would occupy the threads that fetches need.
+With a single executor, maintenance on a slow disk would occupy the threads that fetch requests need.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from parley.storage.clean_shutdown import CLOSERS
 
 READS, RECORDS, UPKEEP, GROUPS, MESSAGES, COMPACTION = 8, 4, 4, 1, 1, 16
-HANDSHAKES = max(1, (os.cpu_count() or 1) - 1)  # one core is left to the event loop
+HANDSHAKES = max(1, (os.cpu_count() or 1) - 1)  # one core is left for the event loop
 """The maximum number of threads per purpose. They are started on demand."""
 
 
@@ -24,19 +24,20 @@ class Threads:
     reads: Executor | None = None
     """Disk reads for clients."""
     records: Executor | None = None
-    """Decompressing, compressing and converting records, which uses the CPU."""
+    """Decompressing, compressing and converting records (CPU-bound)."""
     upkeep: Executor | None = None
-    """Maintenance of the logs: opening, recovery, flushing, deletion, checkpoints."""
+    """Maintenance of the logs: opening, recovery, flushing, deletion and checkpoints."""
     handshakes: Executor | None = None
-    """TLS handshakes, which use the CPU."""
+    """TLS handshakes (CPU-bound)."""
     groups: Executor | None = None
-    """Slow work of the group coordinator: assignments, and regular expressions, whose cost clients decide."""
+    """Slow work of the group coordinator: assignments, and regular expressions, whose cost depends on clients."""
     messages: Executor | None = None
-    """Decoding and encoding of messages with very many elements. One thread: it takes turns with the event loop."""
+    """Decoding and encoding of messages with very many elements, in one thread that takes turns with the event loop."""
     compaction: Executor | None = None
-    """The workers of the log cleaner. Each occupies a thread for as long as the compaction of a log takes."""
+    """The workers of the log cleaner. Each occupies a thread for the whole compaction of a log."""
     closing: Executor | None = None
-    """Closing the logs at a clean stop. Its threads wait for the disk, which serves many syncs at once."""
+    """Closing the logs during a clean shutdown. Its threads wait for the disk, which processes many syncs
+    concurrently."""
 
     @classmethod
     def made(cls, recovering: int) -> Threads:
@@ -53,7 +54,7 @@ class Threads:
         )
 
     async def close(self) -> None:
-        """Wait for the work in progress, and end the threads."""
+        """Wait for the work in progress, and stop the threads."""
         executors = [each for field in fields(self) if (each := getattr(self, field.name)) is not None]
 
         def shut_down() -> None:

@@ -1,4 +1,4 @@
-"""The time for which a coroutine occupies the event loop: that of its steps, without the waits between them."""
+"""Measures how long a coroutine occupies the event loop: the duration of its steps, without the waits between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class TimedSteps(Generic[T]):
-    """An awaitable in place of ``work``, which calls ``spent`` with the seconds that each step has taken."""
+    """An awaitable that stands in for ``work``, and calls ``spent`` with the seconds that each step has taken."""
 
     __slots__ = ("_monotonic", "_spent", "_work")
 

@@ -1,7 +1,7 @@
-"""Turns of long work on the event loop: what takes long is done in steps, and other work has its turn between them.
+"""Splitting long work on the event loop into steps, so that other work runs between them.
 
-All long work of a broker waits in one queue, and each turn of the event loop does one step of it. So fifty clients with
-large requests hold the loop for one step at a time, not for fifty.
+All long work of a broker waits in one queue, and each turn of the event loop runs one step of it. So fifty clients with
+large requests occupy the loop for one step at a time, not for fifty.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 
 class _Queue:
-    """The long work of one event loop that waits for its turn, first come, first served."""
+    """The long work of one event loop that waits for its turn, in order of arrival."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -40,7 +40,7 @@ _QUEUES: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue]] = WeakKeyDi
 
 
 async def next_turn() -> None:
-    """Return when the event loop has done other work, and the long work that waits already has had its turn."""
+    """Return after the event loop has run other work, and long work that was already waiting has had its turn."""
     loop = asyncio.get_running_loop()
     queue = _QUEUES.get(loop)
     if queue is None:

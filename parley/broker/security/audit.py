@@ -1,11 +1,11 @@
-"""The audit log: who was allowed or denied what, from where, and why.
+"""The audit log: which operations clients were allowed or denied, from which address, and why.
 
 A denied operation is logged at the level INFO, an allowed one at DEBUG, each with the rule that decided. A probe (which
-of these topics may the client see?) is no attempt to do something, so it is not logged.
+of these topics may the client see?) does not attempt an operation, so it is not logged.
 
-No client can fill the disk, or hide the lines of another one: at most ``LINES_PER_S`` lines per second are written, of
-them ``LINES_OF_CLIENT_PER_S`` about one principal at one address, and long names are cut. The next line says how many
-are missing.
+No client can fill the disk, or suppress the lines about another client: at most ``LINES_PER_S`` lines per second are
+written, of which ``LINES_OF_CLIENT_PER_S`` about one principal at one address, and long names are truncated. The next
+line contains the number of omitted lines.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from parley.broker.security.session import ClientSession
 _log = logging.getLogger(__name__)
 
 LINES_PER_S = 100
-"""Enough to see an attack, and little for a disk. Lines that were not used accumulate for up to ``BURST_S``."""
+"""Enough to detect an attack, and little for a disk. Unused lines accumulate for up to ``BURST_S``."""
 BURST_S = 10
 LINES_OF_CLIENT_PER_S = 10
 CLIENTS_MAX = 1000
-"""Clients whose lines are counted one by one. If there are more, the counting begins again."""
+"""The number of clients whose lines are counted individually. If there are more, counting starts over."""
 TEXT_MAX = 256
 """The longest name in a line, in characters."""
 
 
 class _Allowance:
-    """Lines that may be written now. Those that are not used accumulate for up to ``BURST_S``."""
+    """The number of lines that may currently be written. Unused lines accumulate for up to ``BURST_S``."""
 
     __slots__ = ("_lines", "_per_s", "_refilled_s")
 
@@ -41,13 +41,13 @@ class _Allowance:
         self._refilled_s = now_s
 
     def has_line(self, now_s: float) -> bool:
-        """True if a line may be written."""
+        """Return True if a line may be written."""
         self._lines = min(self._lines + (now_s - self._refilled_s) * self._per_s, float(self._per_s * BURST_S))
         self._refilled_s = now_s
         return self._lines >= 1
 
     def take(self) -> None:
-        """Count a line that is written."""
+        """Count one written line."""
         self._lines -= 1
 
 
@@ -71,7 +71,7 @@ class AuditLog:
         name: str,
         decision: AuthorizationDecision,
     ) -> None:
-        """Record a decision about something that a client wanted to do."""
+        """Record a decision about an operation that a client attempted."""
         if decision.is_allowed:
             self.allowed += 1
             level, event = logging.DEBUG, "allowed"

@@ -1,7 +1,7 @@
-"""What request handlers ask: may the client of this request do something?
+"""The checks that request handlers make: may the client of this request perform this operation?
 
-Without an authorizer everyone may do everything, and nothing is looked up or logged. With one, every check must be in
-the table of ``requirements``: a check that is not there raises, so that the table stays complete.
+Without an authorizer all operations are allowed, and nothing is looked up or logged. With an authorizer, every check
+must be in the table of ``requirements``: any other check raises, so that the table stays complete.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ALL_OPERATIONS = {type: bit_field(operations) for type, operations in SUPPORTED
 
 
 class Asking(Protocol):
-    """A request, as far as its authorization depends on it."""
+    """The parts of a request on which its authorization depends."""
 
     @property
     def api_key(self) -> int: ...
@@ -40,22 +40,23 @@ class Authorization:
         *,
         broker_listeners: Container[str] | None = None,
     ) -> None:
-        """Without ``authorizer`` everything is allowed. With one, the audit log is needed, too.
+        """Without ``authorizer`` everything is allowed. With an authorizer, ``audit`` is required, too.
 
-        ``broker_listeners`` has the names of the listeners that other brokers use; None means any.
+        ``broker_listeners`` contains the names of the listeners that other brokers use; None means any listener.
         """
         self.authorizer = authorizer
         self.audit = audit
         self._broker_listeners = broker_listeners
         self.is_enforced = authorizer is not None
-        """False if everyone may do everything."""
+        """False if all operations are allowed."""
 
     def may(
         self, request: Asking, operation: Operation, type: ResourceType, name: str, *, is_probe: bool = False
     ) -> bool:
-        """True if the client may perform the operation on the resource. A probe is not in the audit log.
+        """Return True if the client may perform the operation on the resource. A probe does not appear in the audit
+        log.
 
-        Raises LookupError if the table of requirements does not have this check.
+        Raises LookupError if the table of requirements does not contain this check.
         """
         if self.authorizer is None:
             return True
@@ -67,9 +68,9 @@ class Authorization:
         return decision.is_allowed
 
     def probe(self, request: Asking, operation: Operation, type: ResourceType) -> Callable[[str], bool]:
-        """Return the test that tells of many resources whether the client may perform the operation on them.
+        """Return a function that tests, for many resources, whether the client may perform the operation on them.
 
-        It costs a third of ``may``, and leaves nothing in the audit log. Raises LookupError as ``may`` does.
+        A call costs a third of ``may``, and leaves nothing in the audit log. Raises LookupError like ``may``.
         """
         if self.authorizer is None:
             return lambda name: True
@@ -79,11 +80,11 @@ class Authorization:
         return lambda name: authorize(session, operation, type, name).is_allowed
 
     def may_on_cluster(self, request: Asking, operation: Operation, *, is_probe: bool = False) -> bool:
-        """True if the client may perform the operation on the cluster."""
+        """Return True if the client may perform the operation on the cluster."""
         return self.may(request, operation, ResourceType.CLUSTER, CLUSTER_NAME, is_probe=is_probe)
 
     def may_on_any(self, request: Asking, operation: Operation, type: ResourceType) -> bool:
-        """True if the client may perform the operation on some resource of the type (KIP-679)."""
+        """Return True if the client may perform the operation on at least one resource of the type (KIP-679)."""
         if self.authorizer is None:
             return True
         if (request.api_key, type, operation) not in DECLARED:
@@ -93,9 +94,10 @@ class Authorization:
         return decision.is_allowed
 
     def is_broker(self, session: ClientSession) -> bool:
-        """True if a client uses a listener of brokers, and may do what brokers do to each other.
+        """Return True if the client uses an inter-broker listener and may send the requests that brokers send each
+        other.
 
-        Without an authorizer every client of such a listener may.
+        Without an authorizer every client of such a listener may do so.
         """
         if self._broker_listeners is not None and session.listener not in self._broker_listeners:
             return False
@@ -113,7 +115,7 @@ class Authorization:
         *,
         is_probe: bool = False,
     ) -> set[str]:
-        """Return those of ``names`` that the client may perform the operation on."""
+        """Return the subset of ``names`` on which the client may perform the operation."""
         if self.authorizer is None:
             return set(names)
         if is_probe:
@@ -132,7 +134,8 @@ class Authorization:
         )
 
     def described_cluster_operations(self, request: Asking) -> int:
-        """Return the operations that the client may perform on the cluster; none if it may not describe the cluster."""
+        """Return the operations that the client may perform on the cluster as a bit field; none if it may not describe
+        the cluster."""
         if not self.may_on_cluster(request, Operation.DESCRIBE, is_probe=True):
             return 0
         return self.operations(request, ResourceType.CLUSTER, CLUSTER_NAME)

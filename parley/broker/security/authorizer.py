@@ -1,8 +1,8 @@
-"""Authorizers: what a broker asks whether a client may do something.
+"""Authorizers, which decide whether a client may perform an operation.
 
 ``AclAuthorizer`` decides by Kafka's rules from the ACLs in the metadata. An operator's own authorizer is a subclass of
-``Authorizer`` that ``authorizer.class.name`` names: an entry point of the group ``parley.authorizers``, or a class as
-``package.module.Class``. The broker creates it without arguments, and calls ``configure`` once.
+``Authorizer`` that ``authorizer.class.name`` names: either an entry point of the group ``parley.authorizers``, or a
+class in the form ``package.module.Class``. The broker creates it without arguments, and calls ``configure`` once.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS: Final = "parley.authorizers"
 CACHED_DECISIONS_MAX: Final = 100_000
-"""Decisions remembered until the next change of the ACLs. Beyond that the broker forgets those of the first client."""
+"""The number of decisions that are cached until the ACLs change. Beyond it, the broker evicts those of the oldest
+client."""
 CACHED_PER_CLIENT_MAX: Final = 5_000
-"""Decisions remembered for one principal at one address, so that no client pushes out those of the others."""
+"""The number of decisions that are cached for one principal at one address, so that no client evicts those
+of others."""
 CACHED_NAME_MAX: Final = 249
-"""The longest name whose decisions are remembered, in characters. Groups and transactional ids may be far longer."""
+"""The longest name for which decisions are cached, in characters. Groups and transactional ids may be far longer."""
 
 _KEY = "authorizer.class.name"
 _ACL_AUTHORIZERS = frozenset(
@@ -54,13 +56,13 @@ class AuthorizationDecision:
 
 
 class Authorizer(ABC):
-    """Decides what clients may do. Its methods are called for every request, so they must neither wait nor raise."""
+    """Decides what clients may do. Its methods are called for every request, so they must neither block nor raise."""
 
     has_acls = False
-    """True if the cluster's ACLs decide: then the broker serves the APIs that list, add and remove them."""
+    """True if the cluster's ACLs decide. The broker then serves the APIs that list, add and remove ACLs."""
 
     def configure(self, configs: Mapping[str, Any]) -> None:
-        """Read the authorizer's own keys from the broker's properties."""
+        """Read the keys that belong to the authorizer from the broker's properties."""
         return
 
     @abstractmethod
@@ -71,7 +73,7 @@ class Authorizer(ABC):
 
     @abstractmethod
     def authorize_any(self, client: ClientSession, operation: Operation, type: ResourceType) -> AuthorizationDecision:
-        """Decide whether the client may perform the operation on some resource of the type (KIP-679)."""
+        """Decide whether the client may perform the operation on at least one resource of the type (KIP-679)."""
 
 
 _SUPER_USER = AuthorizationDecision(True, "super user")
@@ -87,8 +89,8 @@ _Decisions = dict[tuple[int, int, str], AuthorizationDecision]
 class AclAuthorizer(Authorizer):
     """Decides by the ACLs in the metadata, as Kafka's ``StandardAuthorizer`` does.
 
-    Decisions are cached by all that they depend on: the principal, the address, the operation and the resource. A
-    change of the ACLs empties the cache.
+    Decisions are cached by everything that they depend on: the principal, the address, the operation and the resource.
+    A change of the ACLs empties the cache.
     """
 
     has_acls = True
@@ -103,7 +105,7 @@ class AclAuthorizer(Authorizer):
         self.cached_decisions = 0
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Follow a change of the metadata. Subscribed to it."""
+        """React to a metadata change. Subscribed to the metadata."""
         changed = False
         for change in delta.changes:
             if isinstance(change, AclBucketReplaced):
@@ -154,7 +156,7 @@ class AclAuthorizer(Authorizer):
         return _NONE_APPLIES if verdict.has_acls else self._without_acls
 
     def authorize_any(self, client: ClientSession, operation: Operation, type: ResourceType) -> AuthorizationDecision:
-        # As Kafka does: a name that stands for any other one finds super users, and clusters that need no ACLs.
+        # As in Kafka: this placeholder name detects super users, and clusters that allow access without ACLs.
         decision = self.authorize(client, operation, type, "hardcode")
         if decision.is_allowed or decision is _NOT_READY:
             return decision
@@ -184,7 +186,7 @@ class AclAuthorizer(Authorizer):
 
 
 def load_authorizer_of(config: BrokerConfig) -> Authorizer | None:
-    """Return the authorizer that a configuration asks for; None for none. Raises ConfigError."""
+    """Return the authorizer that a configuration names, or None if it names none. Raises ConfigError."""
     return load_authorizer(
         config.authorizer_class_name or "",
         super_users=parse_super_users(config.super_users or ""),
@@ -196,7 +198,8 @@ def load_authorizer_of(config: BrokerConfig) -> Authorizer | None:
 def load_authorizer(
     name: str, *, super_users: Iterable[Principal], allow_if_no_acl: bool, configs: Mapping[str, Any]
 ) -> Authorizer | None:
-    """Return the authorizer that ``authorizer.class.name`` names; None if it is empty: then everyone may do everything.
+    """Return the authorizer that ``authorizer.class.name`` names, or None if it is empty: then all operations are
+    allowed.
 
     Raises ConfigError if the class cannot be loaded.
     """

@@ -1,8 +1,8 @@
 """The listeners over which brokers may connect to this broker.
 
-An operator changes ``inter.broker.listener.name`` one broker at a time. Meanwhile, brokers that have changed it and
-brokers that have not ask each other over different listeners. So a broker registers which one it uses, and the others
-serve the requests between brokers there, too, until every registered broker uses the same one.
+An operator changes ``inter.broker.listener.name`` one broker at a time. Meanwhile, the brokers use different listeners
+among themselves. So each broker registers which listener it uses, and the other brokers also accept inter-broker
+requests on that listener, until every registered broker uses the same one.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from parley.broker.metadata.types import BrokerRegistration
 
 
 class BrokerListeners:
-    """This broker's inter-broker listener and those of the registered brokers (a container of listeners' names).
+    """This broker's inter-broker listener and those of the registered brokers (a container of listener names).
 
-    A fenced broker counts, since it may be alive: unregister a broker that will not come back.
+    A fenced broker counts, because it may be alive. Unregister a broker that will not come back.
     """
 
     def __init__(self, own: str, metadata: Metadata) -> None:
@@ -35,7 +35,8 @@ class BrokerListeners:
 
 
 def _used_by(brokers: Collection[BrokerRegistration]) -> Collection[str] | None:
-    """Return the inter-broker listeners of these brokers; None if a live one is too old to have registered its own."""
+    """Return the inter-broker listeners of these brokers, or None if a live broker is too old to register
+    its listener."""
     if any(not broker.inter_broker_listener and not broker.fenced for broker in brokers):
         return None
     return frozenset(broker.inter_broker_listener for broker in brokers)

@@ -1,7 +1,7 @@
 """How this broker secures its connections to the other brokers, over the inter-broker listener.
 
-As a client, a broker uses the listener's own ``ssl.*`` keys, and for a login the JAAS line of the listener and of
-``sasl.mechanism.inter.broker.protocol``: the line that also configures the server's side of that mechanism.
+As a client, a broker uses the listener's own ``ssl.*`` keys. To log in, it uses the JAAS entry of the listener and of
+``sasl.mechanism.inter.broker.protocol``, which also configures the server side of that mechanism.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FILES = ("ssl.keystore.location", "ssl.truststore.location", CRL_FILE)
 
 
 def inter_broker_properties(config: BrokerConfig) -> dict[str, str]:
-    """The inter-broker listener's keys as the properties of a client; empty for PLAINTEXT."""
+    """Return the inter-broker listener's keys as client properties; empty for PLAINTEXT."""
     name = config.inter_broker_listener
     protocol = next(listener.protocol for listener in config.bound if listener.name == name)
     if protocol == "PLAINTEXT":
@@ -34,10 +34,10 @@ def inter_broker_properties(config: BrokerConfig) -> dict[str, str]:
 
 
 class InterBrokerSecurity:
-    """The current ``ClientSecurity``: it follows the configuration, and key stores that are replaced."""
+    """Holds the current ``ClientSecurity``, which follows changes of the configuration and of key store files."""
 
     def __init__(self, config: Callable[[], BrokerConfig]) -> None:
-        """Blocks. Raises ConfigError if the configuration cannot secure a connection."""
+        """Blocks on the disk. Raises ConfigError if the configuration cannot secure a connection."""
         self._config = config
         self._lock = Lock()
         self._read_from: tuple[Mapping[str, str], tuple[object, ...]] | None = None
@@ -54,7 +54,8 @@ class InterBrokerSecurity:
         return not inter_broker_properties(self._config())
 
     def current(self) -> ClientSecurity:
-        """What the next connection needs. Blocks. After a failure, which is logged, returns what was needed before."""
+        """Return the security settings for the next connection. Blocks. If the new settings are unusable, logs this and
+        returns the previous ones."""
         with self._lock:
             properties = inter_broker_properties(self._config())
             if self._read_from is None or self._read_from != (properties, _stamps(properties)):
@@ -62,19 +63,20 @@ class InterBrokerSecurity:
                     self._read(properties)
                 except ValueError as error:
                     _log.error(
-                        "the security of connections between brokers cannot be changed: the previous one stays in use",
+                        "could not change the security of inter-broker connections: the previous settings stay in use",
                         extra={"reason": str(error)},
                     )
             return self._security
 
     def _read(self, properties: Mapping[str, str]) -> None:
         stamps = _stamps(properties)
-        self._read_from = (properties, stamps)  # also if it fails: one line in the log is enough
+        self._read_from = (properties, stamps)  # even if reading fails: one log line is enough
         self._security = client_security(properties)
 
 
 def _problem(config: BrokerConfig, error: ValueError) -> Problem:
-    """The setting to correct: the one with the file that the error names, or the listener of the brokers."""
+    """Return the setting to correct: the setting of the file that the error names, or else the inter-broker
+    listener."""
     for key, path in inter_broker_properties(config).items():
         if key in _FILES and path and path in str(error):
             return Problem(key, path, f"usable: {error}")
@@ -82,5 +84,5 @@ def _problem(config: BrokerConfig, error: ValueError) -> Problem:
 
 
 def _stamps(properties: Mapping[str, str]) -> tuple[object, ...]:
-    """What changes when a key store is replaced."""
+    """Return a value that changes when a key store file is replaced."""
     return fingerprint_of(properties[key] for key in _FILES if properties.get(key))

@@ -1,7 +1,7 @@
-"""What one listener demands of its clients: its TLS and the rules of logins, from the configuration.
+"""What one listener demands of its clients: its TLS settings and its login rules, from the configuration.
 
-A change of the configuration, or of a file that it names, replaces them. Connections keep what held when they were
-accepted. A change that cannot be used leaves everything as it was.
+They are replaced when the configuration, or a file that it names, changes. Existing connections keep the settings with
+which they were accepted. An unusable change leaves the current settings in place.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from parley.protocol.security.jaas import BadJaas, LoginModule, single_login_mod
 _LOGIN_KEYS = ("sasl.", "principal.builder.", "connections.max.reauth.ms", "connection.failed.")
 
 Fingerprint = tuple[object, ...]
-"""Changes when the listener's security must be rebuilt."""
+"""A value that changes when the listener's security settings must be rebuilt."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecuritySettings:
-    """What a listener demands at one time, and the fingerprints of what it was made from."""
+    """The settings of a listener at one time, and the fingerprints of their sources."""
 
     tls: ServerTls | None
     login_rules: LoginRules | None
@@ -40,7 +40,7 @@ class SecuritySettings:
 
 
 class ListenerSecurity:
-    """The security of one listener, as currently configured (``parley.broker.network.listener.Security``)."""
+    """The current security settings of one listener (``parley.broker.network.listener.Security``)."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ListenerSecurity:
         credentials: CredentialSource,
         wall_ms: Callable[[], int],
     ) -> None:
-        """Blocks: it reads files. Raises ConfigError if the configuration does not allow to open the listener."""
+        """Blocks on reading files. Raises ConfigError if the configuration does not allow the listener to be opened."""
         self.address = address
         self._credentials = credentials
         self._wall_ms = wall_ms
@@ -58,33 +58,35 @@ class ListenerSecurity:
 
     @property
     def tls(self) -> ServerTls | None:
-        """The TLS of new connections; None on a listener without TLS."""
+        """The TLS settings for new connections; None on a listener without TLS."""
         return self._settings.tls
 
     @property
     def login_rules(self) -> LoginRules | None:
-        """The rules of new clients' logins; None on a listener without SASL."""
+        """The rules for the logins of new clients; None on a listener without SASL."""
         return self._settings.login_rules
 
     def identified(self, session: ClientSession) -> ClientSession:
-        """Return the session with the principal of ``principal.builder.class``. Raises what that class raises."""
+        """Return the session with the principal that ``principal.builder.class`` assigns. Raises what that class
+        raises."""
         builder = self._settings.builder
         return session if builder is None else replace(session, principal=builder.build(session))
 
     @property
     def current(self) -> Fingerprint:
-        """The ``fingerprint`` of what holds at the moment."""
+        """The ``fingerprint`` of the current settings."""
         return self._settings.tls_from + self._settings.rules_from
 
     def fingerprint(self, config: BrokerConfig) -> Fingerprint:
-        """Return what differs if the listener's settings must be read again. Blocks: it looks at files."""
+        """Return a value that differs from ``current`` if the listener's settings must be read again. Blocks on the
+        disk."""
         own = config.for_listener(self.address.name)
         return self._tls_fingerprint(own) + self._rules_fingerprint(own)
 
     def read(self, config: BrokerConfig) -> SecuritySettings:
-        """Return the settings of a configuration; those that have not changed are the current ones.
+        """Return the settings for a configuration, reusing current settings that have not changed.
 
-        Blocks: it reads files. Raises ConfigError if the configuration cannot be used.
+        Blocks on reading files. Raises ConfigError if the configuration cannot be used.
         """
         now, own = self._settings, config.for_listener(self.address.name)
         tls, tls_from = now.tls, self._tls_fingerprint(own)
@@ -101,20 +103,20 @@ class ListenerSecurity:
         return SecuritySettings(tls, rules, builder, tls_from, rules_from)
 
     def replace(self, settings: SecuritySettings) -> None:
-        """Demand this of new connections."""
+        """Use these settings for new connections."""
         old, self._settings = self._settings, settings
         if old.login_rules is not None and old.login_rules is not settings.login_rules:
             for mechanism in old.login_rules.mechanisms.values():
                 mechanism.close()
 
     def discard(self, settings: SecuritySettings) -> None:
-        """Release what settings hold that do not become current."""
+        """Release the resources of settings that will not become current."""
         if settings.login_rules is not None and settings.login_rules is not self._settings.login_rules:
             for mechanism in settings.login_rules.mechanisms.values():
                 mechanism.close()
 
     def close(self) -> None:
-        """Release what the mechanisms hold."""
+        """Release the resources of the mechanisms."""
         if self._settings.login_rules is not None:
             for mechanism in self._settings.login_rules.mechanisms.values():
                 mechanism.close()
@@ -163,7 +165,7 @@ class ListenerSecurity:
 
 
 def _texts(own: BrokerConfig, prefixes: tuple[str, ...], *, contained: str = "") -> Fingerprint:
-    """The entries whose names begin with a prefix, or contain a text."""
+    """Return the configuration entries whose names begin with one of the prefixes, or contain ``contained``."""
     given: Iterable[tuple[str, str]] = own.given.items()
     return tuple(
         sorted(

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 NOT_ASKED = -(2**31)
-"""The value of the bit field if the request did not ask for authorized operations."""
+"""The value of the bit field if the client did not request the authorized operations."""
 
 
 class Operation(IntEnum):
-    """The numbers of the ACL APIs. ``ANY`` occurs in filters only, ``ALL`` in ACLs and filters."""
+    """Operations, with their numbers in the ACL APIs. ``ANY`` occurs only in filters, ``ALL`` in ACLs and filters."""
 
     ANY = 1
     ALL = 2

@@ -10,7 +10,7 @@ USER = "User"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An authenticated identity. ``kind`` is ``User``, or what a principal builder says."""
+    """An authenticated identity. ``kind`` is ``User``, or the kind that a principal builder assigns."""
 
     kind: str
     name: str
@@ -21,7 +21,7 @@ class Principal:
 
     @classmethod
     def parse(cls, text: str) -> Principal:
-        """Parse Kafka's notation. The name may contain colons. Raises ValueError if there is no kind."""
+        """Parse Kafka's notation. The name may contain colons. Raises ValueError if the kind is missing."""
         kind, colon, name = text.partition(":")
         if not colon or not kind:
             raise ValueError(f"{text!r} is not a principal: write it as kind:name, for example User:alice")
@@ -29,7 +29,7 @@ class Principal:
 
 
 def parse_super_users(text: str) -> tuple[Principal, ...]:
-    """Parse ``super.users``: principals separated by semicolons. Raises ValueError if one is not a principal."""
+    """Parse ``super.users``: principals separated by semicolons. Raises ValueError if a principal is malformed."""
     return tuple(Principal.parse(part.strip()) for part in text.split(";") if part.strip())
 
 

@@ -1,4 +1,5 @@
-"""``principal.builder.class``: an operator's rules for principals, after the login or the TLS handshake."""
+"""``principal.builder.class``: an operator's own rules for assigning principals, after the login or the TLS
+handshake."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ _KAFKAS: Final = "org.apache.kafka.common.security.authenticator.DefaultKafkaPri
 
 
 class PrincipalBuilder(Protocol):
-    """Decides which principal a client has."""
+    """Assigns a principal to each client."""
 
     def build(self, session: ClientSession) -> Principal:
-        """Return the principal of a client. ``session`` has the one of its login or certificate.
+        """Return the principal of a client. ``session`` contains the principal of its login or certificate.
 
-        It must not wait. Any exception refuses the client.
+        Must not block. Any exception rejects the client.
         """
 
 
@@ -39,7 +40,7 @@ def load_principal_builder(name: str | None) -> PrincipalBuilder | None:
         made: PrincipalBuilder = found()
     except ConfigError:
         raise
-    except (Exception, SystemExit) as error:  # the operator's own code
+    except (Exception, SystemExit) as error:  # the operator's own code can raise anything
         allowed = f"a Python class that can be loaded ({type(error).__name__}: {error})"
         raise ConfigError([Problem(_KEY, name, allowed)]) from error
     return made

@@ -1,7 +1,8 @@
 """Follows changes of certificates, users and other settings of listeners while the broker runs.
 
-A change of the configuration is read at once. The broker looks at the files every few seconds, so a tool that renews
-certificates needs only to replace them. A key store and its password change together, or the listener keeps both.
+A change of the configuration is read immediately. The broker checks the files every few seconds, so a tool that renews
+certificates only needs to replace them. If a key store is replaced without its new password, or the reverse, the
+listener keeps both old values.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from parley.broker.security.listener_security import Fingerprint, ListenerSecuri
 _log = logging.getLogger(__name__)
 
 FILES_LOOKED_AT_S = 5.0
-"""The longest time until a replaced file is noticed."""
+"""The longest time until a replaced file is noticed, in seconds."""
 
 
 class SecurityReload:
-    """Keeps the security of listeners up to date."""
+    """Keeps the security settings of listeners up to date."""
 
     def __init__(self, listeners: Sequence[ListenerSecurity], config: DynamicConfig, executor: Executor | None) -> None:
-        """``executor`` reads the files (None: the executor of the event loop)."""
+        """``executor`` reads the files; None means the executor of the event loop."""
         self._listeners = [each for each in listeners if each.address.is_tls or each.address.is_sasl]
         self._config = config
         self._executor = executor
@@ -34,7 +35,7 @@ class SecurityReload:
         config.subscribe(lambda _: self._changed.set())
 
     async def run(self) -> None:
-        """Follow changes until it is cancelled. Returns at once if no listener has TLS or SASL."""
+        """Follow changes until cancelled. Returns immediately if no listener uses TLS or SASL."""
         while self._listeners:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), FILES_LOOKED_AT_S)
@@ -43,7 +44,7 @@ class SecurityReload:
                 await self._reload(listener)
 
     async def _reload(self, listener: ListenerSecurity) -> None:
-        """Read the settings of a listener again if something has changed."""
+        """Read the settings of a listener again if anything has changed."""
         config, loop, name = self._config(), asyncio.get_running_loop(), listener.address.name
         found = await loop.run_in_executor(self._executor, listener.fingerprint, config)
         if found == listener.current or found == self._refused.get(name):
@@ -53,9 +54,9 @@ class SecurityReload:
         except ValueError as error:  # ConfigError, or a certificate that cannot be read
             self._refused[name] = found
             _log.error(
-                "the security of a listener cannot be changed: it stays as it was",
+                "could not change the security settings of a listener: the previous ones stay in use",
                 extra={"listener": name, "reason": str(error)},
             )
             return
         self._refused.pop(name, None)
-        _log.info("the security of a listener has changed", extra={"listener": name})
+        _log.info("the security settings of a listener have changed", extra={"listener": name})

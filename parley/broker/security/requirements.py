@@ -1,9 +1,9 @@
-"""What each API requires: the table that all checks of clients' rights must agree with.
+"""What each API requires: the table that all checks of clients' rights must match.
 
-A row names an API, a type of resource, an operation, the resources of a request that need it, and what happens
-without it. The checks of rights on the cluster as a whole (``WHOLE_CLUSTER``), the page ``docs/authorization.md`` and a
-test come from the table. Guards and handlers make the other checks: ``Authorization`` raises LookupError if they check
-a right that is not declared here. An API that is neither in the table nor in ``OPEN_TO_ALL`` is refused.
+A row names an API, a type of resource, an operation, the resources of a request that need this right, and the effect of
+lacking it. The checks of rights on the cluster as a whole (``WHOLE_CLUSTER``), the page ``docs/authorization.md`` and a
+test are derived from the table. Guards and handlers make the other checks: ``Authorization`` raises LookupError if they
+check a right that is not declared here. An API that is neither in the table nor in ``OPEN_TO_ALL`` is denied.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ class Effect(Enum):
     """What happens to a client that lacks the right."""
 
     REFUSED = "the request is refused"
-    """Checked before the handler, for the whole request."""
+    """The whole request is refused; checked before the handler runs."""
     ELEMENT = "each such element is refused, the others are handled"
     LEFT_OUT = "each such element is left out of the response"
     OTHERWISE = "another row must allow it"
-    """One of several rows suffices. The note says which."""
+    """One of several rows suffices. The note of the row says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One row. ``names`` says which resources of the request need the right, ``note`` when it is needed."""
+    """One row of the table. ``names`` describes the resources that need the right, ``note`` when the right
+    is needed."""
 
     api_key: int
     type: ResourceType
@@ -251,16 +252,16 @@ DECLARED: Final = frozenset((row.api_key, row.type, row.operation) for row in RE
 _CONDITIONAL: Final = frozenset(
     _KEYS[name] for name in ("Fetch", "DescribeCluster", "FindCoordinator", "AddPartitionsToTxn", "WriteTxnMarkers")
 )
-"""APIs that need a right on the cluster for some requests only. Their guards decide for which."""
+"""APIs that need a right on the cluster only for some requests. Their guards decide for which."""
 
 WHOLE_CLUSTER: Final[Mapping[int, Requirement]] = {
     row.api_key: row
     for row in REQUIREMENTS
     if row.type is CLUSTER and row.effect is Effect.REFUSED and row.api_key not in _CONDITIONAL
 }
-"""For the APIs that need a right on the cluster for every request: that right."""
+"""The right on the cluster that every request of an API needs, for the APIs that have one."""
 
 
 def is_in_table(api_key: int) -> bool:
-    """True if the table says who may use the API."""
+    """Return True if the table specifies which clients may use the API."""
     return api_key in OPEN_TO_ALL or any(row.api_key == api_key for row in REQUIREMENTS)

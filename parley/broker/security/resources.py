@@ -13,7 +13,7 @@ CLUSTER_NAME = "kafka-cluster"
 
 
 class ResourceType(IntEnum):
-    """The numbers of the ACL APIs. ``ANY`` occurs in filters only."""
+    """Types of resources, with their numbers in the ACL APIs. ``ANY`` occurs only in filters."""
 
     ANY = 1
     TOPIC = 2
@@ -55,4 +55,4 @@ SUPPORTED_OPERATIONS: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }
-"""As in Kafka's ``AclEntry.supportedOperations``."""
+"""The operations by type of resource, as in Kafka's ``AclEntry.supportedOperations``."""

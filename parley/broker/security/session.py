@@ -1,4 +1,4 @@
-"""Client sessions: what the broker knows about the identity of the client at the other end of a connection."""
+"""Client sessions: what the broker knows about the identity of a connection's client."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from parley.broker.security.principal import ANONYMOUS, Principal
 class ClientSession:
     """The identity of a client. A re-authentication (KIP-368) replaces the session of its connection.
 
-    ``mechanism`` is the SASL mechanism of the login, empty without one. ``expires_at`` is in monotonic seconds; None if
-    the session does not expire.
+    ``mechanism`` is the SASL mechanism of the login, or empty. ``expires_at`` is in monotonic seconds, or None if the
+    session does not expire.
     """
 
     principal: Principal

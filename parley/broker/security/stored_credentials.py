@@ -1,4 +1,5 @@
-"""What logins are verified against: the SCRAM users and the delegation tokens in the metadata of the cluster."""
+"""The credentials against which logins are verified: the SCRAM users and the delegation tokens in the cluster's
+metadata."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ from parley.broker.security.sasl.decoy import TOKEN_FORM, Form, decoy_credential
 from parley.protocol.security.scram import HASHES, ITERATIONS_MIN, ScramCredential, credential_of, salted_password
 
 DECOY_SECRET: Final = "decoy"
-"""The name of the cluster's secret from which the salts of users that do not exist are derived."""
+"""The name of the cluster secret from which the salts of nonexistent users are derived."""
 
 
 class StoredCredentials:
-    """The credentials that this broker has learnt from the controller (a ``CredentialSource``).
+    """The credentials that this broker has received from the controller (a ``CredentialSource``).
 
-    Other brokers log in, the controller among them, before this broker has metadata from the controller. Until then the
-    credentials are those that ``stored`` has: the start reads them from the coordination store.
+    Other brokers, including the controller, log in before this broker has received metadata from the controller. Until
+    then it uses the credentials in ``stored``, which the start of the broker reads from the coordination store.
     """
 
     def __init__(self, metadata: Metadata, config: BrokerConfig, wall_ms: Callable[[], int]) -> None:
@@ -44,11 +45,11 @@ class StoredCredentials:
         return self.stored if self.stored is not None and image is self._first_image else image
 
     def scram(self, mechanism: str, user: str) -> ScramCredential | None:
-        """Return the credential of a user for a mechanism; None if the user has none."""
+        """Return the credential of a user for a mechanism, or None if the user has none."""
         return self._image.scram_users.get(user, {}).get(mechanism)
 
     def token(self, mechanism: str, token_id: str) -> TokenLogin | None:
-        """Return the credential of a delegation token (KIP-48); None if there is no such token or it has expired."""
+        """Return the credential of a delegation token (KIP-48), or None if the token does not exist or has expired."""
         token = self._image.delegation_tokens.get(token_id)
         if token is None or self._token_key is None or min(token.expires_ms, token.max_ms) < self._wall_ms():
             return None
@@ -61,7 +62,8 @@ class StoredCredentials:
         return TokenLogin(token.owner, credential, min(token.expires_ms, token.max_ms))
 
     def decoy(self, mechanism: str, user: str, *, is_token: bool = False) -> ScramCredential:
-        """Return a credential for a user or token that does not exist, which a client cannot tell from a real one."""
+        """Return a credential for a user or token that does not exist. A client cannot distinguish it from
+        a real one."""
         image = self._image
         if image.scram_users is not self._counted:
             users = self._counted = image.scram_users
@@ -73,11 +75,11 @@ class StoredCredentials:
 
 
 TOKENS_CACHED_MAX: Final = 10_000
-"""Credentials of tokens that a broker keeps. It takes milliseconds to compute one."""
+"""The number of token credentials that a broker caches. Computing one takes milliseconds."""
 
 
 def token_key(config: BrokerConfig) -> bytes | None:
-    """Return the secret that tokens are signed with; None if the cluster has no tokens."""
+    """Return the secret with which tokens are signed, or None if delegation tokens are disabled."""
     password = config.delegation_token_secret_key or config.delegation_token_master_key
     return None if password is None else password.value.encode()
 

@@ -20,7 +20,7 @@ class Bound:
 
 
 async def bind_listeners(environment: Environment) -> Bound:
-    """Bind every listener: the ports become known, and no other process can take them. Raises OSError."""
+    """Bind every listener. Afterwards the ports are known, and no other process can take them. Raises OSError."""
     environment.health.starting("binding its listeners")
     config = environment.config
     sockets = {}

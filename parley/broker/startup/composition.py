@@ -1,7 +1,7 @@
 """Fourth phase of a start: make the parts of the broker and connect them.
 
-The order of the subscriptions to the metadata matters: a part is called after the parts that it uses. ``_connect``
-defines the order of these parts. What request handlers use comes after them (``routes``).
+The order of the subscriptions to the metadata matters: a part must be called after the parts that it uses. ``_connect``
+defines this order. The parts that request handlers use are subscribed after these (``routes``).
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ class Parts:
     transactions: TransactionCoordinator
     share_state: ShareCoordinator
     persister: SharePersister
-    """The state of share partitions, wherever it is stored."""
+    """Reads and writes the state of share partitions, wherever it is stored."""
     share_partitions: SharePartitions
     create_internal_topic: LateCreation
-    """Creates topics of coordinators; set when the handlers are made."""
+    """Creates the topics of coordinators. Set when the request handlers are made."""
     credentials: StoredCredentials
     connection_quotas: ConnectionQuotas
     quotas: QuotaEnforcement
@@ -107,12 +107,12 @@ class Parts:
     sessions: FetchSessions
     producer_ids: ProducerIds
     verifications: Verifications
-    """Of partitions that producers use in their transactions."""
+    """Verifications of the partitions that producers use in their transactions."""
     markers: TransactionMarkers
 
 
 def compose(environment: Environment, bound: Bound, joined: Joined, opened: OpenedLogs) -> Parts:
-    """Make the parts and subscribe each of them to what it follows."""
+    """Make the parts, and subscribe each of them to the parts that it follows."""
     environment.health.starting("putting its parts together")
     base = lay_foundation(environment, joined, opened)
     membership = make_membership(environment, bound, joined, opened, base)
@@ -142,7 +142,7 @@ def _assembled(
     coordinators: Coordinators,
     replication: Replication,
 ) -> Parts:
-    """Return all parts, and those that no other part uses."""
+    """Make the parts that no other part uses, and return them together with all the others."""
     static, clock = environment.config, environment.clock
     limits = limits_of(static)
     return Parts(
@@ -227,11 +227,11 @@ def _connect(
 
 
 def connection_rates(config: BrokerConfig, quotas: QuotaEnforcement) -> ConnectionRates:
-    """Return the rates at which addresses open connections."""
+    """Return the limits on the rate at which addresses open connections."""
     windows = Windows(config.quota_window_num, config.quota_window_size_seconds)
     return ConnectionRates(windows, lambda host: quotas.quotas.connection_rate(host))
 
 
 def limit_connections(quotas: ConnectionQuotas, config: BrokerConfig) -> None:
-    """Apply the connection limits of a changed configuration."""
+    """Apply the connection limits of ``config`` to ``quotas``."""
     quotas.limits = limits_of(config)

@@ -38,25 +38,26 @@ from parley.protocol.sentinels import NO_EPOCH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coordinators:
-    """The coordinators, and what they share with the leaders of partitions."""
+    """The coordinators, and the parts that they share with the leaders of partitions."""
 
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     share_state: ShareCoordinator
     persister: SharePersister
-    """The state of share partitions, wherever it is stored."""
+    """Reads and writes the state of share partitions, wherever it is stored."""
     share_partitions: SharePartitions
     create_internal_topic: LateCreation
     producer_ids: ProducerIds
     verifications: Verifications
-    """Of partitions that producers use in their transactions."""
+    """Verifications of the partitions that producers use in their transactions."""
     markers: TransactionMarkers
 
 
 def make_coordinators(
     environment: Environment, joined: Joined, base: Foundation, lifecycle: BrokerLifecycle
 ) -> Coordinators:
-    """Make the coordinators. They serve when the metadata says that this broker leads a partition of their topics."""
+    """Make the coordinators. A coordinator starts serving when the metadata shows that this broker leads a partition of
+    its topic."""
     wall_ms = environment.clock.wall_ms
     producer_ids = ProducerIds(lambda: lifecycle.store, joined.epochs)
     verifications, creation = Verifications(), LateCreation()
@@ -152,7 +153,7 @@ def _share_coordinator(environment: Environment, base: Foundation) -> ShareCoord
     wall_ms, metadata, partitions = environment.clock.wall_ms, base.metadata, base.partitions
 
     def delete_before(partition: int, offset: int) -> None:
-        """Delete superseded records. The next pruning makes up for one that fails."""
+        """Delete superseded records. If a deletion fails, the next pruning also deletes these records."""
         with suppress(KafkaError):
             replica = partitions.find(SHARE_STATE_TOPIC, partition)
             replica.check_leader()
@@ -182,13 +183,13 @@ def _leader_epoch(metadata: Metadata, topic: str, index: int) -> int:
 
 
 class LateCreation:
-    """Creates topics of coordinators. The part that does it is made last, with the request handlers."""
+    """Creates the topics of coordinators. The part that does this is made last, together with the request handlers."""
 
     def __init__(self) -> None:
         self.create: Callable[[str], Awaitable[None]] | None = None
 
     async def __call__(self, name: str) -> None:
-        """Create a topic unless it exists. Raises COORDINATOR_NOT_AVAILABLE if it cannot be created now."""
+        """Create a topic unless it exists. Raises COORDINATOR_NOT_AVAILABLE if it cannot currently be created."""
         if self.create is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The broker starts.")
         await self.create(name)

@@ -19,25 +19,27 @@ from parley.broker.runtime.threads import Threads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What every phase of the start receives. It exists before the first part of the broker and after the last one."""
+    """The input of every phase of the start. It exists before the first part of the broker, and after the last one has
+    ended."""
 
     config: BrokerConfig
     """The configuration that the broker was started with, without dynamic changes."""
     clock: Clock
     rng: Random
     bind: Callable[..., socket.socket]
-    """Makes the listeners' sockets: ``parley.broker.network.listener.bind`` or a simulated one."""
+    """Creates the listeners' sockets: ``parley.broker.network.listener.bind``, or a simulated version of it."""
     metrics: Metrics
     health: Health
     owns_process: bool
-    """True in a process of the broker's own: the broker then watches what the process may run out of."""
+    """True if the broker has a process to itself. The broker then watches for shortages of descriptors and memory."""
     failed: asyncio.Event
-    """Set when the broker cannot go on and should be stopped."""
+    """Set when the broker cannot continue and should be stopped."""
     threads: Threads
     tasks: TaskSet
     maintenance: TaskSet
-    """Maintenance of the logs. These tasks outlive ``tasks``: they end when the logs are closed."""
+    """Maintenance of the logs. These tasks run longer than ``tasks``: they end when the logs are closed."""
     membership: TaskSet
     """The task that keeps this broker a member of the cluster."""
     undo: AsyncExitStack
-    """Undoes the phases that are done, last one first. A stop is this, however far the start had come."""
+    """Undoes the completed phases, last one first. Stopping a broker means closing this stack, however far the start
+    had come."""

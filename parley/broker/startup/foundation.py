@@ -1,4 +1,4 @@
-"""What all other parts of a broker build on: its metadata, configuration, partitions, peers and clients' rights."""
+"""The parts that all others build on: the broker's metadata, configuration, partitions, peers and authorization."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from parley.storage.log_config import LogConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundation:
-    """The parts that every later stage of the composition uses, and that use none of them."""
+    """The parts that every later stage of the composition uses, and that use none of the later parts."""
 
     broker_id: int
     metadata: Metadata
@@ -50,7 +50,7 @@ class Foundation:
 
 
 def lay_foundation(environment: Environment, joined: Joined, opened: OpenedLogs) -> Foundation:
-    """Make the parts. Raises ConfigError if a class that the configuration names cannot be loaded."""
+    """Make these parts. Raises ConfigError if a class that the configuration names cannot be loaded."""
     broker_id, static = joined.identity.broker_id, environment.config
     metadata = Metadata(_first_image(joined))
     config = DynamicConfig(broker_id, static)
@@ -81,9 +81,9 @@ def lay_foundation(environment: Environment, joined: Joined, opened: OpenedLogs)
 
 
 def _first_image(joined: Joined) -> MetadataImage:
-    """Return an empty image that comes before the next one, and after any of an earlier controller.
+    """Return an empty image that is later than any image of an earlier controller, and earlier than the next one.
 
-    This broker then refuses controllers below the epoch that it has seen before, and takes office only above it.
+    This broker then rejects controllers below the epoch that it has seen before, and takes office only above it.
     """
     seen = joined.epochs.known.metadata
     image = MetadataImage(joined.identity.cluster_id)
@@ -93,7 +93,7 @@ def _first_image(joined: Joined) -> MetadataImage:
 def _hosted_partitions(
     environment: Environment, joined: Joined, opened: OpenedLogs, config: DynamicConfig, purgatories: Purgatories
 ) -> HostedPartitions:
-    @lru_cache(maxsize=1)  # most topics have no entries of their own: their logs share one value
+    @lru_cache(maxsize=1)  # most topics have no configuration entries: their logs share one value
     def default(of_broker: BrokerConfig) -> LogConfig:
         return log_config(of_broker, NO_ENTRIES)
 
@@ -114,7 +114,8 @@ def authorization_of(
 
 
 def _quotas(environment: Environment, authorization: Authorization) -> QuotaEnforcement:
-    """Return the quotas of clients, none yet. Raises ConfigError if the operator's callback cannot be loaded."""
+    """Return the enforcement of client quotas, initially without any. Raises ConfigError if the operator's callback
+    cannot be loaded."""
     config = environment.config
     callback = load_callback(config.client_quota_callback_class or "", config.given)
     if callback is not None:

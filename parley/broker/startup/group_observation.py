@@ -1,6 +1,7 @@
-"""The metrics of single groups: their members, what they have committed, and how far behind they are.
+"""The metrics of individual groups: their members, committed offsets and lag.
 
-The broker that coordinates the groups computes them at each scrape. They are bounded, since clients make groups.
+The broker that coordinates the groups computes them at each scrape. Their number is limited, because clients create
+groups.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from parley.protocol.uuids import UUID
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """The numbers of ``GroupLagMetrics``. The lag is None if this broker does not know it."""
+    """The values of ``GroupLagMetrics``. The lag is None if this broker does not know it."""
 
     lag: int | None
     offset: int
 
 
 def group_members(groups: Iterable[Group], most: int) -> Iterator[Labelled]:
-    """Return the members and the epoch of at most ``most`` groups with members."""
+    """Yield the number of members and the epoch of at most ``most`` groups that have members."""
     return islice((each for group in groups for each in _members(group)), most)
 
 
@@ -43,7 +44,7 @@ def _members(group: Group) -> Iterator[Labelled]:
 
 
 def group_lags(groups: Iterable[Group], end_of: Callable[[str, int], int | None], most: int) -> Iterator[Labelled]:
-    """Return the committed offset and the lag of at most ``most`` partitions of groups."""
+    """Yield the committed offset and the lag of at most ``most`` partitions of groups."""
     return islice((each for group in groups for each in _lags(group, end_of)), most)
 
 
@@ -60,7 +61,7 @@ def share_group_lags(
     end_of: Callable[[str, int], int | None],
     most: int,
 ) -> Iterator[Labelled]:
-    """Return the start offset and the lag of at most ``most`` share partitions that this broker coordinates."""
+    """Yield the start offset and the lag of at most ``most`` share partitions that this broker coordinates."""
     states = (each for _, shard in runtime.states() for each in shard.states.items())
     return islice(_share_lags(states, names, end_of), most)
 
@@ -81,8 +82,8 @@ def _share_lags(
 
 
 def known_end(partitions: Mapping[str, Mapping[int, Partition]], broker_id: int, topic: str, index: int) -> int | None:
-    """Return the high watermark of a partition; None if this broker has no replica that is in sync, or if the replica
-    may still know less than the previous leader."""
+    """Return the high watermark of a partition, or None if this broker has no in-sync replica of it, or if the
+    replica's high watermark may still lag behind that of the previous leader."""
     partition = partitions.get(topic, {}).get(index)
     if partition is None or not partition.is_open or broker_id not in partition.state.isr:
         return None

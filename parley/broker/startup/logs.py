@@ -44,7 +44,7 @@ class OpenedLogs:
 
 
 async def open_logs(environment: Environment, joined: Joined) -> OpenedLogs:
-    """Open every log, recovering those that were not closed. Raises what ``LogManager.open`` raises."""
+    """Open every log, and recover those that were not closed cleanly. Raises what ``LogManager.open`` raises."""
     environment.health.starting("opening logs")
     config = environment.config
     directories = list(map(Path, config.data_dirs))

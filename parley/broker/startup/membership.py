@@ -1,4 +1,4 @@
-"""The parts that make a broker a member of its cluster: its life with the store, and its decisions as controller."""
+"""The parts that make a broker a member of its cluster: its lifecycle in the store, and its decisions as controller."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from parley.protocol.uuids import UUID
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """This broker's life in the cluster, and what it decides by as the controller."""
+    """This broker's lifecycle in the cluster, and the parts with which it decides as the controller."""
 
     lifecycle: BrokerLifecycle
     rules: RulesOf
@@ -45,7 +45,7 @@ class Membership:
 def make_membership(
     environment: Environment, bound: Bound, joined: Joined, opened: OpenedLogs, base: Foundation
 ) -> Membership:
-    """Make the parts. Nothing is registered yet."""
+    """Make these parts. Nothing is registered yet."""
     joined.epochs.note(KnownEpochs(producer_ids_end=1 + highest_producer_id(opened.manager.logs)))
     rules = _election_rules(base.config)
     reports = ReportRequests(base.metadata, base.peers, environment.config.inter_broker_listener)

@@ -1,4 +1,4 @@
-"""Collects the numbers of a running broker for its metrics. They are read at each scrape; nothing is counted twice."""
+"""Collects the values of a running broker for its metrics, by reading the state of its parts at each scrape."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ from parley.storage.damage.scrubber import Scrubber
 from parley.storage.log_manager import LogManager
 
 LATE_MS = 300_000
-"""How long after the longest timeout a transaction counts as late, as in Kafka: its marker may still be on its way."""
+"""How long after the maximum timeout a transaction counts as late, as in Kafka: its marker may still be on its way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """The parts of a broker that have numbers to export."""
+    """The parts of a broker whose values are exported."""
 
     broker_id: int
     requests: Mapping[int, Route]
@@ -128,7 +128,7 @@ class Observed:
 
 
 def watch(metrics: Metrics, broker: Observed) -> None:
-    """Export the numbers of ``broker`` through ``metrics``."""
+    """Export the values of ``broker`` through ``metrics``."""
     metrics.watch(FetcherMetrics, broker.fetchers.metrics)
     metrics.watch(TruncationMetrics, lambda: [((), broker.fetchers.truncations.metrics)])
     metrics.watch(RequestMetrics, lambda: request_metrics(broker.requests.values()))
@@ -196,7 +196,8 @@ def watch(metrics: Metrics, broker: Observed) -> None:
 
 
 def request_metrics(routes: Iterable[Route]) -> Iterable[Labelled]:
-    """Return the metrics of each API; those of fetches of consumers and of followers under Kafka's names for them."""
+    """Return the metrics of each API. Fetches of consumers and of followers are separate, under Kafka's
+    names for them."""
     for route in routes:
         if route.follower_metrics is route.metrics:
             yield (route.name,), route.metrics
@@ -206,7 +207,7 @@ def request_metrics(routes: Iterable[Route]) -> Iterable[Labelled]:
 
 
 def quota_metrics(listeners: Iterable[Listener], quotas: QuotaEnforcement) -> QuotaMetrics:
-    """Count the throttled connections, and the time of requests that are exempt."""
+    """Return the number of throttled connections, and the time spent on requests that are exempt from quotas."""
     return QuotaMetrics(
         throttled_connections=sum(listener.throttled_connections for listener in listeners),
         exempt_seconds=quotas.exempt_seconds,
@@ -214,7 +215,7 @@ def quota_metrics(listeners: Iterable[Listener], quotas: QuotaEnforcement) -> Qu
 
 
 def authorization_metrics(authorization: Authorization) -> AuthorizationMetrics:
-    """Count what clients were allowed and denied, and the ACLs."""
+    """Return the number of allowed and denied operations, and of ACLs."""
     audit, authorizer = authorization.audit, authorization.authorizer
     return AuthorizationMetrics(
         allowed=0 if audit is None else audit.allowed,
@@ -224,7 +225,7 @@ def authorization_metrics(authorization: Authorization) -> AuthorizationMetrics:
 
 
 def replica_metrics(partitions: Iterable[Partition], isr_changes: IsrChanges) -> ReplicaMetrics:
-    """Count the replicas of one broker by their state."""
+    """Return the number of one broker's replicas in each state."""
     counts: Counter[str] = Counter(isr_shrinks=isr_changes.shrinks, isr_expands=isr_changes.expands)
     for partition in partitions:
         counts["partitions"] += 1
@@ -239,7 +240,7 @@ def replica_metrics(partitions: Iterable[Partition], isr_changes: IsrChanges) ->
 
 
 def producer_metrics(partitions: Iterable[Partition], config: BrokerConfig, now_ms: int) -> ProducerMetrics:
-    """Count the producers and transactions of the partitions that one broker leads."""
+    """Return the number of producers and transactions in the partitions that one broker leads."""
     late_ms = config.transaction_max_timeout_ms + LATE_MS
     counts: Counter[str] = Counter()
     for partition in partitions:
@@ -252,7 +253,7 @@ def producer_metrics(partitions: Iterable[Partition], config: BrokerConfig, now_
 
 
 def damage_metrics(partitions: Iterable[Partition], healed: HealingCounts, scrubber: Scrubber) -> DamageMetrics:
-    """Count the damaged records in the logs of one broker, and what has been done about them."""
+    """Return the number of damaged records in the logs of one broker, and of the repairs."""
     counts: Counter[str] = Counter()
     for partition in partitions:
         if partition.is_open and (damage := partition.log.damage):
@@ -270,7 +271,7 @@ def damage_metrics(partitions: Iterable[Partition], healed: HealingCounts, scrub
 
 
 def cleaner_metrics(cleaner: LogCleaner) -> CleanerMetrics:
-    """What the log cleaner does and has done."""
+    """Return the current and the past work of the log cleaner."""
     runs, counts = cleaner.last_runs, cleaner.counts
     read, kept = sum(run.stats.bytes_read for run in runs), sum(run.stats.bytes_kept for run in runs)
     return CleanerMetrics(
@@ -292,7 +293,7 @@ def cleaner_metrics(cleaner: LogCleaner) -> CleanerMetrics:
 
 
 def uncleanable_metrics(logs: LogManager, cleaner: LogCleaner) -> Iterable[Labelled]:
-    """The logs that cannot be compacted, by directory."""
+    """Return the logs that cannot be compacted, by directory."""
     set_aside = cleaner.set_aside
     for directory in logs.directories:
         here = [log for log in logs.logs_in(directory) if log in set_aside]
@@ -303,7 +304,7 @@ def uncleanable_metrics(logs: LogManager, cleaner: LogCleaner) -> Iterable[Label
 
 
 def cluster_metrics(image: MetadataImage, broker_id: int) -> ClusterMetrics:
-    """Count brokers, topics and partitions in the metadata of broker ``broker_id``."""
+    """Return the number of brokers, topics and partitions in the metadata of broker ``broker_id``."""
     counts: Counter[str] = Counter(topics=len(image.topics))
     counts["active_controller"] = image.controller_id == broker_id
     for broker in image.brokers.values():
@@ -316,7 +317,7 @@ def cluster_metrics(image: MetadataImage, broker_id: int) -> ClusterMetrics:
 
 
 def log_metrics(logs: LogManager) -> Iterable[Labelled]:
-    """Size and offsets of every log."""
+    """Return the size and the offsets of every log."""
     for log in logs.logs:
         numbers = LogMetrics(
             size_bytes=log.size_bytes,
@@ -328,7 +329,7 @@ def log_metrics(logs: LogManager) -> Iterable[Labelled]:
 
 
 def directory_metrics(logs: LogManager, space: LogDirectorySpace) -> Iterable[Labelled]:
-    """Whether each log directory works, and its space as of the previous scrape."""
+    """Return, for each log directory, whether it is online, and its space as of the previous scrape."""
     space.begin(directory.path for directory in logs.directories)
     for directory in logs.directories:
         total, free, strays = space.of(directory.path)
@@ -339,36 +340,36 @@ def directory_metrics(logs: LogManager, space: LogDirectorySpace) -> Iterable[La
 
 
 def group_metrics(groups: GroupCoordinator) -> Iterable[Labelled]:
-    """The number of groups in each state."""
+    """Return the number of groups in each state."""
     for state, count in groups.counts_by_state().items():
         yield (state.value,), GroupMetrics(groups=count)
 
 
 def consumer_group_metrics(groups: GroupCoordinator) -> Iterable[Labelled]:
-    """The number of groups of the consumer protocol in each state."""
+    """Return the number of groups of the consumer protocol in each state."""
     for state, count in groups.consumer_counts_by_state().items():
         yield (state.value,), ConsumerGroupMetrics(consumer_groups=count)
 
 
 def streams_group_metrics(groups: GroupCoordinator) -> Iterable[Labelled]:
-    """The number of streams groups in each state."""
+    """Return the number of streams groups in each state."""
     for state, count in groups.streams_counts_by_state().items():
         yield (state.value,), StreamsGroupMetrics(streams_groups=count)
 
 
 def transaction_metrics(transactions: TransactionCoordinator) -> Iterable[Labelled]:
-    """The number of transactional ids in each state."""
+    """Return the number of transactional ids in each state."""
     for state, count in transactions.counts_by_state().items():
         yield (state.value,), TransactionMetrics(transactional_ids=count)
 
 
 def marker_metrics(transactions: TransactionCoordinator) -> MarkerMetrics:
-    """The transactions whose markers are being written."""
+    """Return the transactions whose markers are being written."""
     return MarkerMetrics(transactions=len(transactions.markers), leaderless=transactions.markers.leaderless)
 
 
 def coordinator_partitions(runtimes: Iterable[CoordinatorRuntime[Any]]) -> Iterable[Labelled]:
-    """The number of partitions of each internal topic in each state."""
+    """Return the number of partitions of each internal topic in each state."""
     for runtime in runtimes:
         for phase, count in runtime.phases().items():
             yield (runtime.topic, phase.value), CoordinatorPartitionMetrics(partitions=count)

@@ -1,4 +1,4 @@
-"""Two phases of a start: read the users that log in to it; become a member of the cluster.
+"""Two phases of a start: read the users that log in to this broker, and later become a member of the cluster.
 
 If the cluster is new, it adopts the topics found on disk.
 """
@@ -28,24 +28,25 @@ COORDINATION = "coordination"
 """The name under which ``/healthz`` reports trouble with the membership in the cluster."""
 
 STORE = "coordination store"
-"""The name under which it reports an outage of the store."""
+"""The name under which ``/healthz`` reports an outage of the store."""
 
 
 async def report_changed_directories(parts: Parts) -> None:
-    """Log how the log directories differ from the last registration. The controller learns it from the new one."""
+    """Log how the log directories differ from the last registration. The controller learns this from the new
+    registration."""
     try:
         entry = await parts.lifecycle.store.get(f"{BROKERS}{parts.identity.broker_id:010d}")
     except CoordinationError:
-        return  # registering waits for the store
+        return  # registration itself waits for the store
     if entry is None:
         return
     known, joining = registration_from_bytes(entry.value), parts.lifecycle.registration
     if known.epoch < joining.kept_epoch:
-        return  # the store was set back: it may know directories that this broker had earlier
+        return  # the store was set back: it may list directories that this broker used earlier
     if is_older_copy(known, joining):
         _log.warning(
-            "the log directories of this broker are an older copy of themselves: the replicas are fetched again from "
-            "other brokers",
+            "the log directories of this broker were replaced by an older copy: fetching the replicas again from other "
+            "brokers",
             extra={"epoch_on_disk": joining.kept_epoch, "epoch_registered": known.epoch},
         )
     present = {directory.id for directory in parts.logs.directories}
@@ -54,16 +55,17 @@ async def report_changed_directories(parts: Parts) -> None:
     if missing and not offline:
         new = [str(directory) for directory in parts.logs.directories if directory.is_new]
         _log.error(
-            "log directories of this broker are missing: they were emptied or exchanged, or log.dirs has changed; "
-            "their replicas are fetched again from other brokers",
+            "log directories of this broker are missing: they were emptied or replaced, or log.dirs has changed; "
+            "fetching their replicas again from other brokers",
             extra={"missing": ",".join(missing), **({"new": ",".join(new)} if new else {})},
         )
 
 
 async def read_credentials(environment: Environment, parts: Parts) -> None:
-    """Read from the store the credentials that clients log in with before this broker knows the cluster's metadata.
+    """Read from the store the credentials with which clients log in before this broker knows the cluster's metadata.
 
-    Clients take a refused login for final. So no listener accepts connections before this. Raises CoordinationError.
+    No listener accepts connections before this, because clients treat a refused login as final. Raises
+    CoordinationError.
     """
     if not any(listener.is_sasl for listener in environment.config.bound):
         return
@@ -76,9 +78,10 @@ async def read_credentials(environment: Environment, parts: Parts) -> None:
 
 
 async def register(environment: Environment, parts: Parts) -> None:
-    """Join the cluster, and wait until the metadata contains this broker as alive.
+    """Join the cluster, and wait until the metadata shows this broker as alive.
 
-    Raises what ends the membership before that, for example DuplicateBrokerId if another live broker has this id.
+    Raises the error that ends the membership before that, for example DuplicateBrokerId if another live broker uses
+    this id.
     """
     environment.health.starting("registering with the controller")
     tasks, undo = environment.tasks, environment.undo
@@ -94,7 +97,7 @@ async def register(environment: Environment, parts: Parts) -> None:
         if not registered.done():
             life.result()
     finally:
-        registered.cancel()  # a start that is cancelled, too, leaves no task behind
+        registered.cancel()  # also if the start is cancelled, so that no task is left behind
     environment.health.check(STORE, lambda: parts.lifecycle.outage.description)
     life.add_done_callback(lambda life: _membership_ended(environment, life))
     tasks.start(parts.groups.expire(), name="expiry of offsets")
@@ -108,7 +111,7 @@ async def register(environment: Environment, parts: Parts) -> None:
 
 
 def _membership_ended(environment: Environment, life: asyncio.Task[None]) -> None:
-    """Fail the broker if its membership ends before the broker is stopped: the cluster cannot use it any more."""
+    """Fail the broker if its membership ends before the broker is stopped: the cluster can no longer use it."""
     if not life.cancelled() and (error := life.exception()) is not None:
         if isinstance(error, WrongStore):
             error = with_advice(error, list(map(Path, environment.config.data_dirs)))

@@ -1,4 +1,5 @@
-"""The parts of a broker that keep its replicas: following, in sync, reported, healed, scrubbed and compacted."""
+"""The parts of a broker that maintain its replicas: following, ISR changes, reports, healing, scrubbing and
+compaction."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from parley.storage.damage.scrubber import Scrubber, ScrubSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replication:
-    """What works on the hosted partitions and their logs in the background."""
+    """The parts that work in the background on the hosted partitions and their logs."""
 
     fetchers: ReplicaFetchers
     offline_replicas: OfflineReplicas
@@ -40,11 +41,11 @@ class Replication:
 def make_replication(
     environment: Environment, opened: OpenedLogs, base: Foundation, membership: Membership
 ) -> Replication:
-    """Make the parts. They work when the server starts them."""
+    """Make these parts. They begin to work when the server starts them."""
     broker_id, config, partitions, peers = base.broker_id, base.config, base.partitions, base.peers
     clock, tasks, epoch = environment.clock, environment.tasks, membership.broker_epoch
     lifecycle = membership.lifecycle
-    # What these ask of the controller, they ask again: a lost response must not hold them up for longer.
+    # These parts repeat their requests to the controller: a lost response must not delay them for longer than this.
     ask_controller = partial(peers.ask_controller, timeout_s=environment.config.session_timeout_ms / 1000)
     return Replication(
         fetchers=ReplicaFetchers(broker_id, partitions, peers, config, tasks, epoch=epoch, rng=environment.rng),
@@ -84,7 +85,8 @@ def _scrub_settings(config: BrokerConfig) -> ScrubSettings:
 
 
 def _log_cleaner(environment: Environment, opened: OpenedLogs, config: DynamicConfig) -> LogCleaner:
-    """Compact in processes of their own, unless the broker shares its process with another program."""
+    """Return the log cleaner. It compacts in separate processes, unless the broker shares its process with another
+    program."""
     clock = environment.clock
     return LogCleaner(
         opened.manager,
@@ -98,9 +100,9 @@ def _log_cleaner(environment: Environment, opened: OpenedLogs, config: DynamicCo
 
 
 def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
-    """The settings of the log cleaner."""
+    """Return the settings of the log cleaner."""
     return CleanerSettings(
-        # A compaction that waited for a thread could not be stopped before one is free.
+        # A compaction that waits for a thread could not be stopped before a thread becomes free.
         threads=min(config.log_cleaner_threads, COMPACTION) if config.log_cleaner_enable else 0,
         map_bytes=config.log_cleaner_dedupe_buffer_size,
         map_load_factor=config.log_cleaner_io_buffer_load_factor,

@@ -72,11 +72,11 @@ from parley.broker.startup.environment import Environment
 from parley.protocol.messages.topics import CreateTopicsRequest
 
 APPLIED_MAX_S = 1.0
-"""How long the response to a change of topics waits for brokers that have not applied the change yet."""
+"""How long the response to a topic change waits for brokers that have not applied the change yet."""
 
 
 class Api(Protocol):
-    """The handlers of a family of requests."""
+    """The handlers of one family of requests."""
 
     def routes(self) -> dict[int, Handler]: ...
 
@@ -127,7 +127,8 @@ def routes(environment: Environment, parts: Parts, security: Sequence[ListenerSe
 
 
 def _record_apis(environment: Environment, parts: Parts, auto_creation: TopicAutoCreation) -> tuple[Api, ...]:
-    """Records and offsets of the partitions that this broker leads, and its log directories."""
+    """Make the handlers for the records and offsets of the partitions that this broker leads, and for its log
+    directories."""
     static, clock, threads = environment.config, environment.clock, environment.threads
     config, metadata, partitions, purgatories = parts.config, parts.metadata, parts.partitions, parts.purgatories
 
@@ -193,7 +194,7 @@ def _record_apis(environment: Environment, parts: Parts, auto_creation: TopicAut
 
 def _administration(environment: Environment, parts: Parts) -> Administration:
     async def until_usable() -> None:
-        """Wait until new partitions can be used at this broker and at those that follow the controller."""
+        """Wait until this broker, and the brokers that follow the controller, can use new partitions."""
         await parts.partitions.opened(APPLIED_MAX_S)
         await parts.publisher.until_applied(APPLIED_MAX_S)
 
@@ -250,7 +251,7 @@ def _topic_and_group_apis(
 
 
 def _streams_api(environment: Environment, parts: Parts, as_client: AsClient) -> Api:
-    """Streams groups, whose coordinator has topics created as their clients."""
+    """Make the handlers for streams groups. Their coordinator has topics created on behalf of clients."""
     config, metadata = parts.config, parts.metadata
     return StreamsGroupsApi(
         parts.groups,
@@ -267,7 +268,7 @@ def _streams_api(environment: Environment, parts: Parts, as_client: AsClient) ->
 
 
 def _tokens_api(environment: Environment, parts: Parts) -> Api:
-    """Delegation tokens."""
+    """Make the handlers for delegation tokens."""
     return DelegationTokensApi(
         parts.lifecycle.controller,
         parts.metadata,
@@ -280,7 +281,7 @@ def _tokens_api(environment: Environment, parts: Parts) -> Api:
 
 
 def _cluster_apis(parts: Parts) -> tuple[Api, ...]:
-    """The controller's work for brokers and administrators, and the coordination store."""
+    """Make the handlers for the controller's work for brokers and administrators, and for the coordination store."""
     controller, metadata = parts.lifecycle.controller, parts.metadata
     return (
         AlterPartitionApi(controller, metadata, parts.rules),

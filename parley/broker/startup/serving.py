@@ -1,7 +1,7 @@
 """Two phases of a start: make the request handlers and accept connections; later, begin to serve clients.
 
-The controller asks a broker for its logs before it registers it. So a broker accepts connections before it registers,
-but until it serves, all requests wait except those in ``SERVED_FIRST``.
+The controller asks a broker about its logs before it registers the broker. So a broker accepts connections before it is
+registered, but until then all requests wait except those in ``SERVED_FIRST``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from parley.broker.metrics.exporter import Exporter
 
 STOP_GRACE_S = 5.0
-"""How long a stop waits for requests in progress, and for clients to read their responses."""
+"""How long stopping a broker waits for requests in progress, and for clients to read their responses."""
 
 
 SERVED_FIRST = (
@@ -46,7 +46,7 @@ SERVED_FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """The network side of a broker that accepts connections, but does not serve clients yet."""
+    """The network side of a broker that accepts connections but does not serve clients yet."""
 
     dispatcher: Dispatcher
     listeners: tuple[Listener, ...]
@@ -59,13 +59,13 @@ class Serving:
     dispatcher: Dispatcher
     listeners: tuple[Listener, ...]
     exporter: Exporter | None
-    """Serves ``metrics.listener``; None if that is not set."""
+    """Serves ``metrics.listener``; None if the key is not set."""
 
 
 async def accept(environment: Environment, bound: Bound, parts: Parts) -> Listening:
-    """Accept connections, and let all requests wait except those that come before a registration.
+    """Accept connections, and hold all requests except those that are served before registration.
 
-    Raises OSError if a listener cannot be opened, and ConfigError if its security cannot.
+    Raises OSError if a listener cannot be opened, and ConfigError if its security settings are unusable.
     """
     environment.health.starting("accepting connections")
     security = await _security(environment, parts)
@@ -105,7 +105,7 @@ async def accept(environment: Environment, bound: Bound, parts: Parts) -> Listen
 
 
 async def _security(environment: Environment, parts: Parts) -> dict[str, ListenerSecurity]:
-    """Read what each listener demands of its clients. Raises ConfigError if a listener cannot be opened."""
+    """Read the security settings of each listener. Raises ConfigError if they are unusable."""
     config, wall_ms = environment.config, environment.clock.wall_ms
 
     def read() -> dict[str, ListenerSecurity]:
@@ -115,7 +115,7 @@ async def _security(environment: Environment, parts: Parts) -> dict[str, Listene
 
 
 async def serve(environment: Environment, parts: Parts, listening: Listening) -> Serving:
-    """Export the metrics, and begin the requests that wait. Raises OSError if ``metrics.listener`` cannot be opened."""
+    """Export the metrics, and release the waiting requests. Raises OSError if ``metrics.listener`` cannot be opened."""
     watch(
         environment.metrics,
         Observed(
@@ -164,7 +164,7 @@ async def serve(environment: Environment, parts: Parts, listening: Listening) ->
 
 
 async def _measured_space(environment: Environment, parts: Parts) -> LogDirectorySpace:
-    """Return the space of the log directories, measured if there is an exporter."""
+    """Return the space of the log directories. It is measured only if there is an exporter."""
     space = LogDirectorySpace(environment.threads.upkeep)
     if environment.config.metrics_address is not None:
         await space.measure(directory.path for directory in parts.logs.directories)

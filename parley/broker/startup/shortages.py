@@ -1,4 +1,4 @@
-"""The watch for shortages of file descriptors and memory, of a broker that has a process of its own."""
+"""Watches for shortages of file descriptors and memory, if the broker has a process to itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from parley.broker.startup.environment import Environment
 
 
 def watch_for_exhaustion(environment: Environment, parts: Parts) -> ExhaustionWatch:
-    """Start to watch. If the broker must end because of a shortage, ``environment.failed`` is set."""
+    """Start watching. If the broker must end because of a shortage, ``environment.failed`` is set."""
     patience_s = environment.config.session_timeout_ms / 1000
     watch = ExhaustionWatch(
         environment.health,

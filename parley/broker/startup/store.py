@@ -1,4 +1,4 @@
-"""Second phase of a start: open the coordination store, and settle which broker of which cluster this is."""
+"""Second phase of a start: open the coordination store, and determine the identity of this broker and its cluster."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Joined:
     """The highest epochs and ids that this broker has seen."""
     identity: Identity
     counts: StoreCounts
-    """What this broker measures of its store."""
+    """The measurements that this broker takes of its store."""
 
 
 async def join_store(environment: Environment) -> Joined:
-    """Open the store and settle the identity.
+    """Open the store and determine the identity.
 
     Raises CoordinationError if the store cannot be used, and an error of ``parley.broker.membership.identity`` if the
     data directories belong to another broker, cluster or store.
@@ -76,5 +76,5 @@ async def join_store(environment: Environment) -> Joined:
 
 
 async def remember_in(directories: list[Path], store: str) -> None:
-    """Note in every data directory that the store with the identity ``store`` knows its topics."""
+    """Record in every data directory that the store with the identity ``store`` contains its topics."""
     await asyncio.get_running_loop().run_in_executor(None, record_store, directories, store)

@@ -1,8 +1,8 @@
 """The controller's part in a move to another coordination store: it carries out one move after another on request.
 
 A move is requested through the brokers (``MigrateCoordination``), not through a key in the store. So the operator
-needs no access to the store, and sees a mistake at once. A move ends with the term of the controller that drives it:
-the next controller finds what is left of the move and gives it up. The states of the driver::
+needs no access to the store, and learns of a mistake immediately. A move ends with the term of the controller that
+drives it: the next controller finds the unfinished move and abandons it. The states of the driver::
 
     OUT_OF_OFFICE   this broker is not the controller                    IDLE        no move is under way
     REQUESTED       a move was requested and has not begun               DRIVING     a move is being carried out
@@ -62,7 +62,7 @@ DRIVER_TRANSITIONS: dict[tuple[DriverState, DriverEvent], DriverState] = {
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a move. ``state`` is "none", "under way", "done" or "failed"; ``detail`` is text for the
+    """The progress of a move. ``state`` is "none", "under way", "done" or "failed"; ``detail`` is a text for the
     operator."""
 
     move: str
@@ -77,7 +77,7 @@ class _Request:
     move: str
 
 
-GIVEN_UP: Final = "given up"
+GIVEN_UP: Final = "abandoned"
 
 
 class StoreMoveDriver:
@@ -93,15 +93,15 @@ class StoreMoveDriver:
         self._progress = Progress("", "none")
 
     def _on(self, event: DriverEvent) -> None:
-        """Change the state; a step that the table does not have is a defect."""
+        """Change the state. An event that the table does not allow is a defect."""
         self._state = step("store move driver", DRIVER_TRANSITIONS, self._state, event)
 
     # --- Requests of operators ---
 
     async def start(self, url: str) -> str:
-        """Request a move to the store at this address and return the id of the move; ``progress`` reports on it.
+        """Request a move to the store at this address, and return the id of the move. ``progress`` reports on it.
 
-        Raises KafkaError: NOT_CONTROLLER; INVALID_REQUEST if the address is wrong or a move is under way.
+        Raises KafkaError: NOT_CONTROLLER; INVALID_REQUEST if the address is wrong or a move is already under way.
         """
         self._require_office()
         try:
@@ -110,7 +110,7 @@ class StoreMoveDriver:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"The address cannot be used: {wrong}") from wrong
         self._require_office()
         if self._state is not DriverState.IDLE:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "A move to another store is under way already.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "A move to another store is already under way.")
         request = _Request(url, f"{self._rng.getrandbits(64):016x}")
         self._progress = Progress(request.move, "under way", "begin")
         self._on(DriverEvent.MOVE_REQUESTED)
@@ -118,7 +118,7 @@ class StoreMoveDriver:
         return request.move
 
     def abort(self) -> None:
-        """Give up the move under way, unless the store has already been switched.
+        """Abandon the move that is under way, unless the cluster has already switched to the new store.
 
         Raises KafkaError: NOT_CONTROLLER; INVALID_REQUEST if no move is under way.
         """
@@ -150,9 +150,9 @@ class StoreMoveDriver:
     # --- Carrying them out ---
 
     async def run(self, session: Session, members: Expected) -> None:
-        """Carry out the requested moves, one after another, until cancelled: runs during each term as controller.
+        """Carry out the requested moves, one after another, until cancelled. Runs during each term as controller.
 
-        ``session`` is the controller's; ``members()`` returns the ids of the brokers that must follow.
+        ``session`` is the controller's session; ``members()`` returns the ids of the brokers that must follow the move.
         """
         await self._give_up_left_over()
         self._requests = asyncio.Queue()
@@ -176,15 +176,15 @@ class StoreMoveDriver:
             await tasks.close()
 
     async def _give_up_left_over(self) -> None:
-        """Give up a move that an earlier controller began: it can no longer be completed."""
-        note = "given up: another broker became the controller; begin again"
+        """Abandon a move that an earlier controller began, because it can no longer be completed."""
+        note = "abandoned: another broker became the controller; start the move again"
         if await give_up_left_over(self._participant.store, note):
-            _log.warning("a move to another store is given up: the controller has changed")
+            _log.warning("a move to another store was abandoned: the controller has changed")
 
     async def _move(self, request: _Request, session: Session, members: Expected) -> str | None:
-        """Carry out a move. Returns why the cluster has not moved; None if the new store is in charge.
+        """Carry out a move. Returns why the cluster has not moved, or None if the new store is in charge.
 
-        Then the controller that is elected in the new store reports the end.
+        In the latter case, the controller that is elected in the new store reports the end of the move.
         """
 
         def on_step(step: Step, detail: str) -> None:
@@ -227,5 +227,5 @@ class StoreMoveDriver:
 
 
 def _failure_of(move: asyncio.Task[str | None]) -> str | None:
-    """Why a move that has ended has failed; None if it has not. Reported when another may begin."""
+    """Return why a move that has ended has failed, or None if it succeeded."""
     return GIVEN_UP if move.cancelled() or move.exception() is not None else move.result()

@@ -1,13 +1,13 @@
 """A broker's part in a move to another coordination store: it follows the store that is in charge of the cluster.
 
 Every broker watches which store is in charge. During a move it tests the connection to the new store and reports the
-result in the old one. When the store has moved, the broker continues in the new store: the move is complete by then,
+result in the old one. When the cluster has moved, the broker continues in the new store: the move is complete then,
 even if the controller that drove it has died. From the freeze until the broker knows a controller that was elected in
 the new store, requests for the controller wait instead of failing. The states, and what changes them::
 
-    SETTLED    --frozen--> FROZEN       a move is about to copy the rest: writes to the store wait
-    FROZEN     --writable--> SETTLED    the move was given up
-    any        --moved--> SEARCHING     the store in charge is another one: this broker looks for it
+    SETTLED    --frozen--> FROZEN       a move is about to copy the remaining keys: writes to the store wait
+    FROZEN     --writable--> SETTLED    the move was abandoned
+    any        --moved--> SEARCHING     another store is in charge: this broker connects to it
     SEARCHING  --found--> ELECTING      the broker is in the new store, which has no controller yet
     SEARCHING, ELECTING --elected--> SETTLED    a controller newer than the old store's is known
 """
@@ -49,11 +49,11 @@ RETRY_S = 0.1
 OPEN_MAX_S = 20.0
 """How long a broker tries to connect to the new store."""
 HOLD_MAX_S = 5.0
-"""How long requests for the controller wait at most while the store changes."""
+"""The longest time that requests for the controller wait while the cluster changes stores."""
 STOP_MAX_S = 5.0
-"""How long closing the store in charge may take when the broker stops; its sessions expire by themselves."""
+"""How long closing the store in charge may take when the broker stops. Its sessions expire by themselves."""
 CLOSE_MAX_S = 2.0
-"""How long closing the old store may take; its sessions expire by themselves."""
+"""How long closing the old store may take. Its sessions expire by themselves."""
 
 
 class MoveState(Enum):
@@ -66,7 +66,7 @@ class MoveState(Enum):
 
 
 class MoveEvent(Enum):
-    """What changes that state."""
+    """An event that changes the ``MoveState``."""
 
     STORE_FROZEN = auto()
     STORE_WRITABLE = auto()
@@ -79,7 +79,7 @@ class MoveEvent(Enum):
 MOVE_TRANSITIONS: dict[tuple[MoveState, MoveEvent], MoveState] = {
     (MoveState.SETTLED, MoveEvent.STORE_FROZEN): MoveState.FROZEN,
     (MoveState.FROZEN, MoveEvent.STORE_FROZEN): MoveState.FROZEN,
-    (MoveState.ELECTING, MoveEvent.STORE_FROZEN): MoveState.FROZEN,  # the next move has begun already
+    (MoveState.ELECTING, MoveEvent.STORE_FROZEN): MoveState.FROZEN,  # the next move has already begun
     (MoveState.SETTLED, MoveEvent.STORE_WRITABLE): MoveState.SETTLED,
     (MoveState.FROZEN, MoveEvent.STORE_WRITABLE): MoveState.SETTLED,
     (MoveState.ELECTING, MoveEvent.STORE_WRITABLE): MoveState.ELECTING,
@@ -87,7 +87,7 @@ MOVE_TRANSITIONS: dict[tuple[MoveState, MoveEvent], MoveState] = {
     (MoveState.FROZEN, MoveEvent.STORE_MOVED): MoveState.SEARCHING,
     (MoveState.ELECTING, MoveEvent.STORE_MOVED): MoveState.SEARCHING,
     (MoveState.SEARCHING, MoveEvent.STORE_FOUND): MoveState.ELECTING,
-    (MoveState.SETTLED, MoveEvent.STORE_FOUND): MoveState.SETTLED,  # the controller was faster
+    (MoveState.SETTLED, MoveEvent.STORE_FOUND): MoveState.SETTLED,  # the new controller became known first
     (MoveState.SEARCHING, MoveEvent.CONTROLLER_ELECTED): MoveState.SETTLED,
     (MoveState.ELECTING, MoveEvent.CONTROLLER_ELECTED): MoveState.SETTLED,
 }
@@ -103,9 +103,9 @@ class StoreMoveParticipant:
         remember: Callable[[str], Awaitable[None]],
         rng: Random,
     ) -> None:
-        """``remember(identity)`` records in the data directories which store they belong to from now on."""
+        """``remember(identity)`` records in the data directories which store they now belong to."""
         self.store = store
-        """The store in charge, as far as this broker knows."""
+        """The store that is in charge, as far as this broker knows."""
         self._backend_at = backend_at
         self._remember = remember
         self._rng = rng
@@ -114,10 +114,10 @@ class StoreMoveParticipant:
         self._settled = asyncio.Event()
         self._settled.set()
         self._left_epoch = -1
-        """Epoch of the last controller known in the store that was left."""
+        """The epoch of the last controller known in the store that this broker has left."""
 
     def _on(self, event: MoveEvent) -> None:
-        """Change the state; a step that the table does not have is a defect."""
+        """Change the state. An event that the table does not allow is a defect."""
         self._state = step("store move", MOVE_TRANSITIONS, self._state, event)
         if self._state is MoveState.SETTLED:
             self._settled.set()
@@ -127,7 +127,7 @@ class StoreMoveParticipant:
     # --- Following the store in charge ---
 
     async def follow(self, member: str, session: Session) -> None:
-        """Watch which store is in charge; raises Moved when it is another one, or whatever ends the watch.
+        """Watch which store is in charge. Raises Moved when it is another store, or the error that ends the watch.
 
         ``member`` is this broker's id in the group of brokers.
         """
@@ -151,10 +151,10 @@ class StoreMoveParticipant:
             await attempts.close()
 
     async def continue_in_new_store(self, left_epoch: int, known_epoch: int) -> None:
-        """Find the store in charge and make it ``store``; tries until that store responds.
+        """Find the store that is in charge and make it ``store``. Retries until that store responds.
 
-        ``left_epoch`` is the epoch of the last controller that the old store named. ``known_epoch`` is that of the
-        controller in the metadata, which may have been elected in the new store already.
+        ``left_epoch`` is the epoch of the last controller that the old store named. ``known_epoch`` is the epoch of the
+        controller in the metadata, which may already have been elected in the new store.
         """
         self._left_epoch = left_epoch
         self._on(MoveEvent.STORE_MOVED)
@@ -176,7 +176,7 @@ class StoreMoveParticipant:
         _log.info("moved to another coordination store", extra={"from": old.identity, "to": found.identity})
 
     async def _try(self, move: str, other: StoreLocation, member: str, session: Session) -> None:
-        """Connect to the store that the cluster is to move to, and report the result in the present store."""
+        """Connect to the store to which the cluster is to move, and report the result in the current store."""
         error = ""
         try:
             async with asyncio.timeout(OPEN_MAX_S):
@@ -187,13 +187,13 @@ class StoreMoveParticipant:
                 finally:
                     await backend.close()
         except WrongStore as wrong:
-            error = f"it finds another store there than the controller ({wrong}); every broker must reach the same one"
+            error = f"this is not the store that the controller reaches ({wrong}); all brokers must reach the same one"
             _log.warning("the store to move to cannot be used", extra={"reason": error})
         except (CoordinationError, TimeoutError) as wrong:
             error = str(wrong) or f"no response in {OPEN_MAX_S:g} s"
             _log.warning("the store to move to cannot be used", extra={"reason": error})
         report = json.dumps({"move": move, "error": error}).encode()
-        with suppress(CoordinationError):  # the driver waits for the report, and gives up if none arrives
+        with suppress(CoordinationError):  # the driver waits for the report, and abandons the move if none arrives
             await self._write_when_possible(Put(f"{READY_FOLDER}{member}", report, session))
 
     async def _write_when_possible(self, put: Put) -> None:
@@ -209,17 +209,17 @@ class StoreMoveParticipant:
 
     @property
     def is_settled(self) -> bool:
-        """True if no change of stores is going on, as far as this broker knows."""
+        """True if the cluster is not changing stores, as far as this broker knows."""
         return self._settled.is_set()
 
     async def until_settled(self) -> None:
-        """Wait until the change of stores is over, but for ``HOLD_MAX_S`` at most."""
+        """Wait until the change of stores is complete, but for ``HOLD_MAX_S`` at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(HOLD_MAX_S):
                 await self._settled.wait()
 
     def controller_elected(self, epoch: int) -> None:
-        """Note that the metadata names a controller of this epoch."""
+        """Record that the metadata names a controller with this epoch."""
         if self._state in (MoveState.SEARCHING, MoveState.ELECTING) and epoch > self._left_epoch:
             self._on(MoveEvent.CONTROLLER_ELECTED)
 
@@ -232,7 +232,8 @@ class StoreMoveParticipant:
                 await store.close()
 
     async def close(self) -> None:
-        """Close the store in charge, and the one before it if that is still open; bounded if they do not respond."""
+        """Close the store in charge, and the previous store if it is still open. Does not wait long if they do not
+        respond."""
         try:
             async with asyncio.timeout(STOP_MAX_S):
                 await self.store.close()
@@ -241,16 +242,16 @@ class StoreMoveParticipant:
         await self._farewells.close()
 
     async def abandon(self) -> None:
-        """Drop the connections to the stores without closing sessions, as when the process is killed."""
+        """Drop the connections to the stores without closing sessions, as if the process were killed."""
         await self.store.abandon()
         await self._farewells.close()
 
     async def unfreeze_after(self, epoch: int) -> None:
-        """Give up the move that the controller of this epoch was driving, since it is dead.
+        """Abandon the move that the controller with this epoch was driving, because this controller is dead.
 
-        Writers then need not wait until that controller's session expires.
+        Writers then need not wait until its session expires.
         """
         with suppress(CoordinationError):
             stored = await read_record(self.store.backend)
             if stored.state is StoreState.FROZEN:
-                await unfreeze(self.store.backend, stored, f"given up: controller {epoch} is gone")
+                await unfreeze(self.store.backend, stored, f"abandoned: the controller of epoch {epoch} is dead")

@@ -32,7 +32,7 @@ def server_context(given: Mapping[str, str], prefix: str, listeners: Sequence[Li
         if client_auth != "none" and not settings.authorities:
             raise ValueError(
                 f"{_CLIENT_AUTH}={client_auth} needs ssl.truststore.location or ssl.truststore.certificates; without "
-                "them, anyone with a certificate of a public authority would be let in"
+                "them, anyone with a certificate from a public authority could connect"
             )
         context = settings.server_context(client_auth)
         context.options |= ssl.OP_NO_RENEGOTIATION

@@ -115,7 +115,7 @@ def test_one_request_deletes_at_most_so_many(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_cluster_with_a_broker_that_knows_no_acls_gets_none() -> None:
     image = replace(EMPTY, brokers={1: NEW, 2: OLD})
-    with pytest.raises(KafkaError, match=r"these brokers knows no ACLs and users: 2\.") as refused:
+    with pytest.raises(KafkaError, match=r"these brokers does not support ACLs and users: 2\.") as refused:
         create_acls(image, [acl()])
     assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
 

@@ -92,7 +92,7 @@ def test_every_registered_broker_must_support_the_level_and_be_able_to_read_it()
     limited = replace(OLD, features={TV: (0, 1)})
     with pytest.raises(KafkaError, match="Broker 2 only supports versions 0-1"):
         updated(replace(mixed, brokers={1: BROKER, 2: limited}), (TV, 2, UP))
-    with pytest.raises(KafkaError, match=r"these brokers knows no feature levels: 2\."):
+    with pytest.raises(KafkaError, match=r"these brokers does not support feature levels: 2\."):
         updated(mixed, (TV, 0, SAFE))
     with pytest.raises(KafkaError, match="The cluster has feature levels"):
         check_can_read(updated(EMPTY, (TV, 1, SAFE)), OLD)

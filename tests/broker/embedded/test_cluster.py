@@ -119,7 +119,7 @@ def test_in_a_thread_methods_are_done_when_they_return() -> None:
             assert cluster.brokers[1].server.metadata.image.brokers
             with pytest.raises(ValueError, match="no broker 3"):
                 cluster.kill(3)
-            with pytest.raises(RuntimeError, match="running already"), cluster:
+            with pytest.raises(RuntimeError, match="is already running"), cluster:
                 pass
 
 

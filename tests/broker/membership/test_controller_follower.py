@@ -33,12 +33,12 @@ def test_that_no_controller_can_be_elected_is_logged_at_growing_intervals(caplog
     for leader in (Leader(b"", 1, Revision("1")), Leader(b"", 2, Revision("2"))):
         for second in range(12):
             now = float(second)
-            follower._log_deposed(leader, {}, "its process is gone")
-    events = ["the controller is gone: electing another", "no controller can be elected"]
+            follower._log_deposed(leader, {}, "its process has ended")
+    events = ["the controller is dead: electing another one", "no controller can be elected"]
     assert [each.getMessage() for each in caplog.records] == events * 2
     assert [each.reason for each in caplog.records] == [  # type: ignore[attr-defined]
-        "its process is gone",
+        "its process has ended",
         "the coordination store has not responded for 7 s",
-        "its process is gone",
+        "its process has ended",
         "no broker has won the election yet",
     ]

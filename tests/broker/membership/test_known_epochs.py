@@ -106,7 +106,7 @@ async def test_epochs_that_no_directory_takes_are_not_called_saved(
         with pytest.raises(FileNotFoundError):
             await epochs.save()
     await epochs.close()
-    assert "no data directory takes the epochs" in caplog.text
+    assert "no data directory can store the epochs" in caplog.text
     folder.mkdir()
     await epochs.save()
     assert read_known_epochs([folder]) == KnownEpochs(broker_epoch=12)
@@ -137,7 +137,7 @@ async def test_what_no_directory_takes_is_logged_and_tried_again(
     epochs = EpochFile([folder], KnownEpochs())
     running = asyncio.ensure_future(epochs.run())
     epochs.note(KnownEpochs(broker_epoch=12))
-    while "no data directory takes the epochs" not in caplog.text:  # noqa: ASYNC110
+    while "no data directory can store the epochs" not in caplog.text:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     folder.mkdir()
     await written(folder, KnownEpochs(broker_epoch=12))

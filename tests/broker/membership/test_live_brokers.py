@@ -123,7 +123,7 @@ async def test_a_registration_that_fails_is_tried_again(
     assert members._joining == {}
     following.cancel()
     messages = [record.message for record in caplog.records]
-    assert messages == ["a broker could not be registered: trying again"] * len(messages)
+    assert messages == ["could not register a broker: retrying"] * len(messages)
     assert messages
 
 

@@ -302,7 +302,7 @@ async def test_a_broker_names_an_older_copy_of_its_directories(
     await again.start()
     await again.stop()
     (line,) = changed_directories(caplog)
-    assert "are an older copy of themselves" in line
+    assert "were replaced by an older copy" in line
 
 
 async def test_an_older_store_does_not_make_a_new_disk_a_missing_one(

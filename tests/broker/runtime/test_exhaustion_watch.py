@@ -212,7 +212,7 @@ def test_a_broker_that_stays_short_for_a_session_ends(caplog: pytest.LogCaptureF
     broker.check()
     assert broker.ended == 1
     assert not broker.health.report()[0]
-    assert "hands over what it leads and ends" in caplog.text
+    assert "is handing over its leaderships and shutting down" in caplog.text
     assert broker.watch.reason.startswith("the broker has been short of file descriptors for 6.0 s. Raise the limit")
     reserve.is_free = True
     broker.check()

@@ -157,7 +157,11 @@ async def test_a_replaced_revocation_list_counts(tmp_path: Path, caplog: pytest.
         second = listener.context
         assert not is_let_in(second, alice, tmp_path)
         replace_text(path, "nothing")
-        await eventually(lambda: "the security of a listener cannot be changed: it stays as it was" in caplog.messages)
+        await eventually(
+            lambda: (
+                "could not change the security settings of a listener: the previous ones stay in use" in caplog.messages
+            )
+        )
         assert listener.context is second
         expired_at = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=1)
         assert listener.lists_expire_at > expired_at.timestamp()
@@ -209,7 +213,7 @@ async def test_a_change_of_the_configuration_is_read_at_once(tmp_path: Path, cap
         listener.config.change(ssl_client_auth="required")
         await eventually(lambda: listener.context is not first)
         assert listener.context.verify_mode is ssl.CERT_REQUIRED
-        assert "the security of a listener has changed" in caplog.messages
+        assert "the security settings of a listener have changed" in caplog.messages
 
 
 async def test_a_mechanism_may_have_its_own_lifetime_of_sessions(tmp_path: Path) -> None:

@@ -339,7 +339,7 @@ async def test_a_failed_move_back_is_not_reported_as_done(target: str, monkeypat
         await deaths[0]
         answer = await ended(client, begun.move)
         assert (answer.move, answer.state, answer.store) == (begun.move, "failed", target)
-        assert answer.detail == "given up: another broker became the controller; begin again"
+        assert answer.detail == "abandoned: another broker became the controller; start the move again"
         monkeypatch.setattr(moving, "Migration", Migration)
         assert (await move(client, origin)).state == "done"
 
@@ -460,7 +460,7 @@ async def test_a_move_is_given_up_on_request(target: str, monkeypatch: pytest.Mo
         again = await ask(client, START, target)
         assert (again.error_code, again.error_message) == (
             ErrorCode.INVALID_REQUEST,
-            "A move to another store is under way already.",
+            "A move to another store is already under way.",
         )
 
         async def is_waiting() -> bool:
@@ -469,7 +469,7 @@ async def test_a_move_is_given_up_on_request(target: str, monkeypatch: pytest.Mo
         await until(is_waiting)
         await ask(client, ABORT)
         answer = await ended(client, begun.move)
-        assert (answer.state, answer.detail) == ("failed", "given up")
+        assert (answer.state, answer.detail) == ("failed", "abandoned")
         await create(client, "after")
         await all_at(cluster, origin)
 

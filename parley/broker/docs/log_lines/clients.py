@@ -60,12 +60,12 @@ _SECURITY: Final = Section(
             DEFECT,
         ),
         Line(
-            "the security of connections between brokers cannot be changed: the previous one stays in use",
+            "could not change the security of inter-broker connections: the previous settings stay in use",
             "A certificate or a setting cannot be used, for the `reason`.",
             "Correct it; the broker looks again.",
         ),
         Line(
-            "the security of a listener cannot be changed: it stays as it was",
+            "could not change the security settings of a listener: the previous ones stay in use",
             "A certificate or a setting cannot be used, for the `reason`.",
             "Correct it; the broker looks again.",
         ),
@@ -90,7 +90,7 @@ _SECURITY: Final = Section(
             "Make the address of the key set reachable.",
         ),
         Line(
-            "the keys that verify tokens are fetched without TLS: use https, or the network can forge tokens",
+            "the keys that verify tokens are fetched without TLS: use https, otherwise attackers can forge tokens",
             "`sasl.oauthbearer.jwks.endpoint.url` begins with `http:`.",
             "Use an address that begins with `https:`.",
         ),

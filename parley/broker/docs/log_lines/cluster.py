@@ -71,7 +71,7 @@ _STORE: Final = Section(
             "Nothing; the broker can start again when its session has expired.",
         ),
         Line(
-            "the coordination store has moved",
+            "the cluster has moved to another coordination store: switching to it",
             "The cluster uses another store from now on; this broker follows.",
             "Change `coordination.url` of this broker when convenient, and keep the old store until then.",
         ),
@@ -91,7 +91,7 @@ _STORE: Final = Section(
             "Remove the reason and begin the move again. ([moving](moving-stores.md))",
         ),
         Line(
-            "a move to another store is given up: the controller has changed",
+            "a move to another store was abandoned: the controller has changed",
             "The old store stays in charge.",
             "Begin the move again.",
         ),
@@ -122,12 +122,12 @@ _CONTROLLER: Final = Section(
             "Restart the broker. It is a defect in Parley: please report it.",
         ),
         Line(
-            "metadata cannot be followed",
+            "failed to follow the metadata of the controller",
             "This broker does not follow the controller's changes at the moment; it tries again.",
             DEFECT,
         ),
         Line(
-            "the controller is gone: electing another",
+            "the controller is dead: electing another one",
             "The controller's process has ended, or most brokers have not heard from it.",
             "Look at that broker.",
         ),
@@ -147,7 +147,7 @@ _CONTROLLER: Final = Section(
             "Look at the listener between brokers (`inter.broker.listener.name`), a firewall, and the certificates.",
         ),
         Line(
-            "a broker could not be registered: trying again",
+            "could not register a broker: retrying",
             "An unexpected error in the controller; the broker does not serve clients until it is registered.",
             DEFECT,
         ),
@@ -167,7 +167,7 @@ _CONTROLLER: Final = Section(
             "Nothing, if the store or the controller was down. Else look at the log of the controller.",
         ),
         Line(
-            "no data directory takes the epochs that this broker has seen: make room, or repair the disk",
+            "no data directory can store the epochs that this broker has seen: free some space, or repair the disk",
             "The broker notes the highest epochs on its disks, to notice a store that was set back.",
             "Make room, or repair the disk.",
         ),
@@ -177,7 +177,7 @@ _CONTROLLER: Final = Section(
             "Check the disk if it happens again.",
         ),
         Line(
-            "this broker joins before its epoch is on disk: if it dies now, its replicas count as lost",
+            "joining before the broker epoch is on disk: if this broker dies now, its replicas count as lost",
             "No log directory took the epoch, for the `reason`.",
             "Make room, or repair the disk.",
         ),
@@ -273,7 +273,7 @@ _PROCESS: Final = Section(
     "The process",
     (
         Line(
-            "the process has run out of a resource and uses its reserve",
+            "the process has run out of a resource and is using its reserve",
             "`resource` names it: file descriptors or memory; `shortages` counts the operations that failed for "
             "lack of it.",
             "Raise the limit, or close connections. "
@@ -281,23 +281,23 @@ _PROCESS: Final = Section(
         ),
         Line(
             "the limit of open files is too low for the partitions of this broker: raise it (ulimit -n, "
-            "LimitNOFILE); until then their files are closed and opened again all the time",
+            "LimitNOFILE); until then their files are closed and reopened all the time",
             "This costs time.",
             "Raise it to the `advised` limit.",
         ),
         Line(
-            "the broker hands over what it leads and ends",
+            "the broker is handing over its leaderships and shutting down",
             "A shortage lasted for `coordination.session.timeout.ms`, or memory ran out in the middle of some "
             "work. The exit code is 75.",
             "Raise the limit, then start the broker.",
         ),
         Line(
-            "task ended by a shortage",
+            "a shortage ended a task",
             "What the broker was doing when memory or files ran out.",
             "Raise the limit.",
         ),
         Line(
-            "a callback was ended by a shortage",
+            "a shortage ended a callback",
             "What the broker was doing when memory or files ran out.",
             "Raise the limit.",
         ),

@@ -184,16 +184,16 @@ _DIRECTORIES: Final = Section(
             "Repair it, or make room, and restart the broker.",
         ),
         Line(
-            "log directories of this broker are missing: they were emptied or exchanged, or log.dirs has "
-            "changed; their replicas are fetched again from other brokers",
+            "log directories of this broker are missing: they were emptied or replaced, or log.dirs has "
+            "changed; fetching their replicas again from other brokers",
             "A disk was not mounted, or `log.dirs` has changed.",
             "If a disk was not mounted: stop the broker and mount it. Else let it fetch its replicas again.",
         ),
         Line(
-            "the log directories of this broker are an older copy of themselves: the replicas are fetched again "
-            "from other brokers",
-            "The broker has registered since with a higher broker epoch than the directories know: a backup or a "
-            "snapshot of them was put back.",
+            "the log directories of this broker were replaced by an older copy: fetching the replicas again from other "
+            "brokers",
+            "The broker has since registered with a higher broker epoch than the directories contain: a backup or a "
+            "snapshot of them was restored.",
             "Nothing, if that was intended. The broker was in no ISR until its replicas had caught up.",
         ),
         Line(

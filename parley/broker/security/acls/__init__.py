@@ -1,1 +1,1 @@
-"""Kafka's access control lists: what they consist of, what they decide, and how they are found."""
+"""Kafka's access control lists: their contents, how they decide, and how a decision finds them."""

@@ -1,7 +1,7 @@
-"""ACL bindings: a pattern of resource names, and who may or may not do what with the resources that match it.
+"""ACL bindings: each allows or denies a principal an operation on the resources that match a pattern.
 
-Filters select bindings for DescribeAcls and DeleteAcls. Both match as Kafka's ``ResourcePatternFilter`` and
-``AccessControlEntryFilter`` do.
+Filters select bindings for DescribeAcls and DeleteAcls. They match like Kafka's ``ResourcePatternFilter`` and
+``AccessControlEntryFilter``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WILDCARD = "*"
 
 
 class PatternType(IntEnum):
-    """The numbers of the ACL APIs. ``ANY`` and ``MATCH`` occur in filters only.
+    """Kinds of resource patterns, with their numbers in the ACL APIs. ``ANY`` and ``MATCH`` occur only in filters.
 
     A filter with ``MATCH`` and a name selects all patterns that match the resource of that name.
     """
@@ -31,7 +31,7 @@ class PatternType(IntEnum):
 
 
 class PermissionType(IntEnum):
-    """The numbers of the ACL APIs. ``ANY`` occurs in filters only."""
+    """Kinds of permissions, with their numbers in the ACL APIs. ``ANY`` occurs only in filters."""
 
     ANY = 1
     DENY = 2
@@ -77,7 +77,7 @@ class AclFilter:
     permission: PermissionType = PermissionType.ANY
 
     def matches(self, binding: AclBinding) -> bool:
-        """True if the filter selects the binding."""
+        """Return True if the filter selects the binding."""
         return (
             self.matches_pattern(binding.pattern)
             and self.principal in (None, binding.principal)
@@ -87,7 +87,7 @@ class AclFilter:
         )
 
     def matches_pattern(self, pattern: ResourcePattern) -> bool:
-        """True if the filter selects bindings of this pattern."""
+        """Return True if the filter selects bindings with this pattern."""
         if self.type not in (ResourceType.ANY, pattern.type):
             return False
         if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, pattern.pattern_type):
@@ -102,7 +102,7 @@ class AclFilter:
 
 
 def check_binding(binding: AclBinding) -> None:
-    """Raise KafkaError (INVALID_REQUEST) if there cannot be such an ACL."""
+    """Raise KafkaError (INVALID_REQUEST) if such an ACL is not valid."""
     pattern = binding.pattern
     if pattern.type is ResourceType.CLUSTER and pattern.name != CLUSTER_NAME:
         raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")

@@ -1,6 +1,6 @@
 """The hosts of ACLs: an address, a range of addresses (CIDR), or ``*``.
 
-Addresses are compared as addresses: ``0:0:0:0:0:0:0:1`` is ``::1``, and an IPv4 address mapped into IPv6 is the IPv4
+Addresses are compared by value: ``0:0:0:0:0:0:0:1`` equals ``::1``, and an IPv4-mapped IPv6 address equals the IPv4
 address. A host that is not an address matches nothing, as in Kafka: brokers do not look up names.
 """
 
@@ -12,16 +12,17 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 Range = IPv4Network | IPv6Network
 
 MAPPED_BITS = 96
-"""The bits before the IPv4 address in an IPv6 address that it is mapped into."""
+"""The number of bits before the IPv4 address in an IPv4-mapped IPv6 address."""
 
 
 def is_range(host: str) -> bool:
-    """True if the text is meant to be a range of addresses."""
+    """Return True if the host is meant to be a range of addresses."""
     return "/" in host
 
 
 def parse_range(host: str) -> Range | None:
-    """Return the range of addresses; None if the text is not one. A range of mapped addresses is one of IPv4."""
+    """Return the range of addresses, or None if the text is not a range. A range of IPv4-mapped addresses becomes an
+    IPv4 range."""
     try:
         found = ip_network(host, strict=False)
     except ValueError:
@@ -35,7 +36,7 @@ def parse_range(host: str) -> Range | None:
 
 @lru_cache(maxsize=10_000)
 def parse_address(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address, without the scope of a link-local one; None if the text is not an address."""
+    """Return the address without the scope of a link-local address, or None if the text is not an address."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -46,6 +47,7 @@ def parse_address(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def canonical_host(host: str) -> str:
-    """Return an address in the one form in which equal addresses are equal texts; any other text as it is."""
+    """Return the canonical form of an address, so that equal addresses are equal strings. Any other text is returned
+    unchanged."""
     address = parse_address(host)
     return host if address is None else str(address)

@@ -40,7 +40,7 @@ _IMPLIED = {
 
 
 class _Rule:
-    """One ACL, prepared for decisions: the operations that it covers as a bit field, and its host parsed."""
+    """One ACL, prepared for decisions: the operations that it covers as a bit field, and its parsed host."""
 
     __slots__ = ("binding", "covers", "denies", "host", "range")
 
@@ -51,7 +51,7 @@ class _Rule:
         self.host, self.range = _parsed_host(binding.host)
 
     def applies(self, host: str, operation: int) -> bool:
-        """True if the rule concerns this operation from this address, which is in canonical form."""
+        """Return True if the rule applies to this operation from this host, which must be in canonical form."""
         if not self.covers >> operation & 1:
             return False
         if self.host is None or self.host == host:
@@ -72,7 +72,8 @@ def _covered(operation: Operation, *, with_implied: bool) -> int:
 
 @lru_cache(maxsize=10_000)
 def _parsed_host(host: str) -> tuple[str | None, Range | None]:
-    """The host in canonical form, None if it matches all hosts; and the range of addresses, None if it is not one."""
+    """Return the host in canonical form, or None if it matches all hosts; and the range, or None if the host is not a
+    range."""
     if host == WILDCARD:
         return None, None
     return canonical_host(host), parse_range(host) if is_range(host) else None
@@ -86,20 +87,20 @@ class _TypeIndex:
     """The ACLs of one type of resource."""
 
     literal: dict[str, dict[str, _Rules]] = field(default_factory=dict)
-    """By name, then by principal."""
+    """The ACLs with literal patterns, by name, then by principal."""
     prefixed: dict[str, dict[str, _Rules]] = field(default_factory=dict)
-    """By prefix, then by principal."""
+    """The ACLs with prefixed patterns, by prefix, then by principal."""
     lengths: tuple[int, ...] = ()
     """The lengths of the prefixes, in ascending order."""
     by_principal: dict[str, _Rules] = field(default_factory=dict)
     prefixes_of_length: dict[int, int] = field(default_factory=dict)
 
     def patterns(self, pattern_type: PatternType) -> dict[str, dict[str, _Rules]]:
-        """Return the ACLs of the literal or of the prefixed patterns."""
+        """Return the ACLs with literal or with prefixed patterns."""
         return self.literal if pattern_type is PatternType.LITERAL else self.prefixed
 
     def matching(self, name: str) -> Iterator[dict[str, _Rules]]:
-        """Return the ACLs of each pattern that matches the name, by principal."""
+        """Yield the ACLs of each pattern that matches the name, by principal."""
         found = self.literal.get(name)
         if found is not None:
             yield found
@@ -112,7 +113,7 @@ class _TypeIndex:
                 yield found
 
     def count_prefix(self, length: int, change: int) -> None:
-        """Note that a prefix of this length was added or removed."""
+        """Record that ``change`` prefixes of this length were added (or removed, if negative)."""
         count = self.prefixes_of_length.get(length, 0) + change
         if count:
             self.prefixes_of_length[length] = count
@@ -123,9 +124,9 @@ class _TypeIndex:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of a decision. ``rule`` is the ACL that decided; None if no ACL applied.
+    """The outcome of a decision. ``rule`` is the ACL that decided, or None if no ACL applied.
 
-    ``has_acls`` is True if some ACL concerns the resource, for any principal.
+    ``has_acls`` is True if the resource has any ACL, for any principal.
     """
 
     is_allowed: bool
@@ -138,7 +139,7 @@ _NONE_APPLIES = Verdict(False, None, True)
 
 
 class AclIndex:
-    """All ACLs of a cluster. Changes take constant time."""
+    """All ACLs of a cluster. Adding or removing one takes constant time."""
 
     def __init__(self, bindings: Iterable[AclBinding] = ()) -> None:
         self._types: dict[ResourceType, _TypeIndex] = {kind: _TypeIndex() for kind in ResourceType}
@@ -155,7 +156,7 @@ class AclIndex:
                 yield from rules
 
     def add(self, binding: AclBinding) -> None:
-        """Add an ACL. Adding it again changes nothing."""
+        """Add an ACL. Does nothing if the index already contains it."""
         pattern = binding.pattern
         of_type = self._types[pattern.type]
         of_principal = of_type.by_principal.setdefault(binding.principal, {})
@@ -171,7 +172,7 @@ class AclIndex:
         self._count += 1
 
     def remove(self, binding: AclBinding) -> None:
-        """Remove an ACL. Raises KeyError if it is not there."""
+        """Remove an ACL. Raises KeyError if the index does not contain it."""
         pattern = binding.pattern
         of_type = self._types[pattern.type]
         del of_type.by_principal[binding.principal][binding]
@@ -203,9 +204,10 @@ class AclIndex:
         return verdict if allowed is None else Verdict(True, allowed.binding, True)
 
     def allows_any(self, principal: str, host: str, operation: Operation, type: ResourceType) -> bool:
-        """True if some ALLOW for this operation is not overridden by a DENY, for some resource of this type (KIP-679).
+        """Return True if an ALLOW for this operation, on any resource of this type, is not overridden by a DENY
+        (KIP-679).
 
-        As in Kafka, an operation is not implied here by another one.
+        As in Kafka, one operation does not imply another here.
         """
         rules = [
             rule
@@ -219,7 +221,7 @@ class AclIndex:
         return any(not rule.denies and not _is_overridden(rule.binding.pattern, denied) for rule in rules)
 
     def select(self, wanted: AclFilter) -> Iterator[AclBinding]:
-        """Return the ACLs that a filter selects. A filter without names and principal looks at every ACL."""
+        """Yield the ACLs that a filter selects. A filter without a name and a principal has to examine every ACL."""
         kinds = tuple(self._types) if wanted.type is ResourceType.ANY else (wanted.type,)
         for kind in kinds:
             of_type = self._types[kind]
@@ -239,7 +241,7 @@ class AclIndex:
 
 
 def _is_overridden(allowed: ResourcePattern, denied: set[ResourcePattern]) -> bool:
-    """True if a DENY covers every resource that an ALLOW for this pattern covers. ``*`` is overridden by ``*`` only."""
+    """Return True if a DENY covers every resource that an ALLOW for this pattern covers. Only ``*`` overrides ``*``."""
     if allowed.pattern_type is PatternType.LITERAL:
         if allowed.name == WILDCARD:
             return False

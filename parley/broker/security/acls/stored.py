@@ -1,7 +1,7 @@
 """ACLs as the metadata image and the coordination store keep them: in buckets.
 
-A bucket has the ACLs whose pattern and principal have the same hash. So a change rewrites one small value, however many
-ACLs a topic or a principal has, and a cluster with 100,000 ACLs needs no more than ``BUCKETS`` keys of the store.
+A bucket contains the ACLs whose pattern and principal have the same hash. So a change rewrites one small value, however
+many ACLs a topic or a principal has, and a cluster with 100,000 ACLs needs no more than ``BUCKETS`` keys in the store.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
 
 BUCKETS = 4096
-"""Part of the stored form: another number would make ACLs in a store unfindable."""
+"""The number of buckets. It is part of the stored format: with another number, stored ACLs would not be found."""
 
 Bucket = frozenset[AclBinding]
 AclBuckets = Mapping[int, Bucket]
@@ -29,7 +29,7 @@ def bucket_of(pattern: ResourcePattern, principal: str) -> int:
 
 
 def every_acl(buckets: AclBuckets) -> Iterable[AclBinding]:
-    """Return all ACLs."""
+    """Return all ACLs in the buckets."""
     for bucket in buckets.values():
         yield from bucket
 

@@ -1,1 +1,1 @@
-"""Delegation tokens (KIP-48): a token as the metadata keeps it, and decisions about tokens."""
+"""Delegation tokens (KIP-48): tokens as the metadata stores them, and decisions about tokens."""

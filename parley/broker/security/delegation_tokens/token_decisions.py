@@ -1,7 +1,7 @@
 """Decisions about delegation tokens (KIP-48, KIP-373): pure functions of the token, the principal and the time.
 
-Times are in milliseconds. The rules are Kafka's: the owner and the renewers may renew a token and let it expire, and
-no renewal extends it beyond its maximum lifetime.
+Times are in milliseconds. The rules are Kafka's: the owner and the renewers may renew and expire a token, and no
+renewal extends it beyond its maximum lifetime.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from parley.protocol.errors import ErrorCode, KafkaError
 TIME_MAX_MS: Final = 2**63 - 1
 RENEWERS_MAX: Final = 100
 NAME_MAX: Final = 1024
-"""Bounds of a token, which every broker keeps in memory. Kafka has none."""
+"""Limits on the size of a token, because every broker keeps it in memory. Kafka has no such limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLimits:
-    """``delegation.token.max.lifetime.ms`` and ``delegation.token.expiry.time.ms``."""
+    """The values of ``delegation.token.max.lifetime.ms`` and ``delegation.token.expiry.time.ms``."""
 
     lifetime_ms: int
     expiry_ms: int
@@ -32,7 +32,7 @@ class TokenLimits:
 def check_may_ask(client: ClientSession, *, has_key: bool) -> None:
     """Raise KafkaError if the client may not use the token APIs.
 
-    A client must be authenticated, and not by a token: a token cannot be exchanged for a longer-lived one.
+    A client must be authenticated, but not with a token: a token must not be exchangeable for a longer-lived one.
     """
     if client.authenticated_by_token or client.is_anonymous:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
@@ -49,7 +49,8 @@ def new_token(
     now_ms: int,
     limits: TokenLimits,
 ) -> DelegationToken:
-    """Return a new token. ``lifetime_ms`` is what the client asks for; at most 0 means as long as possible.
+    """Return a new token. ``lifetime_ms`` is the lifetime that the client requests; 0 or less means the longest
+    possible one.
 
     Raises KafkaError: INVALID_PRINCIPAL_TYPE for a renewer that is not a user, INVALID_REQUEST for too many renewers
     and for names that are empty or too long.
@@ -69,7 +70,8 @@ def new_token(
 def renewed(
     token: DelegationToken | None, principal: Principal, period_ms: int, now_ms: int, limits: TokenLimits
 ) -> DelegationToken:
-    """Return the token with its new expiry; as late as possible if ``period_ms`` is at most 0. Raises KafkaError."""
+    """Return the token with its new expiry time: the latest possible one if ``period_ms`` is 0 or less. Raises
+    KafkaError."""
     token = _unexpired(token, now_ms)
     _check_may_change(token, principal)
     period_ms = min(limits.expiry_ms, period_ms) if period_ms > 0 else limits.expiry_ms
@@ -79,9 +81,9 @@ def renewed(
 def expiring(
     token: DelegationToken | None, principal: Principal, period_ms: int, now_ms: int
 ) -> tuple[DelegationToken | None, int]:
-    """Return the token with its new expiry, and the time of it. With a negative ``period_ms`` the token is removed.
+    """Return the token with its new expiry time, and that time.
 
-    Raises KafkaError.
+    If ``period_ms`` is negative, the returned token is None: the caller must remove it. Raises KafkaError.
     """
     if token is None:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
@@ -94,7 +96,7 @@ def expiring(
 
 
 def is_expired(token: DelegationToken, now_ms: int) -> bool:
-    """True if the token can no longer be used to log in."""
+    """Return True if clients can no longer log in with the token."""
     return min(token.expires_ms, token.max_ms) < now_ms
 
 

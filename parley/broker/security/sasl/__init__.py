@@ -1,1 +1,1 @@
-"""SASL on the server's side: the states of a login, and the mechanisms."""
+"""The server side of SASL: the states of a login, and the mechanisms."""

@@ -1,4 +1,4 @@
-"""Where the SCRAM mechanisms look up what they verify a login against."""
+"""The source of the credentials against which the SCRAM mechanisms verify logins."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class TokenLogin:
 
 
 class CredentialSource(Protocol):
-    """Looks up credentials. No method waits or raises."""
+    """Looks up credentials. Its methods neither block nor raise."""
 
     def scram(self, mechanism: str, user: str) -> ScramCredential | None:
-        """Return the credential of a user for a mechanism; None if the user has none."""
+        """Return the credential of a user for a mechanism, or None if the user has none."""
 
     def token(self, mechanism: str, token_id: str) -> TokenLogin | None:
-        """Return the credential of a delegation token (KIP-48); None if there is no such token or it has expired."""
+        """Return the credential of a delegation token (KIP-48), or None if the token does not exist or has expired."""
 
     def decoy(self, mechanism: str, user: str, *, is_token: bool = False) -> ScramCredential:
-        """Return a credential for a user or token that does not exist, which a client cannot tell from a real one.
+        """Return a credential for a user or token that does not exist. A client cannot distinguish it from a real one.
 
-        It is the same at each call and on each broker, and has the form that stored credentials have.
+        It is the same for each call and on each broker, and has the form of stored credentials.
         """
 
 

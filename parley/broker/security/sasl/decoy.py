@@ -1,7 +1,7 @@
-"""Decoys: credentials for users that do not exist, which a client cannot tell from real ones.
+"""Decoys: credentials for nonexistent users, which a client cannot distinguish from real ones.
 
-Salts differ in form by the tool that made them: Kafka's are random numbers of 130 bits in base 36 (24 to 26 digits),
-librdkafka's 64 bytes. So a decoy has the form of a credential that is stored.
+The form of a salt depends on the tool that created it: Kafka's salts are random numbers of 130 bits in base 36 (24 to
+26 digits), librdkafka's are 64 bytes. So a decoy has the form of a stored credential.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _KAFKA_DIGITS: Final = range(24, 27)
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a client sees of a credential before it proves anything, besides the salt itself.
+    """The properties of a credential that a client sees before it proves anything, apart from the salt itself.
 
-    A salt of Kafka's has 0 ``salt_bytes``: its length varies with its number.
+    ``salt_bytes`` is 0 for a salt in Kafka's form, whose length varies.
     """
 
     iterations: int = ITERATIONS_MIN
@@ -47,8 +47,8 @@ def form_of(credential: ScramCredential) -> Form:
 def decoy_credential(secret: bytes, mechanism: str, user: str, forms: Collection[Form] = ()) -> ScramCredential:
     """Return the decoy of a user: the same at each call, and unpredictable without ``secret``.
 
-    It has one of ``forms``, or without them that of ``parley configs``. If a form is added, only decoys that get it
-    change.
+    It has one of ``forms``, or the form that ``parley configs`` creates if there are none. If a form is added, only the
+    decoys that take this form change.
     """
 
     def derived(purpose: str) -> bytes:

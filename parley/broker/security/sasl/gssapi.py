@@ -1,8 +1,8 @@
 """GSSAPI (RFC 4752) with Kerberos: the client presents a ticket for this broker, whose keys are in a keytab.
 
-The keytab is read at each login: new keys need no restart. As in Kafka, there is no security layer (TLS is one), the
-authorization id is ignored, and ``sasl.kerberos.principal.to.local.rules`` make the user name. Tickets are checked in a
-thread of their own, since the Kerberos library notes in a file which ones it has seen.
+The keytab is read at each login, so new keys do not require a restart. As in Kafka, no security layer is offered (TLS
+provides one), the authorization id is ignored, and ``sasl.kerberos.principal.to.local.rules`` determine the user name.
+Tickets are checked in a separate thread, because the Kerberos library records in a file which tickets it has seen.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from parley.protocol.security.kerberos import (
 
 _RULES_KEY: Final = "sasl.kerberos.principal.to.local.rules"
 _THREAD: Final = ThreadPoolExecutor(1, "kerberos logins")
-"""Shared by all listeners. Like the loop, it does one login after another."""
+"""Shared by all listeners. Like the event loop, it handles one login at a time."""
 
 
 class GssapiMechanism:
     """GSSAPI with the keys of one service principal."""
 
     def __init__(self, options: KerberosOptions, rules: tuple[str, ...]) -> None:
-        """Blocks: it reads the keytab. Raises BadKerberos if the keytab has no keys of the principal, or ValueError if
-        a rule is malformed."""
+        """Blocks on reading the keytab. Raises BadKerberos if the keytab contains no keys of the principal, or
+        ValueError if a rule is malformed."""
         self._gssapi = gssapi = gssapi_library()
         self._names = ShortNames(rules, _default_realm(gssapi))
         try:
@@ -52,11 +52,11 @@ class GssapiMechanism:
         return GssapiExchange(self._gssapi, self._credentials, self._names)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 class GssapiExchange:
-    """One login: the tokens of Kerberos, then the agreement to have no security layer."""
+    """One login: the Kerberos tokens, then the agreement to use no security layer."""
 
     def __init__(self, gssapi: Any, credentials: Any, names: ShortNames) -> None:
         self.user = ""
@@ -79,7 +79,7 @@ class GssapiExchange:
             raise LoginRefused(reason_of(error)) from error
 
     def _converse(self) -> Generator[bytes, bytes, Identity]:
-        """Yields the replies, is sent the client's tokens, and returns who the client is."""
+        """Yield the replies, receive the client's tokens, and return the client's identity."""
         token = yield b""
         context = self._gssapi.SecurityContext(creds=self._credentials, usage="accept")
         reply = context.step(token)
@@ -88,15 +88,15 @@ class GssapiExchange:
             reply = context.step(token)
         identity = self._identity(context)
         if reply and (yield reply):
-            raise LoginRefused("a token of Kerberos after the last one")
+            raise LoginRefused("the client sent a Kerberos token after the last one")
         chosen = yield context.wrap(NO_LAYER, False).message
         if not has_no_layer(context.unwrap(chosen).message):
-            raise LoginRefused("the client chooses a security layer that was not offered")
+            raise LoginRefused("the client chose a security layer that was not offered")
         return identity
 
     def _identity(self, context: Any) -> Identity:
         if context.mech != self._gssapi.MechType.kerberos:
-            raise LoginRefused("another mechanism of GSSAPI than Kerberos")
+            raise LoginRefused("the client uses a GSSAPI mechanism other than Kerberos")
         try:
             self.user = str(context.initiator_name)
             return Identity(user(self._names.name_of(self.user)))
@@ -105,7 +105,7 @@ class GssapiExchange:
 
 
 def _default_realm(gssapi: Any) -> str:
-    """The realm of names that have none; empty if the configuration of Kerberos names no realm."""
+    """Return the realm of names without one; empty if the Kerberos configuration names no default realm."""
     try:
         name = gssapi.Name("name", gssapi.NameType.kerberos_principal).canonicalize(gssapi.MechType.kerberos)
     except gssapi.exceptions.GSSError:
@@ -114,10 +114,11 @@ def _default_realm(gssapi: Any) -> str:
 
 
 def make(setup: MechanismSetup) -> Mechanism:
-    """Return GSSAPI for a listener. Blocks: it reads the keytab. Raises ConfigError if it cannot be used."""
+    """Return the GSSAPI mechanism for a listener. Blocks on reading the keytab. Raises ConfigError if it cannot be
+    used."""
     try:
         if setup.login_module.rpartition(".")[2] != "Krb5LoginModule":
-            raise BadKerberos("it needs the key listener.name.<name>.gssapi.sasl.jaas.config with a Krb5LoginModule")
+            raise BadKerberos("the key listener.name.<name>.gssapi.sasl.jaas.config with a Krb5LoginModule is missing")
         options = KerberosOptions.of(setup.options)
         if not options.keytab:
             raise BadKerberos("the Krb5LoginModule of a broker needs useKeyTab=true, keyTab and principal")

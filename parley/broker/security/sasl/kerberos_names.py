@@ -1,10 +1,10 @@
-"""``sasl.kerberos.principal.to.local.rules``: from a Kerberos principal to the user name of a Kafka principal.
+"""``sasl.kerberos.principal.to.local.rules``: maps a Kerberos principal to the user name of a Kafka principal.
 
-The first rule that applies counts. ``DEFAULT`` takes the first component of a principal of the default realm. Any other
-rule is ``RULE:[n:format](pattern)s/from/to/g``, with ``/L`` or ``/U`` behind it for lower or upper case; all but the
-bracket is optional. It applies to principals of ``n`` components: in the format, ``$0`` is the realm and ``$1`` the
-first component. If the pattern matches the whole result, the substitution makes the name. Patterns are Python's regular
-expressions, which include almost all of Java's.
+The first rule that applies is used. ``DEFAULT`` takes the first component of a principal in the default realm. Any
+other rule is ``RULE:[n:format](pattern)s/from/to/g``, followed by ``/L`` or ``/U`` for lower or upper case; everything
+after the bracket is optional. It applies to principals with ``n`` components: in the format, ``$0`` is the realm and
+``$1`` the first component. If the pattern matches the whole result, the substitution produces the name. Patterns are
+Python regular expressions, which include almost all of Java's.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _REFERENCE: Final = re.compile(r"\\(?P<escaped>.)|\$(?P<group>[0-9])|(?P<other>\
 
 
 class NoShortName(Exception):
-    """The rules give a Kerberos principal no user name: the client cannot log in."""
+    """The rules map a Kerberos principal to no user name, so the client cannot log in."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShortNameRule:
-    """One rule. ``components`` is None for ``DEFAULT``. ``text`` is the rule as it was written."""
+    """One rule. ``components`` is None for ``DEFAULT``. ``text`` is the rule as the operator wrote it."""
 
     text: str
     components: int | None = None
@@ -41,9 +41,9 @@ class ShortNameRule:
     case: str = ""
 
     def apply(self, parts: Sequence[str], default_realm: str) -> str | None:
-        """Return the user name; None if the rule does not apply. ``parts`` are the realm and the components.
+        """Return the user name, or None if the rule does not apply. ``parts`` are the realm and the components.
 
-        Raises NoShortName if the rule applies, but the result is a principal again.
+        Raises NoShortName if the rule applies, but its result is a principal instead of a user name.
         """
         if self.components is None:
             name = parts[1] if parts[0] == default_realm else None
@@ -52,7 +52,7 @@ class ShortNameRule:
         if name is None:
             return None
         if "/" in name or "@" in name:
-            raise NoShortName(f"{self.text} makes {name!r}, which is not a user name")
+            raise NoShortName(f"{self.text} produces {name!r}, which is not a user name")
         return name.lower() if self.case == "L" else name.upper() if self.case == "U" else name
 
     def _substituted(self, parts: Sequence[str]) -> str | None:
@@ -79,10 +79,10 @@ class ShortNames:
         self._default_realm = default_realm
 
     def name_of(self, principal: str) -> str:
-        """Return the user name of a principal, which is written as ``name@REALM`` or ``name/host@REALM``.
+        """Return the user name of a principal, which has the form ``name@REALM`` or ``name/host@REALM``.
 
-        Raises NoShortName if no rule applies, or if the principal has another form. A backslash is refused, too: it
-        escapes a character that would otherwise separate components.
+        Raises NoShortName if no rule applies, or if the principal has another form. A principal with a backslash is
+        rejected, too, because a backslash escapes a character that would otherwise separate components.
         """
         found = _NAME.fullmatch(principal)
         if found is None or "\\" in principal:
@@ -92,7 +92,7 @@ class ShortNames:
         for rule in self._rules:
             name = rule.apply(parts, self._default_realm)
             if name == "":
-                raise NoShortName(f"{rule.text} makes an empty name of {principal!r}")
+                raise NoShortName(f"{rule.text} produces an empty name for {principal!r}")
             if name is not None:
                 return name
         raise NoShortName(f"no rule of sasl.kerberos.principal.to.local.rules applies to {principal!r}")
@@ -128,6 +128,6 @@ def _compiled(text: str, pattern: str | None) -> re.Pattern[str] | None:
     if pattern is None:
         return None
     try:
-        return re.compile(pattern, re.ASCII)  # as in Java, \d and \w mean the characters of ASCII
+        return re.compile(pattern, re.ASCII)  # as in Java, \d and \w match only ASCII characters
     except re.error as error:
         raise ValueError(f"{text!r}: {pattern!r} is not a regular expression: {error}") from None

@@ -1,9 +1,9 @@
 """The states of one connection's login (KIP-43, KIP-152, KIP-368), without any I/O.
 
-A connection of a SASL listener begins in START. Until its login is COMPLETE, the client may send ApiVersions once, then
+A connection to a SASL listener begins in START. Until its login is COMPLETE, the client may send ApiVersions once, then
 SaslHandshake, then the tokens of the mechanism: in SaslAuthenticate requests, or after SaslHandshake v0 in frames
-without headers. In COMPLETE, the client can renew a session that expires by another SaslHandshake, with the same
-mechanism and for the same principal. Any other request ends the connection, and so does a refused login.
+without headers. In COMPLETE, the client can renew an expiring session with another SaslHandshake, for the same
+mechanism and principal. Any other request ends the connection, and so does a failed login.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from parley.broker.security.sasl.mechanism import Exchange, Identity, LoginRefus
 from parley.broker.security.session import ClientSession
 
 REAUTHENTICATION_MIN_S = 1.0
-"""The least time between two re-authentications of a connection, as in Kafka."""
+"""The minimum time between two re-authentications of a connection, as in Kafka."""
 SHOWN_NAME_MAX = 64
-"""Characters of a user name that a log line shows: clients that have not logged in choose them."""
+"""The number of characters of a user name shown in a log line. Clients that have not logged in can choose any name."""
 
 
 class LoginState(IntEnum):
-    """What a login waits for."""
+    """The states of a login: what it waits for."""
 
     START = 0
     """ApiVersions or SaslHandshake."""
@@ -36,22 +36,22 @@ class LoginState(IntEnum):
     COMPLETE = 4
     """Nothing: the client is logged in."""
     REFUSED = 5
-    """Nothing: the connection is closing (final)."""
+    """Nothing: the login failed and the connection is closing (final)."""
 
 
 class LoginEvent(IntEnum):
-    """What happens to a login."""
+    """An event that changes the ``LoginState``."""
 
     VERSIONS = 0
     """An ApiVersions request of a supported version."""
     HANDSHAKE = 1
     """SaslHandshake v1 for a mechanism that the listener offers."""
     HANDSHAKE_RAW = 2
-    """The same in v0."""
+    """SaslHandshake v0 for a mechanism that the listener offers."""
     CONTINUE = 3
     """A token that is not the last one."""
     ACCEPT = 4
-    """The last token, and it proves the identity of the client."""
+    """The last token, which proves the identity of the client."""
     REFUSE = 5
     """A failed login, or a request that the state does not allow."""
 
@@ -80,75 +80,77 @@ _STEPS: dict[tuple[LoginState, LoginEvent], LoginState] = {
 
 @dataclass(frozen=True, slots=True)
 class LoginRules:
-    """What a listener demands of logins. A login takes the current rules with each SaslHandshake."""
+    """What a listener demands of logins. A login uses the rules that are current at each SaslHandshake."""
 
     mechanisms: Mapping[str, Mechanism]
     max_reauth_ms: Mapping[str, int]
-    """By mechanism, how long a login lasts (``connections.max.reauth.ms``); without an entry or with 0, until its
-    credential expires."""
+    """How long a login remains valid, by mechanism (``connections.max.reauth.ms``). Without an entry, or if it is 0, a
+    login is valid until its credential expires."""
     receive_bytes_max: int
-    """The largest request before the login is complete (``sasl.server.max.receive.size``)."""
+    """The maximum size of a request before the login is complete (``sasl.server.max.receive.size``)."""
     refusal_delay_s: float
-    """How long the response to a failed login is held back (``connection.failed.authentication.delay.ms``)."""
+    """The delay before the response to a failed login (``connection.failed.authentication.delay.ms``)."""
 
 
 class UnsupportedMechanism(LoginRefused):
-    """The client names a mechanism that the listener does not offer."""
+    """The client requested a mechanism that the listener does not offer."""
 
 
 class IllegalRequest(LoginRefused):
-    """The client sends a request that the state of its login does not allow."""
+    """The client sent a request that the state of its login does not allow."""
 
 
 class Login:
-    """The login of one connection. Methods that take what the client sent raise LoginRefused to end the connection."""
+    """The login of one connection. Methods that process client input raise LoginRefused to end the connection."""
 
     def __init__(
         self, rules: LoginRules, session: ClientSession, current: Callable[[], LoginRules | None] = lambda: None
     ) -> None:
-        """``session`` is that of a client that has not logged in. ``current`` returns rules that replace ``rules``
-        before each handshake, if there are any."""
+        """``session`` is the session of a client that has not logged in. Before each handshake, ``current`` returns the
+        rules that replace ``rules``, or None."""
         self.rules = rules
         self._current = current
         self.state = LoginState.START
         self.session = session
         self.is_raw = False
-        """True if the tokens come without headers."""
+        """True if the client sends tokens without request headers."""
         self.can_reauthenticate = False
-        """True if the client learns when its session expires."""
+        """True if the client is informed when its session expires."""
         self.on_complete: Callable[[bool], None] = lambda again: None
-        """Called when the client has logged in, with True if it has re-authenticated. May raise to refuse it."""
+        """Called when the client has logged in, with True if it has re-authenticated. May raise to reject
+        the client."""
         self.on_renewal: Callable[[], None] = lambda: None
         """Called when a re-authentication begins."""
         self.on_refused: Callable[[str], None] = lambda reason: None
         """Called with the reason when the login has failed."""
         self._exchange: Exchange | None = None
         self._mechanism = ""
-        self._refused_mechanism = ""  # of a re-authentication, refused with the token that follows
+        self._refused_mechanism = ""  # requested for a re-authentication; the token that follows is refused
         self._reauthentication_at: float | None = None
 
     @property
     def user(self) -> str:
-        """The user name that the client has sent last; empty without one. Only a claim until COMPLETE."""
+        """The last user name that the client sent, or an empty string. Unverified until the state is COMPLETE."""
         return "" if self._exchange is None else self._exchange.user
 
     @property
     def mechanism(self) -> str:
-        """The mechanism of the last SaslHandshake; empty before."""
+        """The mechanism of the last SaslHandshake; empty before the first one."""
         return self._mechanism
 
     @property
     def is_reauthentication(self) -> bool:
-        """True if the client has logged in before on this connection."""
+        """True if the client has already logged in on this connection."""
         return bool(self.session.mechanism)
 
     def has_expired(self, now: float) -> bool:
-        """True if the session is over, so that the next request must renew it. ``now`` is in monotonic seconds."""
+        """Return True if the session has expired, so that the next request must renew it. ``now`` is in monotonic
+        seconds."""
         expires_at = self.session.expires_at
         return expires_at is not None and now > expires_at
 
     def refuse(self, reason: str) -> None:
-        """End the login. The caller closes the connection, perhaps later."""
+        """End the login. The caller must close the connection, possibly after a delay."""
         self._step(LoginEvent.REFUSE)
         self.on_refused(reason)
 
@@ -158,11 +160,11 @@ class Login:
         return self.state is _START
 
     def versions(self) -> None:
-        """Note an ApiVersions request of a supported version. Call it only if ``may_ask_for_versions``."""
+        """Process an ApiVersions request of a supported version. Call this only if ``may_ask_for_versions``."""
         self._step(LoginEvent.VERSIONS)
 
     def handshake(self, mechanism: str, version: int, now: float) -> bool:
-        """Take a SaslHandshake. Returns False if the client must not re-authenticate now.
+        """Process a SaslHandshake. Returns False if the client must not re-authenticate now.
 
         Raises UnsupportedMechanism if the listener does not offer the mechanism.
         """
@@ -189,7 +191,7 @@ class Login:
         return self.session.expires_at is not None and (last is None or now - last >= REAUTHENTICATION_MIN_S)
 
     def evaluate(self, token: bytes) -> Reply | Awaitable[Reply]:
-        """Have the mechanism take a token. The caller passes the reply to ``replied``."""
+        """Pass a token to the mechanism, and return its reply. The caller must pass the reply to ``replied``."""
         if self.state not in (_TOKENS, _RAW) or self._exchange is None:
             raise IllegalRequest("SaslAuthenticate without SaslHandshake")
         if self._refused_mechanism:
@@ -197,12 +199,12 @@ class Login:
                 f"SASL mechanism '{self._refused_mechanism}' requested by client is not supported for "
                 f"re-authentication of mechanism '{self.session.mechanism}'"
             )
-            raise LoginRefused("another mechanism than that of the first login", told=told)
+            raise LoginRefused("the mechanism differs from that of the first login", told=told)
         return self._exchange.evaluate(token)
 
     def replied(self, reply: Reply, *, now: float, wall_ms: int) -> int:
-        """Take the mechanism's reply. Returns the lifetime of the session in milliseconds; 0 if it does not expire,
-        or if the login is not complete."""
+        """Process the mechanism's reply. Returns the lifetime of the session in milliseconds, or 0 if the session does
+        not expire or the login is not complete."""
         identity = reply.identity
         if identity is None:
             self._step(LoginEvent.CONTINUE)
@@ -213,7 +215,7 @@ class Login:
                 f"{self.session.principal.kind}.{self.session.principal.name}: "
                 f"{identity.principal.kind}.{identity.principal.name}"
             )
-            raise LoginRefused("another principal than that of the first login", told=told)
+            raise LoginRefused("the principal differs from that of the first login", told=told)
         before, again = self.session, self.is_reauthentication
         lifetime_ms = self._lifetime_ms(identity, wall_ms)
         self.session = replace(

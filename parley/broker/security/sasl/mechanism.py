@@ -1,8 +1,8 @@
 """The interface of SASL mechanisms, which other packages can implement (entry points ``parley.sasl_mechanisms``).
 
-An entry point names a function from a ``MechanismSetup`` to a ``Mechanism``; its name is the name of the mechanism in
-``sasl.enabled.mechanisms``. The broker calls the function when it starts, for each listener that offers the mechanism,
-and again when the configuration of the listener changes.
+An entry point refers to a function that returns a ``Mechanism`` for a ``MechanismSetup``. Its name is the name of the
+mechanism in ``sasl.enabled.mechanisms``. The broker calls the function when it starts, for each listener that offers
+the mechanism, and again when the configuration of the listener changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from parley.broker.security.sasl.credential_source import CredentialSource
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a completed login proved. ``expires_at_ms`` is in wall-clock milliseconds; None if it does not expire."""
+    """The identity that a completed login has proved. ``expires_at_ms`` is in wall-clock milliseconds, or None if the
+    identity does not expire."""
 
     principal: Principal
     authenticated_by_token: bool = False
@@ -27,17 +28,17 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The token for the client. The login is complete if there is an ``identity``."""
+    """The reply to a token: the token for the client. The login is complete if ``identity`` is set."""
 
     token: bytes
     identity: Identity | None = None
 
 
 class LoginRefused(Exception):
-    """The client cannot log in.
+    """The login failed.
 
-    The text is for the broker's log and must not contain secrets. ``told`` is what the client learns; empty means a
-    text that does not say why, as for every wrong password.
+    The text is for the broker's log and must not contain secrets. ``told`` is the message for the client. If it is
+    empty, the client receives a message without a reason, as for every wrong password.
     """
 
     def __init__(self, reason: str, *, told: str = "") -> None:
@@ -46,16 +47,16 @@ class LoginRefused(Exception):
 
 
 class Exchange(Protocol):
-    """One login: takes the tokens of the client in turn."""
+    """One login, which processes the client's tokens in turn."""
 
     user: str
-    """The name that the client claims, for the log; empty until it is known."""
+    """The user name that the client claims, for the log; empty until it is known."""
 
     def evaluate(self, token: bytes) -> Reply | Awaitable[Reply]:
-        """Take a token of the client, and return the reply. Not called again after a reply with an identity.
+        """Process a client token, and return the reply. Not called again after a reply with an identity.
 
         A mechanism that must wait for another server or for a thread returns an awaitable. Raises LoginRefused. Any
-        other exception refuses the login, too, and is logged as a defect.
+        other exception also fails the login, and is logged as a defect.
         """
 
 
@@ -63,19 +64,19 @@ class Mechanism(Protocol):
     """A SASL mechanism on one listener."""
 
     def begin(self) -> Exchange:
-        """Return the exchange of a new login."""
+        """Start a new login."""
 
     def close(self) -> None:
-        """Release what the mechanism holds. Logins that have begun may still be evaluated."""
+        """Release the mechanism's resources. Logins that have begun may still be evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
 class MechanismSetup:
-    """What a mechanism is made from.
+    """The parameters of a mechanism on a listener.
 
-    ``config`` is the configuration of the listener. ``options`` and ``login_module`` are those of the JAAS entry for
-    the listener and the mechanism; empty without one. ``callback_handler`` is the mechanism's
-    ``sasl.server.callback.handler.class``; empty without one.
+    ``config`` is the configuration of the listener. ``options`` and ``login_module`` come from the JAAS entry for the
+    listener and the mechanism; they are empty without an entry. ``callback_handler`` is the mechanism's
+    ``sasl.server.callback.handler.class``, or empty.
     """
 
     name: str
@@ -88,4 +89,4 @@ class MechanismSetup:
 
 
 MakeMechanism = Callable[[MechanismSetup], Mechanism]
-"""Makes a mechanism. Raises ConfigError if the configuration does not allow it."""
+"""Creates a mechanism. Raises ConfigError if the configuration does not allow it."""

@@ -1,6 +1,6 @@
-"""PLAIN (RFC 4616): the client sends its password. The users are in the JAAS entry, as ``user_<name>="<password>"``.
+"""PLAIN (RFC 4616): the client sends its password. The JAAS entry lists the users, as ``user_<name>="<password>"``.
 
-Unknown users and wrong passwords get the same response after the same work.
+Unknown users and wrong passwords get the same response after the same amount of work.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class PasswordVerifier(Protocol):
     """Verifies passwords: the interface of ``sasl.server.callback.handler.class`` for PLAIN."""
 
     def verify(self, name: str, password: str) -> bool | Awaitable[bool]:
-        """True if ``password`` is the password of the user. May return an awaitable instead."""
+        """Return True if ``password`` is the user's password. May return an awaitable instead."""
 
 
 class PlainMechanism:
-    """PLAIN with the users of a JAAS entry, or with a verifier of the operator."""
+    """The PLAIN mechanism with the users of a JAAS entry, or with the operator's own verifier."""
 
     def __init__(self, verifier: PasswordVerifier) -> None:
         self._verifier = verifier
@@ -35,7 +35,7 @@ class PlainMechanism:
         return PlainExchange(self._verifier)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 def jaas_users(options: Mapping[str, str]) -> Passwords:
@@ -46,7 +46,8 @@ def jaas_users(options: Mapping[str, str]) -> Passwords:
 
 
 class PlainExchange:
-    """One login: a single token with the authorization id, the user and the password, separated by zero bytes."""
+    """One login: a single token that contains the authorization id, the user and the password, separated by
+    zero bytes."""
 
     def __init__(self, verifier: PasswordVerifier) -> None:
         self.user = ""
@@ -61,9 +62,9 @@ class PlainExchange:
             raise LoginRefused(f"the token has {len(parts)} parts instead of 3")
         authorization_id, self.user, password = parts
         if not self.user:
-            raise LoginRefused("no user name", told="Authentication failed: username not specified")
+            raise LoginRefused("the user name is empty", told="Authentication failed: username not specified")
         if not password:
-            raise LoginRefused("no password", told="Authentication failed: password not specified")
+            raise LoginRefused("the password is empty", told="Authentication failed: password not specified")
         verified = self._verifier.verify(self.user, password)
         if inspect.isawaitable(verified):
             return self._await(verified, authorization_id)
@@ -77,14 +78,14 @@ class PlainExchange:
             raise LoginRefused("wrong user or password", told=WRONG)
         if authorization_id not in ("", self.user):
             raise LoginRefused(
-                "the authorization id is not the user name",
+                "the authorization id differs from the user name",
                 told="Authentication failed: Client requested an authorization id that is different from username",
             )
         return Reply(b"", Identity(user(self.user)))
 
 
 def make(setup: MechanismSetup) -> Mechanism:
-    """Return PLAIN for a listener. Raises ConfigError if the callback handler cannot be loaded."""
+    """Return the PLAIN mechanism for a listener. Raises ConfigError if the callback handler cannot be loaded."""
     if setup.callback_handler:
         return PlainMechanism(load_callback_handler(setup, "verify"))
     return PlainMechanism(jaas_users(setup.options))

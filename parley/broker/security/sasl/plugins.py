@@ -1,4 +1,4 @@
-"""Mechanisms by name (entry points ``parley.sasl_mechanisms``), and callback handlers by class."""
+"""Loads mechanisms by name (entry points ``parley.sasl_mechanisms``), and callback handlers by class."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HANDLER_KEY = "sasl.server.callback.handler.class"
 
 
 def maker(name: str) -> MakeMechanism:
-    """Return the function that makes a mechanism. Raises ConfigError if there is no such mechanism."""
+    """Return the function that creates a mechanism. Raises ConfigError if the mechanism does not exist."""
     target = BUILT_IN.get(name) or _third_party().get(name)
     if target is None:
         known = ", ".join(sorted({*BUILT_IN, *_third_party()}))
@@ -41,7 +41,7 @@ def maker(name: str) -> MakeMechanism:
 
 
 def load_callback_handler(setup: MechanismSetup, method: str) -> Any:
-    """Return an instance of the callback handler of a mechanism, which must have ``method``.
+    """Return an instance of a mechanism's callback handler, which must have the method ``method``.
 
     The class is called with the options of the JAAS entry. Raises ConfigError if it cannot be loaded.
     """
@@ -54,7 +54,7 @@ def load_callback_handler(setup: MechanismSetup, method: str) -> Any:
         made = found(setup.options)
     except ConfigError:
         raise
-    except (Exception, SystemExit) as error:  # the operator's own code
+    except (Exception, SystemExit) as error:  # the operator's own code can raise anything
         allowed = f"a Python class that can be loaded ({type(error).__name__}: {error})"
         raise ConfigError([Problem(_HANDLER_KEY, name, allowed)]) from error
     return made

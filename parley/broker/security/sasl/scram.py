@@ -1,8 +1,8 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802), with the users of the coordination store and with delegation tokens.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802), with the users in the coordination store and with delegation tokens.
 
-The client proves that it knows the password without sending it. An unknown user gets a decoy credential, and is refused
-after the same messages and the same work as a wrong password. A token login (KIP-48) has the extension
-``tokenauth=true``, the token id as its user name, and the token's HMAC as its password.
+The client proves that it knows the password without sending it. An unknown user gets a decoy credential, and is
+rejected after the same messages and the same amount of work as with a wrong password. A token login (KIP-48) uses the
+extension ``tokenauth=true``, the token id as its user name, and the token's HMAC as its password.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _FINAL = re.compile(
 )
 _NONCE_BYTES = 24
 _MESSAGE_BYTES_MAX = 16 << 10
-"""Larger than any message of a client: the first one is kept until the login is over."""
+"""Larger than any client's message. The limit matters because the first message is kept until the login ends."""
 
 
 class ScramMechanism:
-    """SCRAM with one of its hashes."""
+    """The SCRAM mechanism with one of its hash functions."""
 
     def __init__(self, name: str, credentials: CredentialSource) -> None:
         self._name = name
@@ -62,7 +62,7 @@ class ScramMechanism:
 
 @dataclass(frozen=True, slots=True)
 class _Challenge:
-    """What the first message and its reply settle. ``is_known`` is False if the credential is a decoy."""
+    """The state after the first message and its reply. ``is_known`` is False if the credential is a decoy."""
 
     credential: ScramCredential
     is_known: bool
@@ -70,11 +70,11 @@ class _Challenge:
     nonce: str
     binding: str
     messages: str
-    """The client's first message, without its header, and the reply, as the signatures cover them."""
+    """The client's first message without its header, followed by the reply, as covered by the signatures."""
 
 
 class ScramExchange:
-    """One login: two messages of the client."""
+    """One login, in which the client sends two messages."""
 
     def __init__(self, mechanism: str, credentials: CredentialSource) -> None:
         self.user = ""
@@ -88,13 +88,13 @@ class ScramExchange:
         try:
             message = token.decode()
         except UnicodeDecodeError:
-            raise LoginRefused("a message is not UTF-8") from None
+            raise LoginRefused("the message is not UTF-8") from None
         return self._first(message) if self._challenge is None else self._final(message, self._challenge)
 
     def _first(self, message: str) -> Reply:
         match = _FIRST.fullmatch(message)
         if match is None:
-            raise LoginRefused("the first message is malformed, or asks for channel binding")
+            raise LoginRefused("the first message is malformed, or requests channel binding")
         try:
             self.user = decode_name(match["name"])
             authorization_id = decode_name(match["authzid"] or "")
@@ -102,13 +102,15 @@ class ScramExchange:
             raise LoginRefused(str(error)) from None
         if authorization_id not in ("", self.user):
             raise LoginRefused(
-                "the authorization id is not the user name",
+                "the authorization id differs from the user name",
                 told="Authentication failed: Client requested an authorization id that is different from username",
             )
         extensions = dict(each.split("=", 1) for each in match["ext"].split(",")[1:])
         token = known = None
         is_token = extensions.get("tokenauth", "").lower() == "true"
-        decoy = self._credentials.decoy(self._mechanism, self.user, is_token=is_token)  # always: it takes time
+        decoy = self._credentials.decoy(
+            self._mechanism, self.user, is_token=is_token
+        )  # always, so that the time does not differ
         if is_token:
             token = self._credentials.token(self._mechanism, self.user)
             known = token.credential if token is not None else None
@@ -131,7 +133,7 @@ class ScramExchange:
         try:
             proof = b64decode(match["proof"], validate=True)
         except ValueError:
-            raise LoginRefused("the proof is not in base 64") from None
+            raise LoginRefused("the proof is not base64") from None
         auth_message = f"{challenge.messages},{match['bare']}".encode()
         credential = challenge.credential
         is_proven = is_proof_of(self._mechanism, credential, auth_message, proof)

@@ -1,1 +1,1 @@
-"""TLS on the server's side: what a listener presents and trusts, and the principals of certificates."""
+"""The server side of TLS: what a listener presents and trusts, and the principals of certificates."""

@@ -1,7 +1,8 @@
-"""Distinguished names as Java prints them (``X500Principal.getName``), which ACLs and mapping rules name.
+"""Distinguished names in the form that Java prints (``X500Principal.getName``), which ACLs and mapping rules use.
 
-It is the form of RFC 2253: the last part of the name comes first, ``CN=alice,OU=sales,O=Example``. Attributes without a
-keyword in that RFC are an object identifier and the encoded value: ``1.2.840.113549.1.9.1=#1605612e622e63``.
+This is the form of RFC 2253: the last part of the name comes first, ``CN=alice,OU=sales,O=Example``. An attribute
+without a keyword in that RFC is printed as its object identifier and encoded value:
+``1.2.840.113549.1.9.1=#1605612e622e63``.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _BLANKS: Final = " \r"
 
 
 def subject_of(certificate: bytes) -> str:
-    """Return the subject of a certificate in DER. Raises ValueError if the certificate cannot be read."""
-    from cryptography.x509 import load_der_x509_certificate  # slow to import, and only TLS listeners need it
+    """Return the subject of a DER certificate. Raises ValueError if the certificate cannot be read."""
+    from cryptography.x509 import load_der_x509_certificate  # slow to import, and needed only by TLS listeners
 
     name = load_der_x509_certificate(certificate).subject
     return ",".join("+".join(map(_attribute, rdn)) for rdn in reversed(name.rdns))
@@ -47,7 +48,7 @@ def _attribute(attribute: NameAttribute[str | bytes]) -> str:
 
 
 def _der(attribute: NameAttribute[str | bytes]) -> bytes:
-    """Encode the value of an attribute as the certificate has it."""
+    """Encode the value of an attribute exactly as the certificate contains it."""
     from cryptography.x509.name import _ASN1Type  # the type of the value has no public name
 
     kind: _ASN1Type = attribute._type

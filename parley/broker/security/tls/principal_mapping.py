@@ -1,8 +1,8 @@
-"""``ssl.principal.mapping.rules``: from the distinguished name in a client's certificate to its principal (KIP-371).
+"""``ssl.principal.mapping.rules``: maps the distinguished name in a client's certificate to its principal (KIP-371).
 
-The first rule whose pattern matches the whole name counts. A rule is ``RULE:pattern/replacement/``, with an ``L`` or
-``U`` behind it for lower or upper case, or ``DEFAULT`` for the name as it is. Patterns are Python's regular
-expressions, which include almost all of Java's. In a replacement, ``$1`` is the first group, as in Java.
+The first rule whose pattern matches the whole name is used. A rule is ``RULE:pattern/replacement/``, followed by ``L``
+or ``U`` for lower or upper case, or ``DEFAULT`` for the unchanged name. Patterns are Python regular expressions, which
+include almost all of Java's. In a replacement, ``$1`` is the first group, as in Java.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _REFERENCE: Final = re.compile(r"\\(?P<escaped>.)|\$(?P<group>\d)|\$\{(?P<name>[
 
 
 class NoRuleMatches(Exception):
-    """No rule covers a distinguished name: the client has no principal."""
+    """No rule matches a distinguished name, so the client has no principal."""
 
 
 @dataclass(frozen=True, slots=True)
 class MappingRule:
-    """One rule. Without a pattern it is ``DEFAULT``."""
+    """One rule. Without a pattern it is the rule ``DEFAULT``."""
 
     pattern: re.Pattern[str] | None = None
     replacement: str = ""
     case: str = ""
 
     def apply(self, name: str) -> str | None:
-        """Return the principal's name; None if the rule does not cover ``name``."""
+        """Return the principal's name, or None if the rule does not match ``name``."""
         if self.pattern is None:
             return name
         match = self.pattern.fullmatch(name)

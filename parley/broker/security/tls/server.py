@@ -1,7 +1,7 @@
-"""The TLS of one listener: its context, and the principal of a client's certificate.
+"""The TLS settings of one listener: its context, and the principal of a client's certificate.
 
-A context is made from the configuration and the files that it names. Connections that exist keep theirs; new ones get
-the newest. A client certificate that no mapping rule covers refuses the client.
+A context is created from the configuration and the files that it names. Existing connections keep their context; new
+connections use the newest one. A client whose certificate matches no mapping rule is rejected.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OwnCertificate:
-    """The names in the broker's certificate."""
+    """The names in the broker's own certificate."""
 
     subject: str
     names: frozenset[str]
@@ -45,14 +45,15 @@ class ServerTls:
     mapping: PrincipalMapping
     settings: TlsSettings
     expires_at: float = 0.0
-    """When the first certificate of the chain expires, in seconds since 1970."""
+    """When the first certificate of the chain to expire does so, in seconds since 1970."""
     lists_expire_at: float = 0.0
-    """When the newest revocation list of an issuer expires, the first of them; 0 if there are none."""
+    """When an issuer's newest revocation list expires, for the issuer for which this happens first; 0 without such
+    lists."""
 
     def principal_of(self, certificate: bytes | None) -> Principal:
-        """Return the principal of a client's certificate in DER; ANONYMOUS without one.
+        """Return the principal of a client's DER certificate, or ANONYMOUS if there is no certificate.
 
-        Raises NoRuleMatches, and ValueError if the certificate cannot be read.
+        Raises NoRuleMatches, or ValueError if the certificate cannot be read.
         """
         if not certificate:
             return ANONYMOUS
@@ -79,11 +80,12 @@ def _alternative_names(certificate: Certificate) -> frozenset[str]:
 
 
 def server_tls(address: ListenerAddress, config: BrokerConfig) -> ServerTls:
-    """Make the TLS of a listener. Blocks: it reads files. Raises ConfigError if the configuration cannot be used."""
+    """Create the TLS settings of a listener. Blocks on reading files. Raises ConfigError if the configuration cannot be
+    used."""
     own = config.for_listener(address.name)
     _check_library(address)
     prefix = f"{LISTENER_PREFIX}{address.name.lower()}."
-    # A broker-wide ssl.client.auth does not hold for listeners where clients log in (KIP-684).
+    # A broker-wide ssl.client.auth does not apply to SASL listeners (KIP-684).
     demands = not address.is_sasl or f"{prefix}ssl.client.auth" in config.given
     try:
         settings = tls_settings(own.given)
@@ -91,7 +93,7 @@ def server_tls(address: ListenerAddress, config: BrokerConfig) -> ServerTls:
         if client_auth != "none" and not settings.authorities:
             raise ValueError(
                 f"ssl.client.auth={client_auth} needs ssl.truststore.location or ssl.truststore.certificates; without "
-                "them, anyone with a certificate of a public authority would be let in"
+                "them, anyone with a certificate from a public authority could connect"
             )
         context = settings.server_context(client_auth)
         expires_at = _expiry(settings)
@@ -135,7 +137,7 @@ def _revocation_lists(settings: TlsSettings) -> list[CertificateRevocationList]:
 
 
 def _lists_expiry(lists: Iterable[CertificateRevocationList]) -> float:
-    """Return when the first issuer has no list any more that has not expired; 0 if that never happens."""
+    """Return when the first issuer is left without an unexpired revocation list; 0 if that never happens."""
     by_issuer: dict[str, float] = {}
     for each in lists:
         expiry = math.inf if each.next_update_utc is None else each.next_update_utc.timestamp()
@@ -155,7 +157,7 @@ def _check_library(address: ListenerAddress) -> None:
 def check_replacement(old: ServerTls, new: ServerTls, own: BrokerConfig) -> None:
     """Raise ConfigError if a new certificate has another identity than the old one (KIP-978).
 
-    ``own`` is the configuration of the listener: it may allow other names.
+    ``own`` is the configuration of the listener, which may allow other names.
     """
     before, after = old.certificate(), new.certificate()
     if before.subject != after.subject and not own.ssl_allow_dn_changes:
@@ -167,5 +169,5 @@ def check_replacement(old: ServerTls, new: ServerTls, own: BrokerConfig) -> None
 
 
 def _shown(own: BrokerConfig) -> str:
-    """Return the key store's location for an error message; text certificates are hidden."""
+    """Return the key store's location for an error message. PEM certificates in the configuration are hidden."""
     return own.ssl_keystore_location or ("[hidden]" if own.ssl_keystore_key is not None else "")

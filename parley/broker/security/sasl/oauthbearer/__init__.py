@@ -1,1 +1,1 @@
-"""The OAUTHBEARER mechanism (KIP-255, KIP-768): tokens, signed or not, and the keys of their issuers (JWKS)."""
+"""The OAUTHBEARER mechanism (KIP-255, KIP-768): signed and unsigned tokens, and the keys of their issuers (JWKS)."""

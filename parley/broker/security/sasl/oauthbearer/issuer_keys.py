@@ -1,9 +1,9 @@
-"""The public keys of a token issuer (JWKS): from a file, which is read again when it changes, or from https.
+"""The public keys of a token issuer (JWKS): from a file, which is read again when it changes, or from an https address.
 
-Keys from an address are fetched in a thread by the first login that needs them: when they are older than
-``sasl.oauthbearer.jwks.endpoint.refresh.ms``, or when a token names a key that is not among them, but then at most once
-in ``UNKNOWN_KEY_S``, so that clients cannot make the broker flood the issuer. If the issuer does not respond, the old
-keys stay.
+The first login that needs new keys from an address fetches them in a thread. New keys are needed when the keys are
+older than ``sasl.oauthbearer.jwks.endpoint.refresh.ms``, or when a token names an unknown key. The latter causes at
+most one fetch per ``UNKNOWN_KEY_S``, so that clients cannot make the broker flood the issuer. If the issuer does not
+respond, the broker keeps the old keys.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from parley.configuration.tls import tls_settings
 _log = logging.getLogger(__name__)
 
 UNKNOWN_KEY_S: Final = 10.0
-"""The least time between two fetches because of unknown keys."""
+"""The minimum time between two fetches that unknown keys cause."""
 _BYTES_MAX: Final = 1 << 20
 _KEYS_MAX: Final = 1000
 _URL_KEY: Final = "sasl.oauthbearer.jwks.endpoint.url"
@@ -38,24 +38,24 @@ Jwk = Mapping[str, Any]
 
 
 class IssuerKeys(Protocol):
-    """The keys of an issuer, as they are known at the moment."""
+    """The currently known keys of an issuer."""
 
     def are_fresh(self, key_id: str | None) -> bool:
-        """True if ``find`` needs no ``refresh`` before it."""
+        """Return True if no ``refresh`` is needed before ``find``."""
 
     def find(self, key_id: str | None) -> Sequence[Jwk]:
-        """Return the keys with this id; all keys if the token does not name one."""
+        """Return the keys with this id, or all keys if the token does not name a key."""
 
     async def refresh(self, key_id: str | None) -> None:
-        """Get the keys again if they may have changed. Does not raise."""
+        """Read or fetch the keys again if they may have changed. Does not raise."""
 
 
 def _parsed(text: bytes) -> list[Jwk]:
-    """Return the keys of a set. Raises ValueError if it is not one."""
+    """Return the keys of a JWKS document. Raises ValueError if it is malformed."""
     found = json.loads(text)
     keys = found.get("keys") if isinstance(found, dict) else None
     if not isinstance(keys, list) or not all(isinstance(key, dict) for key in keys):
-        raise ValueError("it is not a set of keys (JWKS)")
+        raise ValueError("not a JSON Web Key Set (JWKS)")
     return keys[:_KEYS_MAX]
 
 
@@ -67,7 +67,7 @@ class KeyFile:
     """Keys in a file."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError and ValueError if the file cannot be used."""
+        """Raises OSError or ValueError if the file cannot be used."""
         self._path = path
         self._keys: Sequence[Jwk] = ()
         self._seen: tuple[int, int] | None = None
@@ -93,7 +93,7 @@ class KeyFile:
 
 
 class FetchedKeys:
-    """Keys from an address."""
+    """Keys that are fetched from an address."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class FetchedKeys:
 
     async def refresh(self, key_id: str | None) -> None:
         async with self._one:
-            if not self.are_fresh(key_id):  # another login may have fetched them meanwhile
+            if not self.are_fresh(key_id):  # another login may have fetched them in the meantime
                 self._unknown_at = self._clock() + UNKNOWN_KEY_S
                 await self._get()
 
@@ -151,7 +151,7 @@ def _facts(url: str, error: Exception) -> dict[str, str]:
 
 
 def issuer_keys(setup: MechanismSetup) -> IssuerKeys:
-    """Return the keys that the configuration names. Raises ConfigError if their address is not allowed."""
+    """Return the keys that the configuration names. Raises ConfigError if their address is invalid."""
     config = setup.config
     url = (config.sasl_oauthbearer_jwks_endpoint_url or "").strip()
     parts = urlsplit(url)
@@ -159,12 +159,14 @@ def issuer_keys(setup: MechanismSetup) -> IssuerKeys:
         if parts.scheme == "file":
             return KeyFile(Path(unquote(parts.path)))
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("it is neither https://... nor file:///...")
+            raise ValueError("neither https://... nor file:///...")
         context = _context(setup.options) if parts.scheme == "https" else None
     except (OSError, ValueError) as error:
         raise ConfigError([Problem(_URL_KEY, url, f"an address of keys that can be used: {error}")]) from error
     if parts.scheme == "http":
-        _log.warning("the keys that verify tokens are fetched without TLS: use https, or the network can forge tokens")
+        _log.warning(
+            "the keys that verify tokens are fetched without TLS: use https, otherwise attackers can forge tokens"
+        )
     timeout_ms = config.sasl_login_read_timeout_ms or config.sasl_login_connect_timeout_ms or _TIMEOUT_MS
     return FetchedKeys(
         url,
@@ -176,7 +178,8 @@ def issuer_keys(setup: MechanismSetup) -> IssuerKeys:
 
 
 def _context(options: Mapping[str, str]) -> ssl.SSLContext:
-    """Return the TLS context that verifies the issuer's server, from the JAAS entry's ``ssl.*``. Raises ValueError."""
+    """Return the TLS context that verifies the issuer's server, from the ``ssl.*`` options of the JAAS entry. Raises
+    ValueError."""
     try:
         return tls_settings({key: text for key, text in options.items() if key.startswith("ssl.")}).client_context()
     except BadKeyStore as error:
@@ -184,7 +187,7 @@ def _context(options: Mapping[str, str]) -> ssl.SSLContext:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """A redirect would let another server name the keys."""
+    """Refuses redirects, because a redirect would let another server supply the keys."""
 
     def redirect_request(self, *_: Any) -> None:
         """Refuse the redirect."""

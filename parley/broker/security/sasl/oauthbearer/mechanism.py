@@ -1,8 +1,8 @@
-"""OAUTHBEARER (RFC 7628): the client presents a token, as a JSON Web Token.
+"""OAUTHBEARER (RFC 7628): the client presents a token in the form of a JSON Web Token.
 
-A token that is not accepted gets a challenge with an error in JSON. The client acknowledges it with one byte, and is
-then refused with that error, as in Kafka. Unsigned tokens are accepted only if the configuration asks for
-them by name.
+The response to a rejected token is a JSON challenge with an error. The client acknowledges it with one byte, and the
+login then fails with that error, as in Kafka. Unsigned tokens are accepted only if the configuration explicitly enables
+them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UNSECURED_OPTIONS: Final = "unsecuredValidator"
 
 
 class BearerMechanism:
-    """OAUTHBEARER with a verifier."""
+    """The OAUTHBEARER mechanism with a token verifier."""
 
     def __init__(self, verifier: TokenVerifier) -> None:
         self._verifier = verifier
@@ -40,11 +40,11 @@ class BearerMechanism:
         return BearerExchange(self._verifier)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 class BearerExchange:
-    """One login: the token, and if it is refused, the acknowledgement of the error."""
+    """One login: the token and, if it is rejected, the acknowledgement of the error."""
 
     def __init__(self, verifier: TokenVerifier) -> None:
         self.user = ""
@@ -79,7 +79,7 @@ class BearerExchange:
                 f"Authentication failed: Client requested an authorization id ({authorization_id}) that is different "
                 f"from the token's principal name ({verified.name})"
             )
-            raise LoginRefused("the authorization id is not the name in the token", told=told)
+            raise LoginRefused("the authorization id differs from the name in the token", told=told)
         return Reply(b"", Identity(user(verified.name), expires_at_ms=verified.expires_at_ms))
 
     def _refuse(self, refused: TokenRefused) -> Reply:
@@ -88,13 +88,13 @@ class BearerExchange:
 
 
 def _parsed(message: bytes) -> tuple[str, str]:
-    """Return the authorization id and the token of a client's first message. Raises LoginRefused."""
+    """Return the authorization id and the token in a client's first message. Raises LoginRefused."""
     try:
         match = _FIRST.fullmatch(message.decode())
     except UnicodeDecodeError:
         match = None
     if match is None:
-        raise LoginRefused("the message is not one of OAUTHBEARER")
+        raise LoginRefused("the message is not a valid OAUTHBEARER message")
     pairs = dict(pair.split("=", 1) for pair in match["pairs"].split("\x01")[:-1])
     bearer = _BEARER.fullmatch(pairs.get("auth", "").strip())
     if bearer is None:
@@ -109,7 +109,8 @@ def _challenge(refused: TokenRefused) -> bytes:
 
 
 def make(setup: MechanismSetup) -> Mechanism:
-    """Return OAUTHBEARER for a listener. Raises ConfigError if it is not said how tokens are verified."""
+    """Return the OAUTHBEARER mechanism for a listener. Raises ConfigError if the configuration does not specify how to
+    verify tokens."""
     handler = setup.callback_handler.rpartition(".")[2]
     if handler and handler not in (_SECURED, _UNSECURED):
         return BearerMechanism(load_callback_handler(setup, "verify"))

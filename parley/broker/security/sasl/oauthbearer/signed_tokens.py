@@ -1,8 +1,8 @@
-"""Signed tokens: their signature by a key of the issuer, and their claims (KIP-768).
+"""Signed tokens: verification of their claims, and of their signature by a key of the issuer (KIP-768).
 
-A token must name an algorithm with a public key (RS, PS, ES, EdDSA), and be signed with a key of the issuer's set that
-fits it. It must say when it was issued and when it expires, within ``sasl.oauthbearer.clock.skew.seconds``, and name
-the issuer and one of the audiences that the configuration expects.
+A token must name a public-key algorithm (RS, PS, ES, EdDSA), and be signed with a matching key of the issuer. It must
+contain the times of its issue and its expiry, to which ``sasl.oauthbearer.clock.skew.seconds`` applies, and name the
+issuer and one of the audiences that the configuration expects.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _ALGORITHMS: Final[Mapping[str, frozenset[str]]] = {
     "EC": frozenset({"ES256", "ES384", "ES512"}),
     "OKP": frozenset({"EdDSA"}),
 }
-"""The algorithms of each type of key. ``none`` and those with a shared secret are not among them."""
+"""The accepted algorithms for each type of key, excluding ``none`` and the algorithms with a shared secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a token must say. Without audiences or an issuer, any is accepted."""
+    """The claims that a token must contain. Without audiences or without an issuer, any are accepted."""
 
     audiences: Sequence[str] = ()
     issuer: str | None = None
@@ -37,7 +37,7 @@ class Expected:
 
 
 class SignedVerifier:
-    """Verifies signed tokens (``TokenVerifier``)."""
+    """Verifies signed tokens (a ``TokenVerifier``)."""
 
     def __init__(self, keys: IssuerKeys, expected: Expected) -> None:
         self._keys = keys
@@ -71,7 +71,7 @@ class SignedVerifier:
             except jwt.InvalidSignatureError:
                 continue
             except (jwt.PyJWTError, ValueError, RecursionError, OverflowError) as error:
-                raise TokenRefused(f"the token is not accepted: {type(error).__name__}") from None
+                raise TokenRefused(f"the token was rejected: {type(error).__name__}") from None
         raise TokenRefused("the signature of the token is wrong")
 
     def _claims(self, token: str, algorithm: str, key: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -93,19 +93,19 @@ class SignedVerifier:
             raise TokenRefused(f"the token has no claim {self._expected.name_claim}")
         scopes = claims.get(self._expected.scope_claim, "")
         if not isinstance(scopes, str | list):
-            raise TokenRefused(f"the claim {self._expected.scope_claim} is neither a text nor a list")
+            raise TokenRefused(f"the claim {self._expected.scope_claim} is neither a string nor a list")
         return VerifiedToken(name, int(float(claims["exp"]) * 1000))
 
 
 def _fits(key: Mapping[str, Any], algorithm: str) -> bool:
-    """True if a key may sign with an algorithm."""
+    """Return True if the key may be used with the algorithm."""
     if key.get("use", "sig") != "sig" or key.get("alg", algorithm) != algorithm:
         return False
     return algorithm in _ALGORITHMS.get(str(key.get("kty")), ())
 
 
 def signed_verifier(setup: MechanismSetup) -> SignedVerifier:
-    """Return the verifier of a listener. Raises ConfigError if the issuer's address is not allowed."""
+    """Return the verifier for a listener. Raises ConfigError if the issuer's address is invalid."""
     config = setup.config
     expected = Expected(
         audiences=config.sasl_oauthbearer_expected_audience,

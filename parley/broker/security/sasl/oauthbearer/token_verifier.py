@@ -1,4 +1,4 @@
-"""What verifies the tokens of OAUTHBEARER: the interface of Parley's verifiers and of an operator's own."""
+"""The interface of OAUTHBEARER token verifiers: those of Parley, and those that an operator supplies."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Protocol
 
 
 class TokenRefused(Exception):
-    """A token is not accepted. The text says why, for the broker's log; it contains no token.
+    """A token was rejected. The text gives the reason for the broker's log, and must not contain the token.
 
-    ``status`` and ``scope`` are what the client learns.
+    ``status`` and ``scope`` are sent to the client.
     """
 
     def __init__(self, reason: str, *, status: str = "invalid_token", scope: str = "") -> None:
@@ -21,7 +21,7 @@ class TokenRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedToken:
-    """An accepted token: the name of its user, and its expiry in wall-clock milliseconds."""
+    """An accepted token: its user name, and its expiry time in wall-clock milliseconds."""
 
     name: str
     expires_at_ms: int | None = None
@@ -31,4 +31,4 @@ class TokenVerifier(Protocol):
     """Verifies tokens: the interface of ``sasl.server.callback.handler.class`` for OAUTHBEARER."""
 
     def verify(self, token: str) -> VerifiedToken | Awaitable[VerifiedToken]:
-        """Return the user of the token. May return an awaitable instead. Raises TokenRefused."""
+        """Return the user of the token, or an awaitable of it. Raises TokenRefused."""

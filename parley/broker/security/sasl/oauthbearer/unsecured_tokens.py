@@ -1,4 +1,4 @@
-"""Unsigned tokens, as Kafka's unsecured validator accepts them: for tests and development only.
+"""Unsigned tokens, as Kafka's unsecured validator accepts them. Only for tests and development.
 
 The options of the JAAS entry are Kafka's: ``unsecuredValidatorPrincipalClaimName``,
 ``unsecuredValidatorScopeClaimName``, ``unsecuredValidatorRequiredScope`` and
@@ -22,10 +22,10 @@ _PREFIX: Final = "unsecuredValidator"
 
 
 class UnsecuredVerifier:
-    """Checks the claims of a token, but not its origin (``TokenVerifier``)."""
+    """Checks the claims of a token, but not its origin (a ``TokenVerifier``)."""
 
     def __init__(self, options: Mapping[str, str], wall_ms: Callable[[], int]) -> None:
-        """Raises ConfigError if an option is not allowed."""
+        """Raises ConfigError if an option is invalid."""
         self._wall_ms = wall_ms
         self._name_claim = options.get(f"{_PREFIX}PrincipalClaimName", "sub")
         self._scope_claim = options.get(f"{_PREFIX}ScopeClaimName", "scope")
@@ -43,7 +43,7 @@ class UnsecuredVerifier:
         expires_at_ms = _milliseconds(claims, "exp")
         now = self._wall_ms()
         if expires_at_ms is None or expires_at_ms + self._skew_ms <= now:
-            raise TokenRefused("the token has expired, or does not say when")
+            raise TokenRefused("the token has expired, or has no expiry time")
         for claim in ("iat", "nbf"):
             begins_at_ms = _milliseconds(claims, claim)
             if begins_at_ms is not None and begins_at_ms - self._skew_ms > now:
@@ -58,7 +58,7 @@ class UnsecuredVerifier:
 
 
 def scopes_of(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
-    """Return the scopes of a token: a list, or a text with blanks between them."""
+    """Return the scopes of a token, which are a list or a string separated by spaces."""
     scopes = claims.get(claim, "")
     return frozenset(scopes.split() if isinstance(scopes, str) else map(str, scopes))
 
