@@ -140,5 +140,5 @@ def test_all_brokers_must_be_able_to_read_quotas() -> None:
     assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
     check_can_read(EMPTY, OLD)
     image, _ = alter(EMPTY, quota)
-    with pytest.raises(KafkaError, match="client quotas, and the version of Parley on broker 2"):
+    with pytest.raises(KafkaError, match="client quotas, which the version of Parley on broker 2"):
         check_can_read(image, OLD)

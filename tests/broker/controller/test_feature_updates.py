@@ -94,7 +94,7 @@ def test_every_registered_broker_must_support_the_level_and_be_able_to_read_it()
         updated(replace(mixed, brokers={1: BROKER, 2: limited}), (TV, 2, UP))
     with pytest.raises(KafkaError, match=r"these brokers does not support feature levels: 2\."):
         updated(mixed, (TV, 0, SAFE))
-    with pytest.raises(KafkaError, match="The cluster has feature levels"):
+    with pytest.raises(KafkaError, match="The cluster uses feature levels"):
         check_can_read(updated(EMPTY, (TV, 1, SAFE)), OLD)
 
 
@@ -103,5 +103,5 @@ def test_a_broker_without_consumer_groups_is_refused_if_the_operator_chose_them(
     without = updated(EMPTY, (GROUP_VERSION, 0, SAFE))
     check_can_read(EMPTY, older)
     check_can_read(without, older)
-    with pytest.raises(KafkaError, match="The cluster has consumer groups of KIP-848"):
+    with pytest.raises(KafkaError, match="The cluster uses consumer groups of KIP-848"):
         check_can_read(updated(without, (GROUP_VERSION, 1, UP)), older)

@@ -202,7 +202,7 @@ async def test_a_disk_that_does_not_take_the_epoch_does_not_keep_the_broker_out(
     async with Cluster(brokers=1) as cluster:
         await everywhere(cluster, lambda image: 1 in image.brokers)
         repaired.set()
-    assert "this broker joins before its epoch is on disk" in caplog.text
+    assert "joining before the broker epoch is on disk" in caplog.text
 
 
 @pytest.fixture

@@ -189,7 +189,7 @@ def test_a_shortage_is_reported_until_it_is_over(caplog: pytest.LogCaptureFixtur
     broker.check()
     assert broker.is_short
     assert broker.connections.closed > 0
-    assert "uses its reserve" in caplog.text
+    assert "is using its reserve" in caplog.text
     assert "LimitNOFILE" in broker.problems[DESCRIPTORS.name]
     assert broker.health.report()[0], "it serves, if less than it should"
     broker.check(5.0)
