@@ -70,7 +70,10 @@ def end(
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     is_retry = after_rotation or producer.producer_epoch + 1 == known.producer_epoch
     if is_retry and known.state in _COMMITS | _ABORTS:
-        return Decision(_repeated(known, committed))
+        following = _repeated(known, committed)
+        if known.producer_epoch < EPOCH_MAX:
+            return Decision(following)
+        return _replace_id(now_ms, transactional_id, known, new_id)
     if producer != known.identity or known.producer_epoch == EPOCH_MAX:
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
     if committed and known.state is not TransactionState.ONGOING:
@@ -93,7 +96,7 @@ def _end_keeping_epoch(
     """Decide about EndTxn from a client whose epoch does not change with each transaction."""
     if producer.producer_id != known.producer_id:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    if producer != known.identity:
+    if producer != known.identity or known.producer_epoch == EPOCH_MAX:
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
     if known.state is not TransactionState.ONGOING:
         # A superseded coordinator may know only the previous transaction, which has the same epoch. So store the
@@ -106,16 +109,24 @@ def _end_keeping_epoch(
 def _repeated(known: Transaction, committed: bool) -> ProducerIdentity:
     """Return the result that the first EndTxn had, for a retried EndTxn.
 
-    Raises CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE, or PRODUCER_FENCED if the coordinator has aborted the transaction
-    under the last epoch, which no producer may use.
+    Raises CONCURRENT_TRANSACTIONS or INVALID_TXN_STATE.
     """
     if known.state not in (_COMMITS if committed else _ABORTS):
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
     if known.state in PREPARED:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-    if known.producer_epoch == EPOCH_MAX:
-        raise KafkaError(ErrorCode.PRODUCER_FENCED)
     return known.identity
+
+
+def _replace_id(now_ms: int, transactional_id: str, known: Transaction, new_id: int | None) -> Decision[Ended]:
+    """Decide about EndTxn for a transaction that the coordinator has aborted under the last epoch of its id.
+
+    No producer may use that epoch, so the producer goes on under a new id.
+    """
+    if new_id is None:
+        return Decision(None)
+    replaced = known.entered(TransactionState.COMPLETE_ABORT, now_ms, producer_id=new_id, producer_epoch=0)
+    return Decision(replaced.identity, [transaction_record(transactional_id, replaced)])
 
 
 def _outcome(committed: bool) -> TransactionState:
@@ -206,6 +217,11 @@ def complete(
 # --- Aborts by the coordinator ---
 
 
-def aborted_by_coordinator(ongoing: Transaction, now_ms: int) -> Transaction:
-    """Return the state that follows ``ongoing`` when the coordinator aborts it. The next epoch fences its producer."""
-    return _with_next_epoch(ongoing, now_ms, committed=False, version=EPOCH_PER_TRANSACTION)
+def aborted_by_coordinator(ongoing: Transaction, now_ms: int, next_producer_id: int = NO_PRODUCER_ID) -> Transaction:
+    """Return the state that follows ``ongoing`` when the coordinator aborts it. The next epoch fences its producer.
+
+    ``next_producer_id`` replaces an exhausted id. Without it, the id is replaced when the producer goes on.
+    """
+    return _with_next_epoch(
+        ongoing, now_ms, committed=False, version=EPOCH_PER_TRANSACTION, next_producer_id=next_producer_id
+    )

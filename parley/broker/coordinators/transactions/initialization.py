@@ -20,7 +20,7 @@ from parley.broker.coordinators.transactions.transaction import (
 )
 from parley.broker.coordinators.transactions.transaction_records import transaction_record
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
 
 Initialized = ProducerIdentity | ErrorCode | None
 """The producer's identity; or an error for the caller, although the decision contains records; or None if the decision
@@ -54,7 +54,10 @@ def initialize(
     if known.state is TransactionState.ONGOING:
         if expected is not None and expected != known.identity:
             raise KafkaError(ErrorCode.PRODUCER_FENCED)  # a delayed request: the producer has continued without it
-        aborted = aborted_by_coordinator(known, now_ms)
+        if known.is_exhausted and new_id is None:
+            return Decision(None)
+        next_id = NO_PRODUCER_ID if new_id is None or not known.is_exhausted else new_id
+        aborted = aborted_by_coordinator(known, now_ms, next_id)
         return Decision(
             ErrorCode.CONCURRENT_TRANSACTIONS,
             [transaction_record(transactional_id, aborted)],

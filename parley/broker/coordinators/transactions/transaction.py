@@ -54,7 +54,8 @@ ENTERED_FROM: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
     # From transaction version 2 on, a producer may abort before it has added a partition.
     _S.PREPARE_ABORT: frozenset({_S.ONGOING, _S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
     _S.COMPLETE_COMMIT: frozenset({_S.PREPARE_COMMIT}),
-    _S.COMPLETE_ABORT: frozenset({_S.PREPARE_ABORT}),
+    # Only to replace a producer id, if the coordinator has aborted the transaction under the last epoch.
+    _S.COMPLETE_ABORT: frozenset({_S.PREPARE_ABORT, _S.COMPLETE_ABORT}),
     _S.DEAD: frozenset(),
     _S.PREPARE_EPOCH_FENCE: frozenset(),
 }

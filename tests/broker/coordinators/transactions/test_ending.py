@@ -249,8 +249,26 @@ def test_no_producer_gets_the_last_epoch_after_the_coordinator_has_aborted_its_t
     shard.complete()
     last = shard.transaction.identity
     assert last == (producer.producer_id, EPOCH_MAX)
-    for version in (0, 2):
-        for identity in (producer, last):
-            assert refusal(lambda: shard.end(identity, committed=False, version=version)) is ErrorCode.PRODUCER_FENCED  # noqa: B023
+    for identity, version in ((last, 2), (last, 0), (producer, 0)):
+        assert refusal(lambda: shard.end(identity, committed=False, version=version)) is ErrorCode.PRODUCER_FENCED  # noqa: B023
     assert refusal(lambda: shard.add(last, P0)) is ErrorCode.PRODUCER_FENCED
     assert shard.initialize() == (shard.next_id, 0)
+    assert refusal(lambda: shard.end(producer, committed=False)) is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_producer_aborts_what_the_coordinator_has_aborted_under_the_last_epoch_and_goes_on_with_another_id() -> None:
+    shard = DrivenShard()
+    shard.initialize()
+    shard.set(producer_epoch=EPOCH_MAX - 1)
+    old = shard.transaction.identity
+    shard.add(old, P0)
+    shard.now_ms += 60_001
+    shard.run_timers()
+    assert refusal(lambda: shard.end(old, committed=False)) is ErrorCode.CONCURRENT_TRANSACTIONS
+    shard.complete()
+    assert refusal(lambda: shard.end(old, committed=True)) is ErrorCode.INVALID_TXN_STATE
+    new = shard.end(old, committed=False)
+    assert new == (shard.next_id, 0)
+    assert shard.end(old, committed=False) == new, "a retry"
+    shard.add(new, P0)
+    assert refusal(lambda: shard.end(old, committed=False)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
