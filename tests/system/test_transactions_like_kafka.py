@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -11,9 +12,12 @@ from typing import Any
 import pytest
 
 from parley import Broker
+from parley.broker.coordinators.transactions.transaction import EPOCH_MAX, Transaction, TransactionState
+from parley.broker.coordinators.transactions.transaction_records import transaction_record
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.groups import FindCoordinatorRequest
+from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.producers import InitProducerIdRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.protocol.messages.transactions import (
@@ -21,12 +25,16 @@ from parley.protocol.messages.transactions import (
     DescribeTransactionsRequest,
     EndTxnRequest,
 )
+from parley.protocol.records.batch import build
+from parley.protocol.records.record import Record
 from parley.protocol.schema import Request
 from tests.support.kafka import Kafka4
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 STEPS = 25
+POLL_S = 0.005
+"""How often a request is repeated while markers are written: asking without a pause takes the CPU that they need."""
 EARLY = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -49,11 +57,26 @@ class Script:
         """Producer ids, in the order in which they appeared. The transcript has their places."""
         self.given: list[Identity] = []
 
+    async def find(self) -> None:
+        request = FindCoordinatorRequest(key_type=1, coordinator_keys=[self.name])
+        await self._send(request, 4, lambda response: response.coordinators[0].error_code)
+
     async def transcript(self) -> list[object]:
-        find = FindCoordinatorRequest(key_type=1, coordinator_keys=[self.name])
-        await self._send(find, 4, lambda response: response.coordinators[0].error_code)
+        await self.find()
         steps = (self.initialize, self.add, self.add, self.add_as_broker, self.end, self.end)
         return [[await self.rng.choice(steps)(), await self.state()] for _ in range(STEPS)]
+
+    async def age(self) -> Record:
+        """Begin, and return the record by which the producer has used almost all epochs of its id."""
+        await self.find()
+        request = InitProducerIdRequest(transactional_id=self.name, transaction_timeout_ms=900_000)
+        response = await self._send(request, 5, lambda response: response.error_code)
+        epoch = EPOCH_MAX - self.rng.randrange(1, 6)
+        self.given = [(response.producer_id, epoch)]
+        self._place(response.producer_id)
+        now_ms = int(time.time() * 1000)
+        begun = Transaction(response.producer_id, epoch, TransactionState.EMPTY, 900_000, now_ms)
+        return Record(0, now_ms, *transaction_record(self.name, begun))
 
     def _place(self, producer_id: int) -> int:
         if producer_id in (-1, 0):
@@ -69,17 +92,14 @@ class Script:
         return self.given[-1] if self.rng.random() < 0.8 else self.rng.choice(self.given)
 
     async def _send(self, request: Request, version: int, code: Callable[[Any], int]) -> Any:
-        while code(response := await self.client.send(request, version=version)) in EARLY:
-            pass
+        while code(response := await self.client.send(request, version=version)) in EARLY:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
         return response
 
     async def state(self) -> object:
         """The state once no markers are being written."""
-        request = DescribeTransactionsRequest(transactional_ids=[self.name])
-        response: Any = None
-        while response is None or response.transaction_states[0].transaction_state.startswith("Prepare"):
-            response = await self.client.send(request)
-        (state,) = response.transaction_states
+        while (state := await self._described()).transaction_state.startswith("Prepare"):  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
         return (
             ErrorCode(state.error_code).name,
             state.transaction_state,
@@ -90,11 +110,19 @@ class Script:
             state.transaction_start_time_ms > 0,
         )
 
+    async def _described(self) -> Any:
+        # A new coordinator reads the topic, while it already refuses to add a partition that does not exist.
+        request = DescribeTransactionsRequest(transactional_ids=[self.name])
+        response = await self._send(request, 0, lambda response: response.transaction_states[0].error_code)
+        return response.transaction_states[0]
+
     async def initialize(self) -> object:
         expected = self._somebody() if self.rng.random() < 0.5 else (-1, -1)
         timeout_ms = self.rng.choice([900_001, 900_000, 800_000])
         if expected != (-1, -1) and await self._is_open_under_another_identity(expected):
             return "Parley fences an outdated producer here; Kafka aborts the transaction of the current one"
+        if await self._repeats_the_last_usable_epoch(expected):
+            return "Parley responds with the last usable epoch; Kafka with UNKNOWN_SERVER_ERROR"
         request = InitProducerIdRequest(
             transactional_id=self.name,
             transaction_timeout_ms=timeout_ms,
@@ -105,9 +133,14 @@ class Script:
         return self._identified(response)
 
     async def _is_open_under_another_identity(self, identity: Identity) -> bool:
-        response: Any = await self.client.send(DescribeTransactionsRequest(transactional_ids=[self.name]))
-        (state,) = response.transaction_states
+        state = await self._described()
         return state.transaction_state == "Ongoing" and identity != (state.producer_id, state.producer_epoch)
+
+    async def _repeats_the_last_usable_epoch(self, expected: Identity) -> bool:
+        """True if the producer has, or gets, the last epoch that it may use, and repeats the request for it."""
+        state = await self._described()
+        epoch = state.producer_epoch + (state.transaction_state == "Ongoing")
+        return epoch == EPOCH_MAX - 1 and expected == (state.producer_id, EPOCH_MAX - 2)
 
     def _identified(self, response: Any) -> object:
         if response.error_code == ErrorCode.NONE:
@@ -173,13 +206,37 @@ def _codes(topics: Any) -> list[tuple[str, int, str]]:
     )
 
 
+async def create_topic(client: Client) -> None:
+    topic = CreateTopicsRequest.CreatableTopic(
+        name="t", num_partitions=4, replication_factor=1, assignments=[], configs=[]
+    )
+    await client.send(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
+
+
 async def transcripts(bootstrap_servers: str, seeds: range) -> list[list[object]]:
     async with Client(bootstrap_servers) as client:
-        topic = CreateTopicsRequest.CreatableTopic(
-            name="t", num_partitions=4, replication_factor=1, assignments=[], configs=[]
-        )
-        await client.send(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
+        await create_topic(client)
         return [await Script(client, seed).transcript() for seed in seeds]
+
+
+async def age(bootstrap_servers: str, seeds: range) -> list[Script]:
+    """Let the producer of each script use almost all epochs of its id. The coordinator reads that when it restarts."""
+    async with Client(bootstrap_servers, client_id="__admin_client") as client:  # it may write internal topics
+        await create_topic(client)
+        scripts = [Script(client, seed) for seed in seeds]
+        records = build([await each.age() for each in scripts])
+        data = ProduceRequest.PartitionProduceData(index=0, records=bytes(records))
+        topic = ProduceRequest.TopicProduceData(name="__transaction_state", partition_data=[data])
+        response: Any = await client.send(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic]), version=9)
+        assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+        return scripts
+
+
+async def continued(bootstrap_servers: str, scripts: list[Script]) -> list[list[object]]:
+    async with Client(bootstrap_servers) as client:
+        for each in scripts:
+            each.client = client
+        return [await each.transcript() for each in scripts]
 
 
 def compare(folder: Path, seeds: range) -> None:
@@ -192,7 +249,30 @@ def compare(folder: Path, seeds: range) -> None:
         theirs = asyncio.run(transcripts(kafka.bootstrap_servers, seeds))
     finally:
         kafka.close()
-    for seed, mine, wanted in zip(seeds, asyncio.run(ours()), theirs, strict=True):
+    assert_equal(seeds, asyncio.run(ours()), theirs)
+
+
+def compare_at_the_end_of_the_epochs(folder: Path, seeds: range) -> None:
+    async def ours() -> list[list[object]]:
+        settings = {"transaction.state.log.num.partitions": 1}
+        async with Broker(settings, data_dir=folder / "parley") as broker:
+            scripts = await age(broker.bootstrap_servers, seeds)
+        async with Broker(settings, data_dir=folder / "parley") as broker:
+            return await continued(broker.bootstrap_servers, scripts)
+
+    kafka = Kafka4(folder)
+    try:
+        scripts = asyncio.run(age(kafka.bootstrap_servers, seeds))
+        kafka.stop()
+        kafka.start()
+        theirs = asyncio.run(continued(kafka.bootstrap_servers, scripts))
+    finally:
+        kafka.close()
+    assert_equal(seeds, asyncio.run(ours()), theirs)
+
+
+def assert_equal(seeds: range, ours: list[list[object]], theirs: list[list[object]]) -> None:
+    for seed, mine, wanted in zip(seeds, ours, theirs, strict=True):
         assert mine == wanted, seed
 
 
@@ -200,6 +280,15 @@ def test_any_order_of_requests_has_the_same_responses(tmp_path: Path) -> None:
     compare(tmp_path, range(20))
 
 
+def test_producers_continue_alike_when_the_epochs_of_their_ids_are_used_up(tmp_path: Path) -> None:
+    compare_at_the_end_of_the_epochs(tmp_path, range(20))
+
+
 @pytest.mark.soak
 def test_many_orders_of_requests_have_the_same_responses(tmp_path: Path) -> None:
     compare(tmp_path, range(20, 320))
+
+
+@pytest.mark.soak
+def test_many_producers_continue_alike_when_the_epochs_of_their_ids_are_used_up(tmp_path: Path) -> None:
+    compare_at_the_end_of_the_epochs(tmp_path, range(20, 320))
