@@ -120,6 +120,7 @@ def test_a_session_of_spark_connect(kafka_broker: KafkaBroker, tmp_path: Path) -
     assert told.split() == ["pyspark.sql.connect.session", "50"]
 
 
+@pytest.mark.soak
 def test_a_declarative_pipeline(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     """The pipeline of docs/pipeline.md, which is a session of Spark Connect, too."""
     page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()

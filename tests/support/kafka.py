@@ -311,6 +311,21 @@ def kafka_39_zk(
         kafka.close()
 
 
+def _format(properties: Path, log_dir: Path) -> None:
+    """Make a new node's folder. What Kafka's tool writes depends on its version only: it is kept, and copied later."""
+    kept = ROOT / ".cache" / f"kafka-{KAFKA_4}-formatted"
+    if not kept.exists():
+        run_java("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(properties))
+        made = Path(tempfile.mkdtemp(dir=kept.parent))
+        shutil.copytree(log_dir, made, dirs_exist_ok=True)
+        try:
+            made.rename(kept)
+        except OSError:  # another process has made it meanwhile
+            shutil.rmtree(made)
+        return
+    shutil.copytree(kept, log_dir)
+
+
 class Kafka4:
     """One node of Apache Kafka 4 below ``directory``, with its data in ``log_dir``. Raises as ``kafka_39_zk``."""
 
@@ -351,7 +366,7 @@ class Kafka4:
         }
         properties = directory / "server.properties"
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        run_java("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(properties))
+        _format(properties, self.log_dir)
         java, *words = java_command("kafka.Kafka", str(properties))
         options = [java_option] if java_option else []
         self._command, self._directory = [java, *options, *words], directory

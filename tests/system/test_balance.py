@@ -99,8 +99,8 @@ def join(cluster: ClusterOfProcesses, number: int) -> None:
 
 
 def test_a_broker_is_added_and_another_one_is_emptied(cluster: ClusterOfProcesses) -> None:
-    cluster.create_topic("data", 8)
-    fill(cluster, "data", 8)
+    cluster.create_topic("data", 4)
+    fill(cluster, "data", 4)
     with losing_nothing(cluster, "produced") as running:
         running.wait_for_acknowledged(50)
         join(cluster, 4)

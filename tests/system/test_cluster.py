@@ -137,7 +137,8 @@ FREEZES: list[Hurt] = [freeze_leader, freeze_controller]
 
 
 @pytest.mark.parametrize(
-    ("hurt", "idempotent"), [*((hurt, True) for hurt in (*KILLS, cut_leader)), (kill_leader, False)]
+    ("hurt", "idempotent"),
+    [*((hurt, True) for hurt in (*KILLS, cut_leader)), pytest.param(kill_leader, False, marks=pytest.mark.soak)],
 )
 def test_nothing_is_lost(
     cluster: ClusterOfProcesses, new_name: Callable[..., str], hurt: Hurt, idempotent: bool
@@ -150,7 +151,7 @@ def test_nothing_is_lost(
         running.wait_for_acknowledged(60)
 
 
-@pytest.mark.parametrize("hurt", FREEZES)
+@pytest.mark.parametrize("hurt", [pytest.param(freeze_leader, marks=pytest.mark.soak), freeze_controller])
 def test_who_was_frozen_harms_nothing_when_it_returns(
     cluster: ClusterOfProcesses, new_name: Callable[..., str], hurt: Hurt
 ) -> None:

@@ -34,7 +34,7 @@ from tests.system.clusters import POLL_S
 from tests.system.conftest import watched
 from tests.system.running import BrokerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.soak, pytest.mark.slow]
 
 WAIT_SECONDS = 120
 SEGMENT_BYTES = 1 << 20
@@ -393,7 +393,6 @@ def test_compaction_keeps_what_kafka_keeps(sides: tuple[Side, Side]) -> None:
         check_files(sides[0], topic)
 
 
-@pytest.mark.soak
 def test_producers_continue_after_compactions_and_each_broker_takes_over_the_logs_of_the_other(
     sides: tuple[Side, Side],
 ) -> None:

@@ -37,7 +37,7 @@ from tests.support.ports import free_port
 from tests.system.clusters import POLL_S, ClusterOfProcesses
 from tests.system.conftest import watched
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.xdist_group("monitoring")]
+pytestmark = [pytest.mark.soak, pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.xdist_group("monitoring")]
 
 WAIT_S = 300
 SCRAPE = "3s"
@@ -340,7 +340,6 @@ def test_every_panel_and_every_row_of_kafkas_table_has_data(everything: Watched)
     until(all_have_data, lambda: "\n".join(["these queries return nothing:", *empty]))
 
 
-@pytest.mark.soak
 def test_alerts_about_clients(everything: Watched) -> None:
     cluster, prometheus, traffic = everything.cluster, everything.prometheus, everything.traffic
     traffic.consumes.clear()
@@ -388,7 +387,6 @@ def run(everything: Watched, *words: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-@pytest.mark.soak
 def test_alerts_about_the_store_and_the_controller(everything: Watched) -> None:
     cluster, prometheus = everything.cluster, everything.prometheus
     controller = cluster.brokers[cluster.controller()]
@@ -414,7 +412,6 @@ def _health(broker: Any) -> Any:
         return json.load(answer)
 
 
-@pytest.mark.soak
 def test_alerts_about_brokers_that_are_gone(everything: Watched) -> None:
     cluster, prometheus = everything.cluster, everything.prometheus
     for number in (2, 3):
@@ -425,7 +422,6 @@ def test_alerts_about_brokers_that_are_gone(everything: Watched) -> None:
     prometheus.until_calm(*names)
 
 
-@pytest.mark.soak
 def test_an_alert_about_an_unclean_election(everything: Watched) -> None:
     cluster, prometheus = everything.cluster, everything.prometheus
     topic = NewTopic("risky", 1, replica_assignment=[[2, 3]], config={"min.insync.replicas": "1"})
@@ -443,7 +439,6 @@ def test_an_alert_about_an_unclean_election(everything: Watched) -> None:
     prometheus.until_calm("ParleyUncleanElection", "ParleyOfflinePartitions")
 
 
-@pytest.mark.soak
 def test_alerts_about_a_full_disk(everything: Watched) -> None:
     cluster, prometheus, admin = everything.cluster, everything.prometheus, everything.cluster.admin
     disk = cluster.brokers[3].folder / "small"

@@ -1,4 +1,4 @@
-"""``parley mirror`` on Spark, as a user runs it, killed in the middle. The Spark of all tests continues."""
+"""``parley mirror`` on Spark: in the Spark of all tests, and as a user runs it, killed in the middle."""
 
 from __future__ import annotations
 
@@ -33,6 +33,30 @@ def command(a: str, b: str) -> list[str]:
     return [sys.executable, "-m", "parley", "mirror", *clusters, *spark]
 
 
+def copy_all(spark: SparkSession, a: str, b: str) -> None:
+    """Mirror the topic "orders" from A to B until B has all its records."""
+    settings = from_mm2(properties(a, b, topics="orders"))
+    run(
+        spark,
+        settings,
+        now_ms=lambda: int(time.time() * 1000),
+        over=threading.Event(),
+        tell=lambda _: None,
+        once=True,
+    )
+
+
+def test_it_continues_where_it_ended(a: str, b: str, spark: SparkSession) -> None:
+    create(a, "orders", 2)
+    for first in (0, 500):
+        for partition in range(2):
+            produce(a, "orders", rows(500, first), partition)
+        copy_all(spark, a, b)
+    for partition in range(2):
+        assert as_rows(read(b, "A.orders", partition)) == rows(1000)
+
+
+@pytest.mark.soak  # test_mirror.py kills mirrors without Spark
 def test_killed_in_the_middle_it_copies_every_row_once(a: str, b: str, spark: SparkSession, tmp_path: Path) -> None:
     create(a, "orders", 2)
     for partition in range(2):
@@ -50,14 +74,6 @@ def test_killed_in_the_middle_it_copies_every_row_once(a: str, b: str, spark: Sp
         running.wait()
     for partition in range(2):
         produce(a, "orders", rows(1000, 2 * RECORDS), partition)
-    settings = from_mm2(properties(a, b, topics="orders"))
-    run(
-        spark,
-        settings,
-        now_ms=lambda: int(time.time() * 1000),
-        over=threading.Event(),
-        tell=lambda _: None,
-        once=True,
-    )
+    copy_all(spark, a, b)
     for partition in range(2):
         assert as_rows(read(b, "A.orders", partition)) == rows(2 * RECORDS + 1000)
