@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
+from bench.creation import new_topics
 from parley import Cluster
 from parley.broker import server as broker_server
 from parley.broker.metadata.image import MetadataImage
@@ -34,7 +35,6 @@ from parley.consensus.backend import (
 )
 from parley.consensus.registry import BackendFactory, backend_factory
 from parley.protocol.client import Client
-from parley.protocol.messages.topics import CreateTopicsRequest
 
 BROKERS, TOPICS, PARTITIONS, REPLICAS = 3, 300, 10, 3
 AT_ONCE = 50
@@ -187,17 +187,9 @@ async def create(cluster: Cluster) -> None:
     """Create the topics, many per request."""
     async with Client(cluster.bootstrap_servers) as client:
         for first in range(0, TOPICS, AT_ONCE):
-            topics = [
-                CreateTopicsRequest.CreatableTopic(
-                    name=f"topic{number:03d}",
-                    num_partitions=PARTITIONS,
-                    replication_factor=REPLICAS,
-                    assignments=[],
-                    configs=[],
-                )
-                for number in range(first, first + AT_ONCE)
-            ]
-            answer = await client.send(CreateTopicsRequest(topics=topics, timeout_ms=120_000), timeout=150)
+            request = new_topics(f"topic-{first}", AT_ONCE, PARTITIONS, REPLICAS)
+            request.timeout_ms = 120_000
+            answer = await client.send(request, timeout=150)
             assert all(each.error_code == 0 for each in answer.topics), answer.topics
 
 

@@ -24,6 +24,7 @@ from parley.protocol.messages.groups import (
 )
 from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from parley.protocol.messages.produce import ProduceRequest
+from tests.support.ports import free_port
 
 HOST = "127.0.0.1"
 Answer = Callable[[RequestHeader, Any], Any]
@@ -105,12 +106,6 @@ async def peer() -> AsyncIterator[Peer]:
     await made.start()
     yield made
     await made.stop()
-
-
-def unused_port() -> int:
-    with socket.create_server((HOST, 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
@@ -263,7 +258,7 @@ async def test_a_produce_without_acks_returns_at_once(peer: Peer) -> None:
 
 
 async def test_the_first_bootstrap_address_that_answers(peer: Peer) -> None:
-    dead = unused_port()
+    dead = free_port()
     async with Client(f"{HOST}:{dead},{HOST}:{peer.port}") as client:
         assert (await client.metadata([])).controller_id == 7
     with pytest.raises(KafkaError, match=f"no broker responds: cannot connect to {HOST}:{dead}: ") as raised:

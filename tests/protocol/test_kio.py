@@ -28,6 +28,8 @@ from parley.protocol.uuids import UUID
 from tests.protocol.kafka_definitions import is_own, snake_case
 from tests.protocol.test_messages import MESSAGES
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = 6
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 INTEGER_BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64, "u16": 16, "u32": 32}

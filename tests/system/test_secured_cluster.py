@@ -25,6 +25,8 @@ from tests.system.clusters import RATE, WAIT_SECONDS, ClusterOfProcesses
 from tests.system.conftest import watched
 from tests.system.test_exactly_once import PARTITIONS, SETTINGS, Committed, Program, fill, running
 
+pytestmark = pytest.mark.soak  # the secured quickstart, and test_exactly_once.py without logins, are shorter
+
 COPIER = str(Path(__file__).with_name("JavaCopier.java"))
 PASSWORD = "secret"
 USERS = ("broker", "alice")
@@ -181,7 +183,6 @@ def _rewind(consumer: Consumer) -> None:
         consumer.seek(TopicPartition(each.topic, each.partition, max(0, each.offset)))
 
 
-@pytest.mark.timeout(600)
 def test_exactly_once_while_each_broker_is_killed(
     cluster: SecuredCluster, new_name: Callable[..., str], tmp_path: Path
 ) -> None:

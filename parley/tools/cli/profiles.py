@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from parley.tools.cli.invocation import CommandError
+from parley.tools.secret_names import SECRET_NAME
 
 VARIABLE: Final = "PARLEY_PROFILE"
 ADDRESS: Final = "bootstrap.servers"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_SECRET: Final = re.compile(r"password|secret|jaas|keystore\.key$|token(?!\.endpoint)|credential", re.IGNORECASE)
 _MASK: Final = "********"
 
 
@@ -112,7 +112,7 @@ def remove(name: str) -> None:
 
 def masked(key: str, value: str) -> str:
     """Return a value for display. A secret is masked, unless it is a reference to a config provider."""
-    return _MASK if value and _SECRET.search(key) and not value.startswith("${") else value
+    return _MASK if value and SECRET_NAME.search(key) and not value.startswith("${") else value
 
 
 def warn_if_open(profile: Profile) -> None:

@@ -19,11 +19,8 @@ from parley.broker.config.store_keys import third_party_keys
 from parley.configuration.providers import is_about_providers
 from parley.protocol.security.jaas import BadJaas, parse_jaas
 from parley.tools.cli.common_options import CLIENT_SETTINGS
+from parley.tools.secret_names import SECRET_NAME
 
-_NAMED_SECRET: Final = re.compile(
-    r"password|passwd|secret|jaas|token(?!\.endpoint|-file)|credential|keystore\.key$|api[._-]?key|access[._-]?key",
-    re.IGNORECASE,
-)
 _REFERENCE: Final = re.compile(r"\$\{[^}]+\}")
 _NOT_SECRET: Final = frozenset(
     ("username", "principal", "servicename", "keytab", "usekeytab", "storekey", "useticketcache", "clientid", "scope")
@@ -39,9 +36,9 @@ def is_secret(name: str, value: str = "") -> bool:
     if key is not None:
         return bool(key.is_sensitive)
     if is_about_providers(name):
-        return ".param." in name and bool(_NAMED_SECRET.search(name))
+        return ".param." in name and bool(SECRET_NAME.search(name))
     if why_retired(name) or name in CLIENT_SETTINGS:
-        return bool(_NAMED_SECRET.search(name))
+        return bool(SECRET_NAME.search(name))
     return not _REFERENCE.fullmatch(value.strip())
 
 
@@ -53,7 +50,7 @@ def _of_other_stores(name: str) -> Key[Any] | None:
 
 
 def _is_known_secret(name: str) -> bool:
-    return base_key(name) is not None or _of_other_stores(name) is not None or bool(_NAMED_SECRET.search(name))
+    return base_key(name) is not None or _of_other_stores(name) is not None or bool(SECRET_NAME.search(name))
 
 
 def _may_be_password(value: str) -> bool:
@@ -80,7 +77,7 @@ def of_addresses(text: str) -> Iterator[str]:
             yield password
             yield unquote(password)
         for name, value in parse_qsl(query or ""):
-            if _NAMED_SECRET.search(name) and not name.endswith("-file"):
+            if SECRET_NAME.search(name) and not name.endswith("-file"):
                 yield value
 
 

@@ -1,7 +1,7 @@
 """The kit's stores keep their data in memory if there is enough of it; how much of the kit ``make test`` runs.
 
-``make test`` tries a quarter of the model's examples on the embedded stores and a tenth on servers, lists a quarter of
-the keys, and kills 25 candidates, on the embedded stores only. ZooKeeper and Consul pass what takes long in ``make
+``make test`` tries an eighth of the model's examples on the embedded stores and a twentieth on servers, lists a quarter
+of the keys, and kills 12 candidates, on the embedded stores only. ZooKeeper and Consul pass what takes long in ``make
 soak`` only, but for the model and what needs their servers; etcd and the embedded stores always do. The third party's
 store passes the first check of each kind. ``make soak`` runs everything on every store.
 """

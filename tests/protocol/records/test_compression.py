@@ -207,6 +207,7 @@ BOMBS: dict[Compression, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", REAL)
 def test_a_bomb_takes_no_more_memory_than_allowed(codec: Compression) -> None:
     limit, bomb = 8 << 20, BOMBS[codec]()

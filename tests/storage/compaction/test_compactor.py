@@ -697,6 +697,7 @@ def test_reads_during_renames_find_their_files(log: Log, monkeypatch: pytest.Mon
     assert all(each == expected for each in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [EIO, ENOSPC])
 def test_a_disk_that_fails_at_any_step_leaves_the_log_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int

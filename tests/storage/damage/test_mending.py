@@ -165,6 +165,7 @@ def remove(paths: list[Path]) -> None:
     paths[1].unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [flip_in, remove])
 def test_a_crash_at_any_step_leaves_the_old_or_the_new(
     intact: Path, tmp_path: Path, damage: Callable[[list[Path]], None], monkeypatch: pytest.MonkeyPatch
@@ -209,6 +210,7 @@ class _PowerCutError(Exception):
     """The machine loses power now."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", range(0, 24, 2))
 def test_a_power_cut_at_any_step_loses_nothing(tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk keeps any part of what was not synced, names in any order."""

@@ -1,0 +1,12 @@
+"""The names of settings that are secrets, for programs that have no definition of the setting."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+SECRET_NAME: Final = re.compile(
+    r"password|passwd|secret|jaas|token(?!\.endpoint|-file)|credential|keystore\.key$|api[._-]?key|access[._-]?key",
+    re.IGNORECASE,
+)
+"""Matches a part of the name of a setting whose value must not be shown."""
