@@ -50,7 +50,7 @@ class MetadataProgress:
 
 
 class MetadataPublisher:
-    """The deltas of this broker's term as controller, and the version that each other broker has applied."""
+    """The deltas of this broker's term as controller since another broker fetched, and each broker's progress."""
 
     def __init__(self, metadata: Metadata, waiting: Purgatory) -> None:
         """``waiting`` holds the fetches that wait for a change; this object is their key."""
@@ -91,6 +91,8 @@ class MetadataPublisher:
         if not self._is_open:
             return
         self._whole = None
+        if not self.followers:
+            return  # the first fetch of a broker gets the whole image
         self._steps.append(EncodedDelta(delta.version, changes_to_bytes(delta.changes)))
         self._bytes += len(self._steps[-1].changes)
         while self._steps and (len(self._steps) > DELTAS_KEPT or self._bytes > BYTES_KEPT):

@@ -28,7 +28,9 @@ from parley.storage.log import Log
 from parley.storage.log_manager import LogManager
 
 PAGE_LOGS = 1000
-"""The most logs in one response (KIP-966)."""
+"""The most logs in one response about requested replicas (KIP-966)."""
+PAGE_OF_ALL_LOGS = 5000
+"""The most logs in one response about all logs: each page looks for its beginning among all of them."""
 
 _Info = GetReplicaLogInfoResponse.PartitionLogInfo
 _Topic = GetReplicaLogInfoResponse.TopicPartitionLogInfo
@@ -70,7 +72,7 @@ class ReplicaReports:
         return state.leader != NO_LEADER and self._broker_id in state.isr
 
     def page(self, request: GetReplicaLogInfoRequest) -> GetReplicaLogInfoResponse:
-        """Report the requested logs, at most ``PAGE_LOGS`` of them."""
+        """Report the requested logs, at most a page of them."""
         response = GetReplicaLogInfoResponse(
             broker_epoch=self._registered_epoch(),
             truncated=False,
@@ -82,13 +84,13 @@ class ReplicaReports:
         if request.topic_partitions is None:
             keys = sorted(self._logs.homes)
             keys = keys[bisect_right(keys, (request.after_topic, request.after_partition)) :]
-            wanted = ((None, *key) for key in keys)
+            wanted, logs_max, without_id = ((None, *key) for key in keys), PAGE_OF_ALL_LOGS, set()
         else:
-            wanted = self._named(request.topic_partitions)
-        page = list(islice(wanted, PAGE_LOGS + 1))
-        response.truncated = len(page) > PAGE_LOGS
-        without_id = {log.partition for log in self._logs.logs if log.topic_id is None}
-        for topic_id, topic, index in page[:PAGE_LOGS]:
+            wanted, logs_max = self._named(request.topic_partitions), PAGE_LOGS
+            without_id = {log.partition for log in self._logs.logs if log.topic_id is None}
+        page = list(islice(wanted, logs_max + 1))
+        response.truncated = len(page) > logs_max
+        for topic_id, topic, index in page[:logs_max]:
             self._add(response, topic_id, (topic, index), without_id)
         return response
 

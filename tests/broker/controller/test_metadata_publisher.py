@@ -49,6 +49,7 @@ class Term:
 
     def answer(self) -> FetchMetadataResponse:
         image = self.theirs.image
+        self.publisher.note_fetch(2, MetadataProgress(1, 0, image.controller_epoch, image.version))
         news = self.publisher.update_since(image.controller_epoch, image.version)
         return FetchMetadataResponse(
             controller_id=1,
@@ -122,6 +123,14 @@ def test_a_broker_ahead_of_the_controller_gets_the_whole_image() -> None:
     assert term.publisher.update_since(EPOCH, version).steps == ()
     assert term.publisher.update_since(EPOCH, version + 1).is_snapshot
     assert term.publisher.update_since(EPOCH - 1, version).is_snapshot
+
+
+def test_nothing_is_encoded_until_a_broker_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
+    term = Term()
+    with monkeypatch.context() as patch:
+        patch.delattr(publisher_module, "changes_to_bytes")
+        term.create(1)
+    assert term.pull().is_snapshot
 
 
 def test_a_whole_image_is_encoded_once_for_all_brokers() -> None:

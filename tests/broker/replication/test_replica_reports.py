@@ -122,6 +122,7 @@ async def test_the_last_epoch_of_an_emptied_log_is_that_of_its_last_record(tmp_p
 
 async def test_many_logs_come_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_reports, "PAGE_LOGS", 2)
+    monkeypatch.setattr(replica_reports, "PAGE_OF_ALL_LOGS", 2)
     async with reporter(tmp_path) as broker:
         for topic, index in (("a", 0), ("a", 1), ("b", 0), ("b", 2), ("b", 10)):
             await broker.logs.get_or_create(topic, index, topic_id=TOPIC_ID if topic == "a" else OTHER_ID)
