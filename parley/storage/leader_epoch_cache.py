@@ -140,6 +140,13 @@ class LeaderEpochCache:
         if kept < len(self._entries):
             self._set(self._entries[:kept])
 
+    def remove_above(self, epoch: int, offset: int) -> None:
+        """Remove the epochs above ``epoch`` that begin at ``offset`` or before, and all that follow: a batch at
+        ``offset`` has ``epoch``."""
+        wrong = next((e.start_offset for e in self._entries if e.epoch > epoch and e.start_offset <= offset), None)
+        if wrong is not None:
+            self.truncate_from_end(wrong)
+
     def truncate_from_start(self, offset: int) -> None:
         """Remove the epochs that ended at ``offset`` or before; the epoch of ``offset`` now starts there."""
         in_force = bisect_right(self._entries, offset, key=_start) - 1

@@ -286,11 +286,22 @@ class _Loader:
 
     def _knows_epoch(self, last: BatchHeader | None) -> bool:
         """Return True if the leader epoch of a segment's last batch is known. Then all its epochs are known: they never
-        fall."""
+        fall.
+
+        If the batch has a lower epoch than ``leader-epoch-checkpoint`` has for its offset, the file is wrong from there
+        on, and these entries are removed. Otherwise the leader would tell its followers that their logs diverge.
+        """
         if last is None:
             return False
-        known = self._epochs.epoch_at(last.base_offset)
-        return last.partition_leader_epoch <= (NO_EPOCH if known is None else known)
+        known, found = self._epochs.epoch_at(last.base_offset), last.partition_leader_epoch
+        if known is not None and NO_EPOCH < found < known:
+            _log.warning(
+                "%s is wrong: it has leader epoch %d for offset %d, whose batch has %d",
+                self._epochs.path, known, last.base_offset, found,
+            )  # fmt: skip
+            self._epochs.remove_above(found, last.base_offset)
+            return False
+        return found <= (NO_EPOCH if known is None else known)
 
     def _in_doubt(self, end_offset: int) -> bool:
         """Return True if a crash of the machine may have lost any part of the segment that ends at ``end_offset``."""

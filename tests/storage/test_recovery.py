@@ -263,6 +263,25 @@ class TestDamage:
         assert log.leader_epochs.entries == epochs
         check(log)
 
+    @pytest.mark.parametrize("known", [{"clean": True}, {"same_boot": True}, {}])
+    @pytest.mark.parametrize(
+        "wrong", [["7 10"], ["3 0", "9 41"], ["3 0", "5 40", "6 55"], ["8 0"], ["3 0", "5 40", "6 50", "7 60"]]
+    )
+    def test_a_checkpoint_with_higher_epochs_than_the_batches(
+        self, tmp_path: Path, wrong: list[str], known: dict[str, bool]
+    ) -> None:
+        """Each line is well-formed, and the batches prove it wrong. If a leader believed the file, it would tell its
+        followers that their logs diverge from its own."""
+        log = open_log(tmp_path)
+        values = fill(log, 40, epoch=3) + fill(log, 20, epoch=5)
+        epochs = log.leader_epochs.entries
+        log.close()
+        (tmp_path / CHECKPOINT).write_text("\n".join(["0", str(len(wrong)), *wrong, ""]))
+        log = open_log(tmp_path, recovery_point=60, highest_leader_epoch=9, **known)
+        assert log.leader_epochs.entries == epochs
+        assert values_of(log) == dict(enumerate(values))
+        check(log)
+
     @pytest.mark.parametrize("stop", ["killed", "stopped", "stopped and then killed"])
     @pytest.mark.parametrize("number", [20, 30, 39, 59])
     def test_any_altered_leader_epoch(self, tmp_path: Path, number: int, stop: str) -> None:

@@ -371,6 +371,11 @@ _RECOVERY: Final = Section(
             NOTHING,
         ),
         Line(
+            "... is wrong: it has leader epoch ... for offset ..., whose batch has ...",
+            "`leader-epoch-checkpoint` of a log was altered. The broker reads the epochs from the batches.",
+            "Check the disk if this was not a restored or edited file.",
+        ),
+        Line(
             "scanning ...: ... lacks the leader epoch of its last batch",
             "The epochs are read from the batches.",
             NOTHING,
