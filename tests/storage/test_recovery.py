@@ -277,7 +277,7 @@ class TestDamage:
         epochs = log.leader_epochs.entries
         log.close()
         (tmp_path / CHECKPOINT).write_text("\n".join(["0", str(len(wrong)), *wrong, ""]))
-        log = open_log(tmp_path, recovery_point=60, highest_leader_epoch=9, **known)
+        log = open_log(tmp_path, SMALL, recovery_point=60, highest_leader_epoch=9, **known)
         assert log.leader_epochs.entries == epochs
         assert values_of(log) == dict(enumerate(values))
         check(log)
