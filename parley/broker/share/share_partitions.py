@@ -102,7 +102,6 @@ class SharePartitions:
             if not of_group:
                 del self._by_group[led.key.group_id]
 
-    def forget_group(self, group_id: str) -> None:
-        """Drop the share partitions of a group without members on this broker, after their current writes."""
-        for led in list(self._by_group.get(group_id, {}).values()):
-            led.end_when_stored()
+    def of_group(self, group_id: str) -> list[LedSharePartition]:
+        """Return the share partitions of a group that are in memory."""
+        return list(self._by_group.get(group_id, {}).values())

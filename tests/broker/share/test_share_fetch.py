@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from parley.broker.api.share_fetch import acknowledging, handler, render, waiting
 from parley.broker.api.share_fetch.handler import ACKNOWLEDGED_IN_A_TURN
+from parley.broker.api.share_fetch.sessions import TopicPartition
 from parley.broker.replication.partition import Isolation
+from parley.broker.runtime import steps
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
 from parley.broker.share.acknowledgements import ACCEPT, GAP, REJECT, RELEASE, RENEW
-from parley.broker.share.leading import WRITE_AGAIN_S
+from parley.broker.share.leading import WRITE_AGAIN_S, LedSharePartition
 from parley.broker.share.share_partition import Limits
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import headers
 from tests.broker.api.authorization.test_guards import AllBut
-from tests.broker.api.bench import OTHER
+from tests.broker.api.bench import OTHER, batch
 from tests.broker.share.members import GROUP, LOCK_S, ShareBench
 from tests.support.virtual_time import run
 
@@ -520,5 +523,133 @@ def test_members_need_the_right_to_read_the_group_and_the_topic(directory: Path)
         data = (await one.fetch()).responses[0].partitions[0]
         assert data.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert await one.acknowledge((0, 0, [ACCEPT])) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    run(scenario())
+
+
+# --- Sessions of very many partitions ---
+
+
+@pytest.fixture
+def small_turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """One partition in each turn of the event loop. Returns what was done, and ``turn`` for each turn."""
+    for module, name in ((waiting, "LOOKED"), (waiting, "RENDERED"), (render, "RENDERED"), (handler, "RELEASED")):
+        monkeypatch.setattr(module, f"{name}_{'AT_' if name == 'LOOKED' else ''}IN_A_TURN", 1)
+    monkeypatch.setattr(acknowledging, "RELEASED_IN_A_TURN", 1)
+    done: list[str] = []
+
+    async def turn() -> None:
+        done.append("turn")
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(steps, "next_turn", turn)
+    for owner, method in ((waiting.WaitingShareFetch, "_look_at"), (render, "_partition_data")):
+        _noting(monkeypatch, owner, method, done)
+    for method in ("release_member", "end_when_stored"):
+        _noting(monkeypatch, LedSharePartition, method, done)
+    return done
+
+
+def _noting(monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, done: list[str]) -> None:
+    original = getattr(owner, method)
+
+    def noted(*args: Any) -> Any:
+        done.append(method)
+        return original(*args)
+
+    monkeypatch.setattr(owner, method, noted)
+
+
+def _in_one_turn(done: list[str]) -> int:
+    """Return how often something was done between two turns, at most."""
+    return max(len(group.split()) for group in " ".join(done).split("turn"))
+
+
+def test_a_session_of_very_many_partitions_is_served_in_turns(directory: Path, small_turns: list[str]) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topics = [await bench.create(f"t{each}") for each in range(6)]
+        one, two = bench.member("one", *topics), bench.member("two", *topics)
+        assert await one.acquired(max_wait_ms=1000) == []  # a wait until its time is up
+        bench.write("t2", 3)
+        assert await one.acquired(max_wait_ms=1000) == [(0, 2, 1)]
+        fetching = two.begin_fetch(max_wait_ms=60_000)
+        await asyncio.sleep(1)
+        assert not fetching.done()
+        bench.write("t4", 1)
+        response = await fetching
+        assert {len(topic.partitions) for topic in response.responses} == {1}, "all are new in the session"
+        assert len(response.responses) == 6
+        one.disconnect()
+        assert await two.acquired(max_wait_ms=1000) == [(0, 2, 2)]
+        two.disconnect()
+        await asyncio.sleep(1)
+        assert bench.share.of_group(GROUP) == []
+
+    run(scenario())
+    assert _in_one_turn(small_turns) <= 3
+    assert {"_look_at", "_partition_data", "release_member", "end_when_stored"} <= set(small_turns)
+
+
+def test_what_changes_while_very_many_partitions_are_looked_at_is_noticed(
+    directory: Path, small_turns: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records are appended to a partition that the fetch has just found empty."""
+
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topics = [await bench.create(f"t{each}") for each in range(4)]
+        member = bench.member("one", *topics)
+        assert await member.acquired(max_wait_ms=1000) == []  # all are loaded
+        looked = waiting.WaitingShareFetch._look_at
+        writes = iter((topics[1],))
+
+        def append_behind(fetch: waiting.WaitingShareFetch, target: TopicPartition) -> None:
+            looked(fetch, target)
+            if target.topic_id == topics[1] and next(writes, None):
+                bench.write("t1", 2)
+
+        monkeypatch.setattr(waiting.WaitingShareFetch, "_look_at", append_behind)
+        began = asyncio.get_running_loop().time()
+        assert await member.acquired(max_wait_ms=60_000) == [(0, 1, 1)]
+        assert asyncio.get_running_loop().time() - began < 60
+
+    run(scenario())
+
+
+def test_a_client_that_goes_while_very_many_partitions_are_looked_at_acquires_nothing(
+    directory: Path, small_turns: list[str]
+) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topics = [await bench.create(f"t{each}") for each in range(6)]
+        one, two = bench.member("one", *topics), bench.member("two", *topics)
+        for member in (one, two):
+            assert await member.acquired(max_wait_ms=1000) == []
+        fetching = one.begin_fetch(max_wait_ms=60_000)
+        await asyncio.sleep(1)
+        for each in range(6):
+            bench.write(f"t{each}", 1)
+        await asyncio.sleep(0)  # its look has begun
+        one.disconnect()
+        fetching.cancel()
+        await asyncio.sleep(1)
+        assert len(await two.acquired(max_wait_ms=1000)) == 6
+
+    run(scenario())
+
+
+def test_a_response_has_no_more_batches_than_its_bytes_allow(directory: Path) -> None:
+    """But for one: a batch of each of very many partitions would be as much memory as the client likes."""
+
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topics = [await bench.create(f"t{each}") for each in range(9)]
+        member = bench.member("one", *topics)
+        assert await member.acquired(max_wait_ms=1000) == []
+        for each in range(9):
+            bench.write(f"t{each}", 1)
+        size = len(batch(1))
+        assert len(await member.acquired(max_wait_ms=1000, max_records=1 << 30, max_bytes=3 * size)) == 3
 
     run(scenario())

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from parley.broker.api.share_fetch.parts import ShareParts
 from parley.broker.api.share_fetch.sessions import ShareSession, TopicPartition
 from parley.broker.coordinators.share_state.share_partition import SharePartitionKey
 from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics
 from parley.broker.network.dispatch import RequestContext
+from parley.broker.runtime.steps import Steps, each_of
 from parley.broker.share.acknowledgements import ACCEPT, REJECT, RELEASE, RENEW, AcknowledgementBatch, acknowledged
 from parley.broker.share.leading import LedSharePartition
 from parley.protocol.errors import ErrorCode, KafkaError
+
+RELEASED_IN_A_TURN: Final = 500
+"""Partitions of an ended session that are released before the event loop serves others."""
 
 
 class Acknowledging:
@@ -81,12 +86,17 @@ class Acknowledging:
 
 def released(parts: ShareParts, session: ShareSession) -> list[asyncio.Future[None] | None]:
     """Release what the member of a session has acquired. Returns what is being stored."""
-    storing = []
-    for target in session.partitions:
-        led = parts.share_partitions.get(SharePartitionKey(session.key.group_id, *target))
-        if led is not None and led.is_active:
-            storing.append(led.release_member(session.key.member_id))
-    return storing
+    return [_released(parts, session, target) for target in session.partitions]
+
+
+def releasing(parts: ShareParts, session: ShareSession) -> Steps[None]:
+    """Release what the member of a session has acquired, in steps. Nobody waits until that is stored."""
+    return each_of(list(session.partitions), RELEASED_IN_A_TURN, partial(_released, parts, session))
+
+
+def _released(parts: ShareParts, session: ShareSession, target: TopicPartition) -> asyncio.Future[None] | None:
+    led = parts.share_partitions.get(SharePartitionKey(session.key.group_id, *target))
+    return led.release_member(session.key.member_id) if led is not None and led.is_active else None
 
 
 def _count(metrics: ShareGroupMetrics, batches: Iterable[AcknowledgementBatch]) -> None:

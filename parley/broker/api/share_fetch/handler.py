@@ -18,9 +18,9 @@ from functools import partial
 from typing import Any
 
 from parley.broker.api.fetch.parts import UNLIMITED, FetchQuotas
-from parley.broker.api.share_fetch.acknowledging import Acknowledging, released
+from parley.broker.api.share_fetch.acknowledging import RELEASED_IN_A_TURN, Acknowledging, releasing
 from parley.broker.api.share_fetch.parts import ShareParts
-from parley.broker.api.share_fetch.render import render
+from parley.broker.api.share_fetch.render import rendering
 from parley.broker.api.share_fetch.sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -34,12 +34,14 @@ from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
+from parley.broker.runtime.steps import at_once, each_of, in_turns
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
 from parley.broker.runtime.turns import next_turn
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
+from parley.broker.share.leading import LedSharePartition
 from parley.broker.share.share_partitions import SharePartitions
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.share_groups import (
@@ -93,8 +95,8 @@ class ShareFetchApi:
         self.sessions = ShareSessions(
             sessions_max,
             share_partitions.metrics,
-            release=partial(released, self._parts),
-            on_last_ended=share_partitions.forget_group,
+            release=self._release,
+            on_last_ended=self._forget_group,
         )
 
     def routes(self) -> dict[int, Handler]:
@@ -142,11 +144,33 @@ class ShareFetchApi:
 
         return _in_turns(self._take(context, request, key.group_id, acknowledging), acknowledged)
 
+    def _release(self, session: ShareSession) -> None:
+        """Release the records of a session that has ended without a request of its member."""
+        steps = releasing(self._parts, session)
+        if len(session.partitions) <= RELEASED_IN_A_TURN:
+            at_once(steps)
+        else:
+            self._parts.tasks.start(in_turns(steps), name="release of a share session")
+
+    def _forget_group(self, group_id: str) -> None:
+        """Drop the share partitions of a group without sessions, unless one begins meanwhile."""
+        unused = self._parts.share_partitions.of_group(group_id)
+
+        def drop(led: LedSharePartition) -> None:
+            if not self.sessions.has_any_of(group_id):
+                led.end_when_stored()
+
+        steps = each_of(unused, RELEASED_IN_A_TURN, drop)
+        if len(unused) <= RELEASED_IN_A_TURN:
+            at_once(steps)
+        else:
+            self._parts.tasks.start(in_turns(steps), name="end of the share partitions of a group")
+
     def _rendered_end(
         self, context: RequestContext, session: ShareSession, acknowledging: Acknowledging
     ) -> ShareFetchResponse:
         session.partitions.clear()
-        return render(self._parts, context, session, {}, acknowledging)
+        return at_once(rendering(self._parts, context, session, {}, acknowledging))
 
     def _key(self, context: RequestContext, group_id: str | None, member_id: str | None) -> SessionKey:
         if not self._is_offered():

@@ -24,7 +24,7 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _EPOCH_MAX = 2**31 - 1
 PARTITIONS_MAX = 20_000
-"""Partitions in one session. A fetch looks at all of them without a pause."""
+"""Partitions in one session."""
 ALL_PARTITIONS_MAX = 200_000
 """Partitions in all sessions together."""
 
@@ -92,6 +92,10 @@ class ShareSessions:
     def has(self, session: ShareSession) -> bool:
         """True unless the session has ended, or another one has begun in its place."""
         return self._sessions.get(session.key) is session
+
+    def has_any_of(self, group_id: str) -> bool:
+        """True if a member of the group has a session."""
+        return group_id in self._of_group
 
     def begin(self, key: SessionKey, context: RequestContext, partitions: Iterable[TopicPartition]) -> ShareSession:
         """Begin a session in place of the one before. Raises SHARE_SESSION_LIMIT_REACHED or INVALID_REQUEST."""

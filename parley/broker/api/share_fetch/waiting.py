@@ -8,6 +8,7 @@ Rules of this module:
 * A fetch waits for appended records, and for what other members release. Those that wait get their turn in the
   order of their arrival.
 * What is not in memory is read in a thread, and acquired after that: others may have acquired it meanwhile.
+* The event loop serves others between looks at so many partitions. What changes meanwhile is looked at next.
 * A fetch whose session has ended acquires nothing: its client has gone, and would hold the records until the lock ends.
 """
 
@@ -16,23 +17,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from parley.broker.api.fetch.read import SENT_FROM_FILE_BYTES
 from parley.broker.api.share_fetch.acknowledging import Acknowledging
 from parley.broker.api.share_fetch.parts import ShareParts
 from parley.broker.api.share_fetch.reading import Headers, read_headers
-from parley.broker.api.share_fetch.render import Fetched, render
+from parley.broker.api.share_fetch.render import RENDERED_IN_A_TURN, Fetched, rendering
 from parley.broker.api.share_fetch.sessions import ShareSession, TopicPartition
 from parley.broker.network.dispatch import RequestContext
 from parley.broker.network.sending import FileSlice
 from parley.broker.runtime.purgatory import Delayed
+from parley.broker.runtime.steps import Steps, at_once, each_of, in_turns
 from parley.broker.share.leading import LeadingState, LedSharePartition
 from parley.broker.share.share_partition import Wanted
 from parley.protocol.errors import KafkaError
 from parley.protocol.messages.share_groups import ShareFetchRequest
 from parley.storage.log_reader import LogRead
 
+LOOKED_AT_IN_A_TURN: Final = 100
+"""Partitions that a fetch looks at, or acquires from, before the event loop serves others. Each takes up to some 50
+microseconds."""
 LOOKS_MAX = 4
 """How often a fetch looks again at once if it finds only batches without records for consumers."""
 
@@ -68,7 +73,10 @@ class WaitingShareFetch(Delayed[Any]):
         self._found: dict[TopicPartition, Fetched] = {}
         self._cold: list[LogRead] = []
         self._acquired = 0
-        self._is_woken = False
+        self._acquired_bytes = 0
+        self._is_woken = False  # the changed partitions will be looked at
+        self._looks_in_turns = False
+        self._is_expired = False
         self._needs_disk = False
 
     @property
@@ -79,64 +87,108 @@ class WaitingShareFetch(Delayed[Any]):
         """Look at the partitions. Returns the response, the work that makes it, or this future if it has to wait."""
         if self._fetches_nothing:
             return self._respond()
-        if self._look() or not self._targets:
+        if self._has_much_to_look_at:
+            return self._first_look_in_turns()
+        if at_once(self._look()) or not self._targets:
             return self._respond()
         if self._request.max_wait_ms <= 0:
-            self._acquire_all()
+            at_once(self._acquire_all())
             return self._respond()
-        self._parts.share_partitions.waiting.watch(self, self._targets, self._request.max_wait_ms / 1000)
+        self._watch()
         return self
+
+    async def _first_look_in_turns(self) -> Any:
+        if not await in_turns(self._look()) and self._targets:
+            if self._request.max_wait_ms > 0:
+                self._watch()
+                await self._look_for_what_was_missed()
+                return self
+            await in_turns(self._acquire_all())
+        response = self._respond()
+        return await response if asyncio.iscoroutine(response) else response
+
+    def _watch(self) -> None:
+        self._parts.share_partitions.waiting.watch(self, self._targets, self._request.max_wait_ms / 1000)
+
+    async def _look_for_what_was_missed(self) -> None:
+        """Look again at the partitions that changed before the fetch watched them."""
+        try:
+            await in_turns(each_of(list(self._targets.items()), LOOKED_AT_IN_A_TURN, self._note_if_missed))
+        except BaseException:
+            self.cancel()
+            raise
+        if self._changed:
+            self._wake()
+
+    def _note_if_missed(self, watched: tuple[LedSharePartition, TopicPartition]) -> None:
+        led, target = watched
+        if led.state is LeadingState.ENDED:
+            self._found[target] = Fetched(error=led.error)
+            self._changed[target] = None
+        elif self._available(led) is not None:
+            self._changed[target] = None
 
     # --- Looking ---
 
-    def _look(self) -> bool:
+    @property
+    def _has_much_to_look_at(self) -> bool:
+        return len(self._changed) + len(self._candidates) > LOOKED_AT_IN_A_TURN
+
+    def _look(self) -> Steps[bool]:
         """Look at the changed partitions, and acquire records if there are enough. Returns True if the response is due.
 
         Partitions with too few bytes are looked at again.
         """
         for _ in range(LOOKS_MAX):
-            self._find_candidates()
+            yield from self._find_candidates()
             if self._found:  # an error
-                self._acquire_all()
+                yield from self._acquire_all()
                 return True
-            if not self._candidates or self._located_bytes() < self._request.min_bytes:
+            if not self._candidates or (yield from self._located_bytes()) < self._request.min_bytes:
                 return False
-            self._acquire_all()
+            yield from self._acquire_all()
             if self._acquired or self._needs_disk:
                 return True
-            self._changed = dict.fromkeys(each.target for each in self._candidates)
+            self._changed |= dict.fromkeys(each.target for each in self._candidates)
         return False
 
-    def _find_candidates(self) -> None:
+    def _find_candidates(self) -> Steps[None]:
         """Find the partitions with records among those that have changed and those that had some before."""
         targets = dict.fromkeys((*(each.target for each in self._candidates), *self._changed))
         self._candidates, self._changed = [], {}
-        for target in targets:
-            if target in self._found:
-                continue
-            try:
-                candidate = self._candidate(target)
-                if candidate is not None:
-                    self._candidates.append(candidate)
-            except KafkaError as error:
-                self._found[target] = Fetched(error=error)
+        return each_of(targets, LOOKED_AT_IN_A_TURN, self._look_at)
+
+    def _look_at(self, target: TopicPartition) -> None:
+        if target in self._found:
+            return
+        try:
+            candidate = self._candidate(target)
+            if candidate is not None:
+                self._candidates.append(candidate)
+        except KafkaError as error:
+            self._found[target] = Fetched(error=error)
 
     def _candidate(self, target: TopicPartition) -> _Candidate | None:
         partition = self._parts.find(self._context, target)
         led = self._parts.share_partitions.of(self._session.key.group_id, partition)
         self._targets[led] = target
-        offset = led.next_offset() if led.is_active else None
-        if offset is None or offset >= partition.end_visible(self._settings.isolation):
-            return None
-        return _Candidate(target, led, offset)
+        offset = self._available(led)
+        return None if offset is None else _Candidate(target, led, offset)
 
-    def _located_bytes(self) -> int:
+    def _available(self, led: LedSharePartition) -> int | None:
+        """Return the first offset that the member can acquire now, if there is one."""
+        offset = led.next_offset() if led.is_active else None
+        return None if offset is None or offset >= led.partition.end_visible(self._settings.isolation) else offset
+
+    def _located_bytes(self) -> Steps[int]:
         """Return how many bytes there are at least: at most ``min_bytes`` are looked for."""
         found = 0
-        for _, led, offset in self._candidates:
+        for number, (_, led, offset) in enumerate(self._candidates, 1):
             if found >= self._request.min_bytes:
                 break
             found += self._size(led, offset)
+            if not number % LOOKED_AT_IN_A_TURN:
+                yield
         return found
 
     def _size(self, led: LedSharePartition, offset: int) -> int:
@@ -154,9 +206,13 @@ class WaitingShareFetch(Delayed[Any]):
 
     # --- Acquiring ---
 
-    def _acquire_all(self) -> None:
-        for candidate in self._candidates:
-            if self._acquired >= self._request.max_records:
+    @property
+    def _has_enough(self) -> bool:
+        return self._acquired >= self._request.max_records or self._acquired_bytes >= self._max_bytes
+
+    def _acquire_all(self) -> Steps[None]:
+        for number, candidate in enumerate(self._candidates, 1):
+            if self._has_enough:
                 return
             try:
                 self._acquire(candidate, self._headers(candidate, nowait=True))
@@ -164,6 +220,8 @@ class WaitingShareFetch(Delayed[Any]):
                 self._needs_disk = True
             except KafkaError as error:
                 self._found[candidate.target] = Fetched(error=error)
+            if not number % LOOKED_AT_IN_A_TURN:
+                yield
 
     def _headers(self, candidate: _Candidate, *, nowait: bool) -> Headers:
         led = candidate.led
@@ -173,7 +231,7 @@ class WaitingShareFetch(Delayed[Any]):
 
     def _acquire(self, candidate: _Candidate, headers: Headers) -> None:
         request, led = self._request, candidate.led
-        if not led.is_active or self._session.has_ended:
+        if not led.is_active or self._session.has_ended or self.done():
             return
         wanted = Wanted(request.max_records - self._acquired, request.share_acquire_mode == 1)
         acquired = led.acquire(self._session.key.member_id, candidate.offset, headers.batches, wanted)
@@ -181,6 +239,7 @@ class WaitingShareFetch(Delayed[Any]):
             return
         self._acquired += sum(each.last - each.first + 1 for each in acquired)
         part = headers.part(acquired)
+        self._acquired_bytes += part.size
         led.partition.counters.bytes_out += part.size
         self._found[candidate.target] = Fetched(part, headers.split(acquired, request.batch_size))
 
@@ -191,17 +250,25 @@ class WaitingShareFetch(Delayed[Any]):
         if key.state is LeadingState.ENDED:
             self._found[self._targets[key]] = Fetched(error=key.error)
         self._changed[self._targets[key]] = None
+        self._wake()
+        return True
+
+    def _wake(self) -> None:
         if not self._is_woken:
             self._is_woken = True
             self.get_loop().call_soon(self._look_again)
-        return True
 
     def _look_again(self) -> None:
+        if self._looks_in_turns:
+            return
         self._is_woken = False
         if self.done() or self._purgatory is None:
             return
         if self._session.has_ended:
             self._finish()
+            return
+        if self._has_much_to_look_at:
+            self._start_look_in_turns()
             return
         quotas = self._parts.quotas
         if quotas.is_active:
@@ -211,15 +278,42 @@ class WaitingShareFetch(Delayed[Any]):
 
     def _look_now(self) -> None:
         try:
-            if self._look():
+            if at_once(self._look()):
                 self._finish()
         except Exception as error:
             self.fail(error)
 
-    def expired(self) -> None:
+    def _start_look_in_turns(self) -> None:
+        self._is_woken = self._looks_in_turns = True
+        self._parts.tasks.start(self._look_in_turns(), name="look of a share fetch")
+
+    async def _look_in_turns(self) -> None:
+        """Look at very many partitions again. What changes meanwhile waits until the look is over, and so does the end
+        of the wait."""
         try:
-            self._find_candidates()
-            self._acquire_all()
+            is_due = await in_turns(self._look())
+            if self._is_expired and not is_due:
+                await in_turns(self._acquire_all())
+            self._is_woken = self._looks_in_turns = False
+            if self.done():
+                return
+            if is_due or self._is_expired:
+                self._finish()
+            elif self._changed:
+                self._wake()
+        except Exception as error:
+            self.fail(error)
+
+    def expired(self) -> None:
+        self._is_expired = True
+        if self._looks_in_turns:
+            return
+        if self._has_much_to_look_at:
+            self._start_look_in_turns()
+            return
+        try:
+            at_once(self._find_candidates())
+            at_once(self._acquire_all())
             self._finish()
         except Exception as error:
             self.fail(error)
@@ -233,28 +327,37 @@ class WaitingShareFetch(Delayed[Any]):
         else:
             self.complete(response)
 
-    def _respond(self) -> Any:
-        """Return the response, or the work that makes it if that needs the disk or the share coordinator."""
-        if self._needs_disk or not self._acknowledging.is_done or not self._load(nowait=True):
-            return self._respond_later()
-        return self._rendered()
+    @property
+    def _has_much_to_render(self) -> bool:
+        return len(self._found) + sum(self._session.partitions.values()) > RENDERED_IN_A_TURN
 
-    def _rendered(self) -> Any:
+    def _respond(self) -> Any:
+        """Return the response, or the work that makes it if it is long, or needs the disk or the share coordinator."""
+        if (
+            self._needs_disk
+            or not self._acknowledging.is_done
+            or self._has_much_to_render
+            or not self._load(nowait=True)
+        ):
+            return self._respond_later()
+        return at_once(self._rendering())
+
+    def _rendering(self) -> Steps[Any]:
         if self._parts.quotas.is_active:
             self._parts.quotas.record_fetch(self._context, sum(each.size for each in self._found.values()))
-        return render(self._parts, self._context, self._session, self._found, self._acknowledging)
+        return rendering(self._parts, self._context, self._session, self._found, self._acknowledging)
 
     async def _respond_later(self) -> Any:
         if self._needs_disk:
             await self._acquire_from_disk()
         await self._acknowledging.stored()
-        if not self._load(nowait=True):
+        if self._has_much_to_render or not self._load(nowait=True):
             await self._in_thread(partial(self._load, nowait=False))
-        return self._rendered()
+        return await in_turns(self._rendering())
 
     async def _acquire_from_disk(self) -> None:
         for candidate in self._candidates:
-            if self._acquired >= self._request.max_records:
+            if self._has_enough:
                 return
             if candidate.target in self._found or not candidate.led.is_active:
                 continue
