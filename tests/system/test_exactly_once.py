@@ -25,6 +25,11 @@ SETTINGS = {
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
     "min.insync.replicas": "2",
+    "group.streams.initial.rebalance.delay.ms": "0",
+    "group.streams.min.heartbeat.interval.ms": "500",
+    "group.streams.heartbeat.interval.ms": "500",
+    "group.streams.min.session.timeout.ms": "6000",
+    "group.streams.session.timeout.ms": "6000",
 }
 
 
@@ -180,7 +185,12 @@ def test_copiers_in_a_chain(
         assert output.values[partition] == [(key, value) for at, key, value in sent if at == partition]
 
 
-def test_streams(cluster: ClusterOfProcesses, new_name: Callable[..., str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "more", [pytest.param((), marks=pytest.mark.soak), ("group.protocol=streams",)], ids=["classic", "streams"]
+)
+def test_streams(
+    cluster: ClusterOfProcesses, new_name: Callable[..., str], tmp_path: Path, more: tuple[str, ...]
+) -> None:
     """Two instances of an application with exactly_once_v2: an instance and a broker are killed."""
     source, target = cluster.create_topic(new_name(), PARTITIONS), cluster.create_topic(new_name(), PARTITIONS)
     name = new_name("app")
@@ -188,7 +198,7 @@ def test_streams(cluster: ClusterOfProcesses, new_name: Callable[..., str], tmp_
     sent = [(number % PARTITIONS, "", f"k{number % keys}:{number}") for number in range(2000)]
     instances = [
         Program(tmp_path, STREAMS, cluster.bootstrap_servers, name, source, target, f"{tmp_path}/{number}",
-                more_libs=STREAMS_LIBS)
+                *more, more_libs=STREAMS_LIBS)
         for number in range(2)
     ]  # fmt: skip
     output = Committed(cluster, target)

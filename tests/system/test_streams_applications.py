@@ -15,7 +15,7 @@ from tests.system.clusters import POLL_S, WAIT_SECONDS, ClusterOfProcesses
 from tests.system.conftest import watched
 from tests.system.test_exactly_once import PARTITIONS, STREAMS, STREAMS_LIBS, Committed, Program, fill, running
 
-pytestmark = [pytest.mark.slow, pytest.mark.system]
+pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.soak]  # test_exactly_once.py has a shorter test
 
 STREAMS_GROUPS = "org.apache.kafka.tools.streams.StreamsGroupCommand"
 KEYS = 10
