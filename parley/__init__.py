@@ -1,6 +1,6 @@
 """Parley: a Kafka-wire-compatible broker cluster whose coordination store is chosen by configuration.
 
-``import parley`` is cheap: each name below is imported when it is first used. ``python -m parley`` is the command.
+``import parley`` is cheap: each name below is imported on first use. ``python -m parley`` runs the command.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m parley``: the same as the ``parley`` command."""
+"""``python -m parley``: runs the ``parley`` command."""
 
 from parley.tools.cli import main
 

@@ -26,20 +26,20 @@ _BUILT = _PACKAGE / "_built.json"
 
 
 class StaleModuleWarning(RuntimeWarning):
-    """A compiled module is older than its source; the source runs instead."""
+    """A compiled module is older than its source, so the source runs instead."""
 
 
 def built_digests() -> dict[str, str]:
-    """Module name -> SHA-256 of the compiled source; empty if nothing was compiled."""
+    """Return the SHA-256 of each module's compiled source, by module name; empty if nothing was compiled."""
     try:
         digests: dict[str, str] = json.loads(_BUILT.read_text())
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # a zip is no directory
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the package may be in a zip file
         return {}
     return digests
 
 
 def source_of(module: str) -> Path:
-    """The path of a module's source file."""
+    """Return the path of a module's source file."""
     return _PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py")
 
 
@@ -49,9 +49,9 @@ def _is_stale(module: str, digest: str) -> bool:
 
 
 class _SourceFirst:
-    """A finder for ``sys.meta_path``: imports the source of a compiled module if the compiled form must not be used.
+    """A finder for ``sys.meta_path`` that imports the source of a module if its compiled form must not be used.
 
-    It has no base class: ``importlib.abc`` imports much that nothing else of a broker needs.
+    It has no base class, because ``importlib.abc`` imports much that the rest of a broker does not need.
     """
 
     def __init__(self, digests: dict[str, str], pure: bool) -> None:
@@ -78,16 +78,17 @@ class _SourceFirst:
 
 
 def install_guard() -> None:
-    """Put the finder first on ``sys.meta_path``; called once, by ``parley/protocol/__init__.py``."""
+    """Put the finder first on ``sys.meta_path``. Called once, by ``parley/protocol/__init__.py``."""
     digests = built_digests()
     if digests:
         sys.meta_path.insert(0, _SourceFirst(digests, pure=os.environ.get("PARLEY_PURE", "") not in ("", "0")))
 
 
 def status() -> dict[str, str]:
-    """Each module that can be compiled -> ``"compiled"`` or ``"interpreted"``, depending on what an import would load.
+    """Return ``"compiled"`` or ``"interpreted"`` for each module that can be compiled: the form that an import would
+    load.
 
-    Does not import them: they may need packages of an extra that is not installed.
+    Does not import the modules, because they may need packages of an extra that is not installed.
     """
     names = built_digests() or {"parley.protocol.records._walk": ""}
     report = {}

@@ -1,4 +1,5 @@
-"""The version of Parley. ``pyproject.toml`` takes it from here; to read it from the metadata of the package is slow."""
+"""The version of Parley. ``pyproject.toml`` reads it from here, because reading it from the package metadata at run
+time is slow."""
 
 from __future__ import annotations
 

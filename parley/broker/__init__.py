@@ -1,1 +1,1 @@
-"""The broker: network, request handlers, partitions, controller, groups."""
+"""The broker: network, request handlers, partitions, controller, and groups."""

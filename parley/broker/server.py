@@ -1,7 +1,7 @@
 """One broker: its start, phase by phase, its stop, and a simulated kill.
 
-The phases and the parts that each of them makes are in ``parley.broker.startup``. Every step that must be undone is
-registered as it is done; a stop undoes these steps in reverse order, however far the start had come.
+``parley.broker.startup`` contains the phases and the parts that each of them creates. Every step that must be undone is
+registered when it is done. A stop undoes these steps in reverse order, however far the start had come.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class BrokerServer:
-    """One broker. ``start`` it, use it, ``stop`` it; it cannot be started twice."""
+    """One broker. ``start`` it, use it, ``stop`` it. It cannot be started again."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class BrokerServer:
         bind: Callable[..., socket.socket] = bind,
         owns_process: bool = False,
     ) -> None:
-        """``bind`` makes the sockets to listen on, as ``parley.broker.network.listener.bind`` does. With
+        """``bind`` creates the sockets to listen on, as ``parley.broker.network.listener.bind`` does. With
         ``owns_process``, the broker guards against running out of file descriptors and memory
         (``parley.broker.runtime.exhaustion_watch``)."""
         self.environment = Environment(
@@ -70,13 +70,13 @@ class BrokerServer:
         self.endpoints: tuple[Endpoint, ...] = ()
         """The addresses that clients connect to, one per listener; empty before the sockets are bound."""
         self.failed_step = ""
-        """The step in which the start failed; empty if it did not."""
+        """The step in which the start failed, or an empty string."""
         self._parts: Parts | None = None
         self._serving: Serving | None = None
         self._exhaustion: ExhaustionWatch | None = None
         self._stopped = False
 
-    # --- What a running broker offers ---
+    # --- The interface of a running broker ---
 
     @property
     def bootstrap_servers(self) -> str:
@@ -96,34 +96,36 @@ class BrokerServer:
 
     @property
     def health(self) -> Health:
-        """What ``/healthz`` reports."""
+        """The health that ``/healthz`` reports."""
         return self.environment.health
 
     @property
     def failed(self) -> asyncio.Event:
-        """Set when the broker cannot go on and should be stopped, for example after its last log directory failed."""
+        """Set when the broker cannot continue and should be stopped, for example after its last log directory has
+        failed."""
         return self.environment.failed
 
     @property
     def starved(self) -> str:
-        """Why the broker must end if its process has run out of file descriptors or memory; empty if it has not."""
+        """Why the broker must end, if its process has run out of file descriptors or memory; otherwise an
+        empty string."""
         return "" if self._exhaustion is None else self._exhaustion.reason
 
     @property
     def exhaustion_checks(self) -> int | None:
-        """How often the broker has checked for shortages; None before it does."""
+        """The number of checks for shortages so far; None before the checks begin."""
         return None if self._exhaustion is None else self._exhaustion.beats
 
     @property
     def parts(self) -> Parts:
-        """The parts of the broker. Raises RuntimeError before the start has made them."""
+        """The parts of the broker. Raises RuntimeError before the start has created them."""
         if self._parts is None:
             raise RuntimeError("the broker has no parts yet: wait until start() has returned")
         return self._parts
 
     @property
     def serving(self) -> Serving:
-        """The network side of the broker. Raises RuntimeError before the start has made it."""
+        """The network side of the broker. Raises RuntimeError before the start has created it."""
         if self._serving is None:
             raise RuntimeError("the broker does not serve yet: wait until start() has returned")
         return self._serving
@@ -131,7 +133,7 @@ class BrokerServer:
     # --- Start and stop ---
 
     async def start(self) -> None:
-        """Start the broker; it serves clients when this returns.
+        """Start the broker. It serves clients when this returns.
 
         If the start fails, everything is undone, and ``failed_step`` and a note on the error name the failed step.
         Raises OSError (an address or a disk), CoordinationError (the store), and the errors of
@@ -172,7 +174,7 @@ class BrokerServer:
             self._exhaustion = watch_for_exhaustion(environment, parts)
 
     async def stop(self) -> None:
-        """Stop: hand over leadership, complete the requests in progress, close the logs. Idempotent."""
+        """Stop the broker: hand over leadership, complete the requests in progress, close the logs. Idempotent."""
         if self._stopped:
             return
         self._stopped = True
@@ -198,7 +200,7 @@ class BrokerServer:
                 _log.warning("controlled shutdown failed: the broker stops without it", extra={"reason": str(error)})
 
     async def give_up(self) -> None:
-        """Hand over leadership, then end like a killed process: what is in memory cannot be trusted any more.
+        """Hand over leadership, then end like a killed process, because the data in memory can no longer be trusted.
 
         The next start recovers the logs. Idempotent.
         """
@@ -210,7 +212,7 @@ class BrokerServer:
     async def kill(self) -> None:
         """End like a killed process: send no response, flush nothing, release nothing, notify no other broker.
 
-        Data that was written stays, as the operating system keeps it for a killed process. For embedded brokers. Raises
+        Written data survives, because the operating system keeps it for a killed process. For embedded brokers. Raises
         RuntimeError if the broker was not started.
         """
         if self._stopped:
@@ -225,7 +227,7 @@ class BrokerServer:
         await parts.store_move.abandon()
         await asyncio.gather(*(listener.close(0) for listener in serving.listeners))
         for runtime in (parts.groups.runtime, parts.transactions.runtime):
-            runtime.resign_all()  # their timers would append to logs that are closed
+            runtime.resign_all()  # their timers would append to closed logs
         for tasks in (environment.tasks, environment.membership):
             await tasks.close()
         await parts.peers.close()

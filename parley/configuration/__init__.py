@@ -1,1 +1,1 @@
-"""What configuration files contain and name: key stores, TLS settings. The lowest room: it imports no other."""
+"""Configuration files, and what they refer to: key stores and TLS settings. The lowest layer: it imports no other."""

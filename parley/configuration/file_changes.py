@@ -1,4 +1,4 @@
-"""Notice that files have been replaced, without reading them."""
+"""Detects that files have been replaced, without reading them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["fingerprint_of"]
 
 
 def fingerprint_of(paths: Iterable[str]) -> tuple[object, ...]:
-    """Return a value that differs after one of the files was written, replaced or removed. Blocks."""
+    """Return a value that changes when one of the files is written, replaced or removed. Blocks on the disk."""
     return tuple(_fingerprint(path) for path in paths)
 
 

@@ -1,4 +1,4 @@
-"""A TLS context that follows its files: a renewed certificate needs no restart."""
+"""A TLS context that follows changes of its files, so that a renewed certificate does not require a restart."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _log = logging.getLogger(__name__)
 
 
 class FollowedContext(ssl.SSLContext):
-    """Looks at the files of the settings at each handshake, and reads them again if they have changed.
+    """Checks the files of the settings at each handshake, and reads them again if they have changed.
 
-    If the new files cannot be used, the old certificates stay. Only ``wrap_bio`` and ``wrap_socket`` follow: settings
-    of this object itself have no effect.
+    If the new files cannot be used, the old certificates stay in use. Only ``wrap_bio`` and ``wrap_socket`` follow
+    changes: settings of this object itself have no effect.
     """
 
     def __new__(cls, *_: Any) -> Self:
         return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
 
     def __init__(self, properties: Mapping[str, str], make: Callable[[TlsSettings], ssl.SSLContext]) -> None:
-        """``make`` makes the context from the ``ssl.*`` keys in the properties. Blocks. Raises BadKeyStore."""
+        """``make`` creates the context from the ``ssl.*`` keys in ``properties``. Blocks. Raises BadKeyStore."""
         self._properties = properties
         self._make = make
         settings = tls_settings(properties)
@@ -35,11 +35,11 @@ class FollowedContext(ssl.SSLContext):
         self._newest = make(settings)
 
     def wrap_bio(self, *given: Any, **named: Any) -> ssl.SSLObject:
-        """As SSLContext, with the newest certificates."""
+        """Like ``SSLContext.wrap_bio``, with the newest certificates."""
         return self._followed().wrap_bio(*given, **named)
 
     def wrap_socket(self, *given: Any, **named: Any) -> ssl.SSLSocket:
-        """As SSLContext, with the newest certificates."""
+        """Like ``SSLContext.wrap_socket``, with the newest certificates."""
         return self._followed().wrap_socket(*given, **named)
 
     def _followed(self) -> ssl.SSLContext:

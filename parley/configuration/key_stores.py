@@ -1,8 +1,8 @@
 """The one reader of key stores and trust stores, as Kafka's configuration names them: PEM and PKCS #12.
 
-The first bytes of a file show its format, whatever its name and declared type. Python's ``ssl`` and kazoo read PEM
-only, and only from files. So ``pem_file`` gives them the content of another store in a file that is never on disk.
-Certificates and keys may also be given as text (KIP-651), with their line breaks replaced by spaces or removed.
+The format of a file is detected from its first bytes, regardless of its name and declared type. Python's ``ssl`` and
+kazoo read only PEM, and only from files. So ``pem_file`` provides the content of other stores in a file that is never
+written to disk. Certificates and keys can also be given as text (KIP-651), with spaces or nothing for line breaks.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class Identity:
 
     @property
     def pem(self) -> str:
-        """Chain and key in one text."""
+        """The certificate chain and the key in one text."""
         return self.chain + self.key
 
 
 def read_identity(path: str, store_password: str = "", key_password: str = "") -> Identity:
     """Read the private key and its certificate chain from a file. Blocks.
 
-    Raises BadKeyStore if the file cannot be read, if it lacks either, or if the password is wrong.
+    Raises BadKeyStore if the file cannot be read, if it lacks the key or the certificates, or if the password is wrong.
     """
     if is_pem(path):
         text = _text(path)
@@ -87,7 +87,7 @@ def read_trusted(path: str, password: str = "") -> str:
 def read_revocation_lists(path: str) -> str:
     """Read the certificate revocation lists in a file, as PEM. Blocks.
 
-    Raises BadKeyStore if the file cannot be read, or if it contains no list in PEM.
+    Raises BadKeyStore if the file cannot be read, or if it contains no PEM list.
     """
     found = [body for kind, body in _BLOCK.findall(_text(path)) if kind == _REVOCATION_LIST]
     if not found:
@@ -97,9 +97,10 @@ def read_revocation_lists(path: str) -> str:
 
 
 def identity_of_text(chain: str, key: str, password: str, *, source: str) -> Identity:
-    """The identity in PEM texts; ``source`` names them in errors. Raises BadKeyStore if there is no key or certificate.
+    """Return the identity in PEM texts. ``source`` names them in errors. Raises BadKeyStore if the key or the
+    certificate is missing.
 
-    A wrong password is noticed when the identity is loaded.
+    A wrong password is detected only when the identity is loaded.
     """
     keys = [(kind, body) for kind, body in _BLOCK.findall(key) if kind.endswith("PRIVATE KEY")]
     certificates = pem_certificates(chain)
@@ -112,12 +113,12 @@ def identity_of_text(chain: str, key: str, password: str, *, source: str) -> Ide
 
 
 def pem_certificates(text: str) -> str:
-    """The certificates in a text, without what stands between them; empty if there is none."""
+    """Return the certificates in a text, without any text between them; empty if there are none."""
     return "".join(_normal("CERTIFICATE", body) for kind, body in _BLOCK.findall(text) if kind in _CERTIFICATES)
 
 
 def is_pem(path: str) -> bool:
-    """True if a file is PEM, False if it is PKCS #12. Blocks.
+    """Return True if a file is PEM, False if it is PKCS #12. Blocks.
 
     Raises BadKeyStore if it is a JKS keystore, which only Java can read, or if the file cannot be read.
     """
@@ -134,7 +135,8 @@ def is_pem(path: str) -> bool:
 def pem_file(content: str) -> Iterator[str]:
     """Yield the path of a file with this content, for libraries that read secrets only from files.
 
-    The file exists only inside the block: in memory on Linux, elsewhere as a temporary file of this user.
+    The file exists only inside the ``with`` block: in memory on Linux, elsewhere as a temporary file that only this
+    user can read.
     """
     if not hasattr(os, "memfd_create"):
         with NamedTemporaryFile("w", prefix="parley-", encoding="ascii") as file:
@@ -151,14 +153,14 @@ def pem_file(content: str) -> Iterator[str]:
 
 
 def _normal(kind: str, body: str) -> str:
-    """A PEM block with line breaks where they belong; a body with headers is kept as it is."""
+    """Return a PEM block with the usual line breaks. A body with headers is kept unchanged."""
     if ":" not in body:
         body = "\n" + "\n".join(wrap("".join(body.split()), 64)) + "\n"
     return f"-----BEGIN {kind}-----{body}-----END {kind}-----\n"
 
 
 def _pkcs12(path: str, password: str) -> tuple[str, str]:
-    """The private key (empty if there is none) and the certificates in a PKCS #12 file, as PEM."""
+    """Return the private key (empty if there is none) and the certificates in a PKCS #12 file, as PEM."""
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -180,7 +182,7 @@ def _pkcs12(path: str, password: str) -> tuple[str, str]:
 
 
 def _chain(certificates: list[Certificate]) -> list[Certificate]:
-    """The first certificate, its issuer, the issuer's issuer, ...: the order in which a peer expects them."""
+    """Return the first certificate, its issuer, the issuer's issuer, and so on: the order that peers expect."""
     chain, others = certificates[:1], certificates[1:]
     while found := next((one for one in others if one.subject == chain[-1].issuer and one not in chain), None):
         chain.append(found)

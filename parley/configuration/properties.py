@@ -1,11 +1,11 @@
 """Java's ``.properties`` files, the format of ``server.properties``.
 
-A line is ``key=value``, ``key: value`` or ``key value``; blanks around the separator are ignored. ``#`` and ``!`` start
+A line is ``key=value``, ``key: value`` or ``key value``; blanks around the separator are ignored. ``#`` or ``!`` starts
 a comment line. A line that ends in an odd number of backslashes continues in the next one, whose leading blanks are
 ignored. A backslash escapes a character: ``\\t \\n \\r \\f``, ``\\u00e4`` (UTF-16); any other character stands for
-itself. If a key is repeated, the last line counts.
+itself. If a key is repeated, the last line is used.
 
-Java reads such files as ISO 8859-1; Parley reads them as UTF-8. ASCII and the escapes mean the same in both.
+Java reads such files as ISO 8859-1, Parley as UTF-8. ASCII and the escapes have the same meaning in both.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 _BLANKS = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|u|.)", re.DOTALL)
-# A key ends at the first blank, "=" or ":" without a backslash before it.
+# A key ends at the first blank, "=" or ":" that is not preceded by a backslash.
 _ENTRY = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 
 
 def read_properties(path: str | PathLike[str]) -> dict[str, str]:
-    """Read the entries of a file. Raises OSError, and ValueError with the file's name if the file is malformed."""
+    """Read the entries of a file. Raises OSError, or ValueError with the file's name if the file is malformed."""
     with open(path, encoding="utf-8", newline="") as file:
         try:
             return parse_properties(file.read())
@@ -32,7 +32,7 @@ def read_properties(path: str | PathLike[str]) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Parse the entries of a text. Raises ValueError for ``\\u`` without four hexadecimal digits."""
+    r"""Parse the entries in a text. Raises ValueError for ``\u`` without four hexadecimal digits."""
     entries: dict[str, str] = {}
     for line in filter(None, _logical_lines(text)):
         match = _ENTRY.fullmatch(line)
@@ -42,7 +42,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """The lines joined with their continuations, without comments, blank lines and leading blanks."""
+    """Yield the lines joined with their continuations, without comments, blank lines and leading blanks."""
     whole: list[str] = []
     for natural in _LINE_END.split(text):
         line = natural.lstrip(_BLANKS)

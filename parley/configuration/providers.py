@@ -1,15 +1,15 @@
-"""Values that a configuration only names: ``${provider:path:key}`` (KIP-297, KIP-421).
+"""Values that a configuration refers to instead of containing them: ``${provider:path:key}`` (KIP-297, KIP-421).
 
-The configuration itself says which providers there are, under names of its own::
+The configuration itself declares the providers, under names that it chooses::
 
     config.providers=file,env
     config.providers.file.class=org.apache.kafka.common.config.provider.FileConfigProvider
     config.providers.file.param.allowed.paths=/etc/kafka
 
-``FileConfigProvider`` reads a properties file, ``DirectoryConfigProvider`` a file of a folder for each key,
-``EnvVarConfigProvider`` the environment (``${env:KEY}``). Another package adds one with an entry point of the group
-``parley.config_providers``: a function that takes the parameters and returns a ``Lookup``; the class is its name then.
-Names of other providers stay as they are. No error contains what a provider has read.
+``FileConfigProvider`` reads a properties file, ``DirectoryConfigProvider`` a file per key in a folder, and
+``EnvVarConfigProvider`` the environment (``${env:KEY}``). Other packages add providers with an entry point of the group
+``parley.config_providers``: a function that takes the parameters and returns a ``Lookup``. The name of the entry point
+is then used as the class. References to undeclared providers remain unchanged. No error contains a value that was read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from parley.configuration.properties import parse_properties, read_properties
 __all__ = ["ConfigProviders", "Lookup", "UnresolvedValue", "is_about_providers", "read_configuration"]
 
 Lookup = Callable[[str, str], str]
-"""Returns the value of a path and a key. Raises OSError, KeyError or ValueError if there is none."""
+"""Returns the value for a path and a key. Raises OSError, KeyError or ValueError if there is none."""
 
 _PREFIX: Final = "config.providers"
 _ENTRY_POINTS: Final = "parley.config_providers"
@@ -34,18 +34,18 @@ _FILE_BYTES_MAX: Final = 1 << 20
 
 
 class UnresolvedValue(ValueError):
-    """A value cannot be had from its provider. The message says which and why, without a secret."""
+    """A provider could not supply a value. The message says which value and why, without a secret."""
 
 
 class ConfigProviders:
-    """The providers that a configuration declares. Raises UnresolvedValue for a class that is not known."""
+    """The providers that a configuration declares. Raises UnresolvedValue for an unknown class."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         names = [name for name in (each.strip() for each in properties.get(_PREFIX, "").split(",")) if name]
         self._lookups = {name: _lookup(name, properties) for name in names}
 
     def resolve(self, properties: Mapping[str, str]) -> dict[str, str]:
-        """Return the properties with the values that they name. Blocks. Raises UnresolvedValue."""
+        """Return the properties with all references replaced by their values. Blocks. Raises UnresolvedValue."""
         if not self._lookups:
             return dict(properties)
         return {
@@ -69,13 +69,14 @@ class ConfigProviders:
 
 
 def read_configuration(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Read a properties file, with the values that it names. Raises OSError, and ValueError if it is malformed."""
+    """Read a properties file, and resolve the values that it refers to. Raises OSError, or ValueError if it is
+    malformed."""
     properties = read_properties(path)
     return ConfigProviders(properties).resolve(properties)
 
 
 def is_about_providers(key: str) -> bool:
-    """True for the keys that declare providers and their parameters."""
+    """Return True for keys that declare providers and their parameters."""
     return key == _PREFIX or key.startswith(f"{_PREFIX}.")
 
 
@@ -91,12 +92,12 @@ def _lookup(name: str, properties: Mapping[str, str]) -> Lookup:
 
 
 def _third_party() -> dict[str, Callable[[Mapping[str, str]], Lookup]]:
-    from importlib.metadata import entry_points  # slow to import, and seldom needed
+    from importlib.metadata import entry_points  # slow to import, and rarely needed
 
     return {point.name: point.load() for point in entry_points(group=_ENTRY_POINTS)}
 
 
-# --- The providers of Kafka ---
+# --- Kafka's providers ---
 
 
 def _files(parameters: Mapping[str, str]) -> Lookup:
@@ -127,7 +128,8 @@ def _environment(parameters: Mapping[str, str]) -> Lookup:
 
 
 def _allowed(path: str, parameters: Mapping[str, str]) -> Path:
-    """The path, with ``..`` resolved. Raises UnresolvedValue if ``allowed.paths`` is set and does not contain it."""
+    """Return the path with ``..`` resolved. Raises UnresolvedValue if ``allowed.paths`` is set and does not
+    contain it."""
     normal = Path(os.path.normpath(path))
     roots = [Path(root.strip()) for root in parameters.get("allowed.paths", "").split(",") if root.strip()]
     if roots and not any(normal.is_relative_to(root) for root in roots):

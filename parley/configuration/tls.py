@@ -1,9 +1,9 @@
 """Kafka's ``ssl.*`` keys as settings of Python's ``ssl``: of a listener, of a client, of a broker as a client.
 
-Differences from Java: versions before TLS 1.2 are refused. OpenSSL chooses among the TLS 1.3 suites by itself: to name
-suites of TLS 1.2 only, or of TLS 1.3 only, limits the version; a choice among those of TLS 1.3 has no effect. As in
-Java, every certificate of a trust store is trusted by itself, whether it signed itself or not. With revocation lists,
-every certificate of a chain needs a list of its issuer that has not expired.
+Differences from Java: versions before TLS 1.2 are rejected. OpenSSL chooses among the TLS 1.3 suites by itself. Listing
+only TLS 1.2 suites, or only TLS 1.3 suites, limits the version, but a selection of TLS 1.3 suites has no effect. As in
+Java, every certificate in a trust store is trusted, whether it is self-signed or not. With revocation lists, the issuer
+of every certificate in a chain needs an unexpired list.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ CRL_FILE: Final = "ssl.crl.location"
 DEFAULT_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _STORE_TYPES: Final = ("JKS", "PKCS12", "PEM")
-"""JKS is Kafka's default, under which most users keep PKCS #12 files."""
+"""JKS is Kafka's default type, under which most users actually keep PKCS #12 files."""
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """What a context is made from. Two that are equal make contexts that behave the same."""
+    """The settings from which a context is created. Equal settings create contexts that behave the same."""
 
     identity: Identity | None = None
     authorities: str = field(default="", repr=False)
@@ -46,26 +46,27 @@ class TlsSettings:
     versions: tuple[str, ...] = DEFAULT_VERSIONS
     cipher_suites: tuple[str, ...] = ()
     verify_host: bool = True
-    """True if a client compares the server's name with its certificate."""
+    """True if a client verifies that the server's certificate matches its host name."""
     revocation_lists: str = field(default="", repr=False)
-    """Certificate revocation lists, as PEM; empty means that no certificate counts as revoked."""
+    """Certificate revocation lists, as PEM; empty means that revocation is not checked."""
     files: tuple[str, ...] = ()
-    """The files that were read."""
+    """The files from which the settings were read."""
 
     @property
     def openssl_ciphers(self) -> str:
-        """The suites of TLS 1.2 in OpenSSL's notation; empty for its own choice."""
+        """The TLS 1.2 cipher suites in OpenSSL's notation; empty for OpenSSL's own choice."""
         return ":".join(_openssl_name(suite) for suite in self.cipher_suites if not _is_tls_1_3(suite))
 
     def client_context(self) -> ssl.SSLContext:
-        """A context for connections to servers. Blocks. Raises BadKeyStore if a certificate or key is unusable."""
+        """Return a context for connections to servers. Blocks. Raises BadKeyStore if a certificate or key
+        is unusable."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self.verify_host
         self._set_up(context)
         return context
 
     def server_context(self, client_auth: str = "none") -> ssl.SSLContext:
-        """A context for accepted connections; ``client_auth`` is a value of ``ssl.client.auth``.
+        """Return a context for accepted connections. ``client_auth`` is a value of ``ssl.client.auth``.
 
         Blocks. Raises BadKeyStore if there is no identity, or if a certificate or key is unusable.
         """
@@ -176,7 +177,8 @@ def _is_tls_1_3(suite: str) -> bool:
 
 
 def _openssl_name(suite: str) -> str:
-    """OpenSSL's name of a suite of TLS 1.2: ECDHE-RSA-AES128-GCM-SHA256 is TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256."""
+    """Return OpenSSL's name of a TLS 1.2 suite: ECDHE-RSA-AES128-GCM-SHA256 for
+    TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256."""
     exchange, joined, cipher = suite.removeprefix("TLS_").partition("_WITH_")
     if not joined:
         return suite

@@ -78,8 +78,8 @@ def test_a_setting_that_is_misspelt(image: Image) -> None:
     with Container(image, environment={"KAFKA_NUM_PARTITION": "3"}) as container:
         assert container.wait() == (
             1,
-            "Error: KAFKA_NUM_PARTITION would set num.partition, which is not a key of the configuration. "
-            "Is PARLEY_NUM_PARTITIONS meant?\n",
+            "Error: KAFKA_NUM_PARTITION would set num.partition, which is not a configuration key. "
+            "Did you mean PARLEY_NUM_PARTITIONS?\n",
         )
 
 

@@ -122,9 +122,9 @@ def test_unknown_variables_are_errors(parley: Parley, monkeypatch: pytest.Monkey
     typed = parley("start", "--from-environment", str(tmp_path / "f"), "--override", "my.other.key=2")
     assert typed.code == 1
     assert typed.err.splitlines() == [
-        "Error: KAFKA_NUM_PARTITION would set num.partition, which is not a key of the configuration. "
-        "Is PARLEY_NUM_PARTITIONS meant?",
-        "Error: PARLEY_SOMETHING_ELSE would set something.else, which is not a key of the configuration.",
+        "Error: KAFKA_NUM_PARTITION would set num.partition, which is not a configuration key. "
+        "Did you mean PARLEY_NUM_PARTITIONS?",
+        "Error: PARLEY_SOMETHING_ELSE would set something.else, which is not a configuration key.",
     ]
 
 

@@ -431,7 +431,7 @@ def test_a_file_is_read_as_the_broker_reads_it(parley: Parley, settings: dict[st
     file = tmp_path / "server.properties"
     checked = parley("security", "check", written(file, {**settings, "num.partition": "3"}))
     assert checked.code == 0
-    assert "num.partition is not a key of the configuration: is num.partitions meant?" in checked.err
+    assert "num.partition is not a configuration key: did you mean num.partitions?" in checked.err
     ranger = "org.apache.ranger.authorization.kafka.authorizer.RangerKafkaAuthorizer"
     refused = parley("security", "check", written(file, {**settings, "authorizer.class.name": ranger}))
     assert refused.code == 1

@@ -1,6 +1,6 @@
-"""The configuration: Kafka's keys and the few of Parley's own, each defined once.
+"""The configuration: Kafka's keys and a few of Parley's own, each defined once.
 
-``BrokerConfig.from_properties(read_configuration(path))`` reads a broker's configuration. ``topic_config`` has the
+``BrokerConfig.from_properties(read_configuration(path))`` reads a broker's configuration. ``topic_config`` contains the
 settings of topics, ``describe`` the responses to DescribeConfigs, and ``dynamic_changes`` the validation of changes at
 run time.
 """

@@ -30,9 +30,9 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class BrokerConfig(BrokerKeys):
-    """Every key as a typed attribute (``config.log_segment_bytes``), and values that follow from several keys.
+    """Every key as a typed attribute (``config.log_segment_bytes``), and values that are derived from several keys.
 
-    Immutable. Make one with ``from_properties``; ``BrokerConfig.from_properties({})`` has the defaults.
+    Immutable. Create one with ``from_properties``; ``BrokerConfig.from_properties({})`` contains the defaults.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class BrokerConfig(BrokerKeys):
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """Return the configuration in a properties file. Raises ConfigError with every problem found."""
+        """Return the configuration for the properties of a file. Raises ConfigError with every problem found."""
         unknown = [name for name in properties if base_key(name) is None]
         return cls(properties, NOTHING, NOTHING, third_party_keys(unknown))
 
@@ -77,7 +77,7 @@ class BrokerConfig(BrokerKeys):
         return BrokerConfig(self.static, cluster_default, per_broker, self.third_party_keys)
 
     def for_listener(self, name: str) -> BrokerConfig:
-        """This configuration for one listener: ``listener.name.<name>.<key>`` overrides ``<key>`` (KIP-103)."""
+        """Return this configuration for one listener: ``listener.name.<name>.<key>`` overrides ``<key>`` (KIP-103)."""
         prefix = f"{LISTENER_PREFIX}{name.lower()}."
         own = {key.removeprefix(prefix): value for key, value in self.given.items() if key.startswith(prefix)}
         if not own:
@@ -85,10 +85,10 @@ class BrokerConfig(BrokerKeys):
         return BrokerConfig(self.static, self.cluster_default, {**self.per_broker, **own}, self.third_party_keys)
 
     def texts_for_listener(self, name: str, mechanism: str = "") -> dict[str, str]:
-        """The text of each given key, for one listener and one SASL mechanism.
+        """Return the text of each key that is set, for one listener and one SASL mechanism.
 
         ``listener.name.<name>.<mechanism>.<key>`` overrides ``listener.name.<name>.<key>``, which overrides ``<key>``
-        (KIP-103, KIP-86). ``sasl.jaas.config`` counts for nothing without a listener, as in Kafka.
+        (KIP-103, KIP-86). As in Kafka, ``sasl.jaas.config`` has no effect without a listener.
         """
         given = {key: value for key, value in self.given.items() if key != "sasl.jaas.config"}
         texts = {key: value for key, value in given.items() if not key.startswith(LISTENER_PREFIX)}
@@ -100,9 +100,10 @@ class BrokerConfig(BrokerKeys):
         return texts
 
     def advertised_at(self, ports: Mapping[str, int], hostname: str) -> tuple[ListenerAddress, ...]:
-        """The addresses to advertise, given the ports that were opened, by listener name.
+        """Return the addresses to advertise. ``ports`` are the opened ports, by listener name.
 
-        ``hostname`` is the name of this machine, for listeners on every interface without an advertised host.
+        ``hostname`` is the name of this machine. It is used for listeners on every interface without an advertised
+        host.
         """
         return tuple(
             listener.at(host=listener.host or hostname, port=listener.port or ports[listener.name])
@@ -111,7 +112,7 @@ class BrokerConfig(BrokerKeys):
 
     @property
     def session_timeout_ms(self) -> int:
-        """The session timeout of this broker at the coordination store, from whichever of its keys is set."""
+        """The timeout of this broker's session with the coordination store, from whichever of its keys is set."""
         given = self.given
         names = SESSION_TIMEOUTS if "coordination.session.timeout.ms" not in given else ()
         name = next((each for each in names if each in given), "coordination.session.timeout.ms")
@@ -155,16 +156,16 @@ def _listener_key_problems(given: Mapping[str, str]) -> list[Problem]:
 
 
 def warning_about(name: str, keys: Mapping[str, Key[Any]]) -> str:
-    """What the operator should know about a setting: it has no effect, is deprecated or unknown. Empty if nothing.
+    """Return a warning if a setting has no effect, is deprecated or is unknown; otherwise an empty string.
 
-    ``keys`` are the known keys, those of third parties' stores included.
+    ``keys`` are the known keys, including those of third-party stores.
     """
     key = base_key(name) or keys.get(name)
     if key is None:
         if why := why_retired(name):
             return f"{name} has no effect: {why}"
         meant = closest(name, keys)
-        return f"{name} is not a key of the configuration" + (f": is {meant} meant?" if meant else "")
+        return f"{name} is not a configuration key" + (f": did you mean {meant}?" if meant else "")
     if key.ignored:
         return f"{name} has no effect: {key.ignored}"
     return f"{name} is deprecated: use {key.deprecated}" if key.deprecated else ""
@@ -174,11 +175,11 @@ def _warnings(given: Mapping[str, str], keys: Mapping[str, Key[Any]]) -> tuple[s
     return tuple(warning for name in given if not is_about_providers(name) and (warning := warning_about(name, keys)))
 
 
-# --- Values that follow from several keys ---
+# --- Values that are derived from several keys ---
 
 
 def _resolve(values: dict[str, Any], given: Mapping[str, str]) -> list[Problem]:
-    """Fill in the values that follow from several keys, and return their problems."""
+    """Fill in the values that are derived from several keys, and return the problems found."""
     _take_over(values, given)
     values["data_dirs"] = tuple(dict.fromkeys(values["log_dirs"] or values["log_dir"]))
     id_ = values["broker_id"] if "broker.id" in given else values["node_id"]
@@ -228,7 +229,7 @@ def _resolve_listeners(values: dict[str, Any], given: Mapping[str, str]) -> None
 
 
 def _without_controllers(texts: tuple[str, ...], values: dict[str, Any]) -> tuple[str, ...]:
-    """Remove the listeners of Kafka's controller, which a configuration for both roles of KRaft includes."""
+    """Return the listeners without those of Kafka's controller, which a KRaft configuration for both roles includes."""
     controllers = {name.upper() for name in values["controller_listener_names"]}
     return tuple(text for text in texts if text.partition("://")[0].strip().upper() not in controllers)
 
@@ -244,5 +245,5 @@ def _between_brokers(values: dict[str, Any], bound: tuple[ListenerAddress, ...])
         if listener.protocol == protocol:
             return listener.name
     if bound and all(listener.is_tls or listener.is_sasl for listener in bound):
-        return bound[0].name  # the real problem is that such listeners are not supported: validation says so
+        return bound[0].name  # the actual problem is that such listeners are not supported, which validation reports
     raise Problem("security.inter.broker.protocol", protocol, "what one of the listeners speaks")

@@ -1,4 +1,4 @@
-"""Every key of a broker's configuration in one class, and the values that follow from several keys."""
+"""Every key of a broker's configuration in one class, and the values that are derived from several keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PER_MECHANISM = (
     "sasl.server.callback.handler.class",
     "connections.max.reauth.ms",
 )
-"""Keys that may be set per SASL mechanism: ``listener.name.<listener>.<mechanism>.<key>`` (KIP-86, KIP-368)."""
+"""Keys that can be set per SASL mechanism: ``listener.name.<listener>.<mechanism>.<key>`` (KIP-86, KIP-368)."""
 
 
 class BrokerKeys(
@@ -47,32 +47,32 @@ class BrokerKeys(
     SecurityKeys,
     ObservabilityKeys,
 ):
-    """The attributes of a configuration. ``BrokerConfig`` fills them in; the rules between keys read them."""
+    """The attributes of a configuration. ``BrokerConfig`` sets them, and the rules between keys read them."""
 
     static: Mapping[str, str]
     """The properties that the broker was started with, as written."""
     cluster_default: Mapping[str, str]
-    """The entries set for all brokers while they run."""
+    """The dynamic entries for all brokers."""
     per_broker: Mapping[str, str]
-    """The entries set for this broker while it runs."""
+    """The dynamic entries for this broker."""
     warnings: tuple[str, ...]
     """Warnings for the operator about unknown keys and settings without effect. They contain no secrets."""
 
     bound: tuple[ListenerAddress, ...]
     """The addresses to listen on."""
     advertised: tuple[ListenerAddress, ...]
-    """The addresses to advertise, as configured; ``BrokerConfig.advertised_at`` has the final ones."""
+    """The addresses to advertise, as configured; ``BrokerConfig.advertised_at`` returns the final ones."""
     inter_broker_listener: str
     """The name of the listener that brokers use to connect to each other."""
     data_dirs: tuple[str, ...]
-    """The directories for data: ``log.dirs``, else ``log.dir``."""
+    """The directories for data: ``log.dirs`` if set, otherwise ``log.dir``."""
 
     third_party_keys: Mapping[str, Key[Any]]
-    """The keys of stores that other packages bring, if ``static`` holds one of them."""
+    """The keys of third-party stores, if ``static`` contains one of them."""
 
     @property
     def given(self) -> dict[str, str]:
-        """The text of each key that any layer sets, from the layer that wins."""
+        """The text of each key that any layer sets, from the layer with the highest precedence."""
         return {**self.static, **self.cluster_default, **self.per_broker}
 
     def key(self, name: str) -> Key[Any] | None:
@@ -84,7 +84,7 @@ BrokerKeys.KEYS = {**BrokerKeys.KEYS, **BUILT_IN_KEYS}
 
 
 def base_key(name: str) -> Key[Any] | None:
-    """The definition of the key with this name, which can be ``listener.name.<listener>[.<mechanism>].<key>``."""
+    """Return the definition of a key. ``name`` may have the form ``listener.name.<listener>[.<mechanism>].<key>``."""
     if not name.startswith(LISTENER_PREFIX):
         return BrokerKeys.KEYS.get(name)
     own = name.removeprefix(LISTENER_PREFIX).partition(".")[2]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import TypedDict, Unpack
 
     class Facts(TypedDict, total=False):
-        """The optional properties of a key, besides its name, default and documentation. See ``Key``."""
+        """The optional properties of a key, in addition to its name, default and documentation. See ``Key``."""
 
         unit: str
         at_least: float
@@ -44,7 +44,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ConfigType(IntEnum):
-    """The types of values, with the numbers of the DescribeConfigs API (KIP-569)."""
+    """The types of values, with their numbers in the DescribeConfigs API (KIP-569)."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -78,10 +78,12 @@ READ_ONLY, PER_BROKER, CLUSTER_WIDE = Dynamic
 HIGH, MEDIUM, LOW = Importance
 
 MISSPELT_MAX = 100
-"""The most characters of a name that is compared with the known ones: the longest of those has 60 or so."""
+"""The maximum length of an unknown name for which a suggestion is searched. The longest known names have about 60
+characters."""
 
 SUGGESTIONS_MAX = 3
-"""The most unknown keys of a resource for which a known one is looked for: each takes about half a millisecond."""
+"""The maximum number of unknown keys of a resource for which a suggestion is searched, which takes about half a
+millisecond each."""
 
 MAX_INT = (1 << 31) - 1
 MAX_LONG = (1 << 63) - 1
@@ -116,13 +118,13 @@ class Key(Generic[T_co]):
     at_least: float | None = None
     at_most: float | None = None
     besides: tuple[float, ...] = ()
-    """Numbers outside the range that are allowed as well."""
+    """Numbers outside the range that are also allowed."""
     allowed: tuple[str, ...] = ()
-    """The allowed texts (for a list: elements); empty if any text is allowed."""
+    """The allowed strings (for a list: elements); empty if any string is allowed."""
     check: Callable[[str], bool] | None = None
-    """Checks a text (for a list: each element) if ``allowed`` cannot express the condition."""
+    """Checks a string (for a list: each element) if ``allowed`` cannot express the condition."""
     form: str = ""
-    """Describes the texts that ``check`` accepts, for error messages."""
+    """Describes the strings that ``check`` accepts, for error messages."""
     dynamic: Dynamic = READ_ONLY
     importance: Importance = MEDIUM
     since: str = "0.9 or before"
@@ -132,9 +134,9 @@ class Key(Generic[T_co]):
     deprecated: str = ""
     """What to use instead; empty if the key is not deprecated."""
     or_else: tuple[tuple[str, int], ...] = ()
-    """Keys that supply the value if this one is not given, in this order, with the factor between the units."""
+    """Keys that supply the value if this key is not set, in order of precedence, with the factor between the units."""
     server: str = ""
-    """For a key of topics: the broker's key with the default."""
+    """For a key of topics: the broker's key that contains the default."""
 
     def __init__(self, type_: ConfigType, name: str, default: T_co, doc: str, facts: Facts) -> None:
         self.type = type_
@@ -156,7 +158,7 @@ class Key(Generic[T_co]):
 
     @property
     def attribute(self) -> str:
-        """The key as a Python name."""
+        """The name of the key as a Python attribute."""
         return self.name.replace(".", "_")
 
     @property
@@ -166,7 +168,7 @@ class Key(Generic[T_co]):
 
     @property
     def allowed_text(self) -> str:
-        """Describes the allowed values, for error messages."""
+        """A description of the allowed values, for error messages."""
         if self.form:
             return self.form
         if self.allowed:
@@ -188,7 +190,7 @@ class Key(Generic[T_co]):
         return text + "".join(f", or {value}" for value in self.besides)
 
     def parse(self, text: str) -> T_co:
-        """Parse a text. Raises Problem, which names the key and the allowed values."""
+        """Parse a string. Raises Problem, which names the key and the allowed values."""
         value = _PARSERS[self.type](text.strip())
         if value is None or not self._fits(value):
             raise Problem(self.name, Password.HIDDEN if self.is_sensitive else text, self.allowed_text)
@@ -214,12 +216,12 @@ class Key(Generic[T_co]):
         return (not self.allowed or text in self.allowed) and (self.check is None or self.check(text))
 
     def text(self, value: Any) -> str | None:
-        """The text of a value as in Kafka's tools; None for no value and for a secret."""
+        """Return the text of a value as Kafka's tools show it, or None for no value and for a secret."""
         return None if value is None or self.is_sensitive else value_text(value)
 
 
 def value_text(value: Any) -> str:
-    """The text of a parsed value as in a properties file, with doubles as Java prints them."""
+    """Return the text of a parsed value as in a properties file, with doubles in Java's notation."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -231,7 +233,7 @@ def value_text(value: Any) -> str:
 
 
 def java_double(value: float) -> str:
-    """A double as printed by Java's ``Double.toString``: ``0.5``, ``1.7976931348623157E308``."""
+    """Return a double as Java's ``Double.toString`` prints it: ``0.5``, ``1.7976931348623157E308``."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(float(value))
     mantissa, _, exponent = f"{value:.17e}".partition("e")
@@ -284,7 +286,7 @@ def _parse_double(text: str) -> float | None:
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """Split the text of a LIST into its elements. An empty text has none."""
+    """Split the text of a LIST into its elements. An empty text contains none."""
     return tuple(element.strip() for element in text.split(",")) if text.strip() else ()
 
 
@@ -305,7 +307,7 @@ _PARSERS: Mapping[ConfigType, Callable[[str], Any]] = {
 
 
 def boolean(name: str, default: bool, doc: str, **facts: Unpack[Facts]) -> Key[bool]:
-    """``true`` or ``false``."""
+    """Define a key whose value is ``true`` or ``false``."""
     return Key(ConfigType.BOOLEAN, name, default, doc, facts)
 
 
@@ -314,12 +316,12 @@ def integer(name: str, default: int, doc: str, **facts: Unpack[Facts]) -> Key[in
 @overload
 def integer(name: str, default: None, doc: str, **facts: Unpack[Facts]) -> Key[int | None]: ...
 def integer(name: str, default: int | None, doc: str, **facts: Unpack[Facts]) -> Key[int] | Key[int | None]:
-    """A 32-bit integer."""
+    """Define a key whose value is a 32-bit integer."""
     return Key(ConfigType.INT, name, default, doc, facts)
 
 
 def short(name: str, default: int, doc: str, **facts: Unpack[Facts]) -> Key[int]:
-    """A 16-bit integer."""
+    """Define a key whose value is a 16-bit integer."""
     return Key(ConfigType.SHORT, name, default, doc, facts)
 
 
@@ -328,18 +330,18 @@ def long(name: str, default: int, doc: str, **facts: Unpack[Facts]) -> Key[int]:
 @overload
 def long(name: str, default: None, doc: str, **facts: Unpack[Facts]) -> Key[int | None]: ...
 def long(name: str, default: int | None, doc: str, **facts: Unpack[Facts]) -> Key[int] | Key[int | None]:
-    """A 64-bit integer."""
+    """Define a key whose value is a 64-bit integer."""
     return Key(ConfigType.LONG, name, default, doc, facts)
 
 
 def duration(name: str, doc: str, **facts: Unpack[Facts]) -> Key[int]:
-    """A number of milliseconds. The keys in ``or_else`` supply it if it is not given."""
+    """Define a key whose value is a number of milliseconds. The keys in ``or_else`` supply it if it is not set."""
     unset: Any = None
     return Key(ConfigType.LONG, name, unset, doc, facts)
 
 
 def double(name: str, default: float, doc: str, **facts: Unpack[Facts]) -> Key[float]:
-    """A floating point number."""
+    """Define a key whose value is a floating-point number."""
     return Key(ConfigType.DOUBLE, name, default, doc, facts)
 
 
@@ -348,7 +350,7 @@ def string(name: str, default: str, doc: str, **facts: Unpack[Facts]) -> Key[str
 @overload
 def string(name: str, default: None, doc: str, **facts: Unpack[Facts]) -> Key[str | None]: ...
 def string(name: str, default: str | None, doc: str, **facts: Unpack[Facts]) -> Key[str] | Key[str | None]:
-    """A text."""
+    """Define a key whose value is a string."""
     return Key(ConfigType.STRING, name, default, doc, facts)
 
 
@@ -359,22 +361,22 @@ def strings(name: str, default: None, doc: str, **facts: Unpack[Facts]) -> Key[t
 def strings(
     name: str, default: tuple[str, ...] | None, doc: str, **facts: Unpack[Facts]
 ) -> Key[tuple[str, ...]] | Key[tuple[str, ...] | None]:
-    """A list of texts, separated by commas."""
+    """Define a key whose value is a list of strings, separated by commas."""
     return Key(ConfigType.LIST, name, default, doc, facts)
 
 
 def password(name: str, doc: str, **facts: Unpack[Facts]) -> Key[Password | None]:
-    """A secret. It has no default."""
+    """Define a key whose value is a secret. It has no default."""
     return Key(ConfigType.PASSWORD, name, None, doc, facts)
 
 
 def class_name(name: str, doc: str, **facts: Unpack[Facts]) -> Key[str | None]:
-    """A class of the operator, as ``package.module.Class``. By default there is none."""
+    """Define a key whose value is a class of the operator, as ``package.module.Class``. It has no default."""
     return Key(ConfigType.CLASS, name, None, doc, facts)
 
 
 class Keys:
-    """Base class of lists of keys. A subclass can combine several lists; ``KEYS`` has all their keys by name."""
+    """Base class of lists of keys. A subclass can combine several lists. ``KEYS`` contains all their keys by name."""
 
     KEYS: ClassVar[Mapping[str, Key[Any]]] = {}
     TITLE: ClassVar[str] = ""
@@ -395,7 +397,7 @@ class Keys:
 
 
 def parse_all(keys: Mapping[str, Key[Any]], given: Mapping[str, str]) -> tuple[dict[str, Any], list[Problem]]:
-    """Parse the given entries that are defined. Returns the values by attribute, and the problems."""
+    """Parse those of the given entries that are defined. Returns the values by attribute, and the problems."""
     values: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, text in given.items():
@@ -410,7 +412,7 @@ def parse_all(keys: Mapping[str, Key[Any]], given: Mapping[str, str]) -> tuple[d
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to a misspelt one, or None."""
+    """Return the known name that is most similar to a misspelled one, or None if none is similar."""
     from difflib import get_close_matches  # needed for error messages only
 
     if len(name) > MISSPELT_MAX:
@@ -419,7 +421,7 @@ def closest(name: str, names: Iterable[str]) -> str | None:
 
 
 def unknown_keys(given: Mapping[str, str], known: Mapping[str, Key[Any]]) -> list[Problem]:
-    """Return a problem for each given name that is not known. The first few have a suggestion."""
+    """Return a problem for each given name that is not known. The first few include a suggestion."""
     unknown = [(name, text) for name, text in given.items() if name not in known]
     return [
         UnknownKey(name, text, closest(name, known) if number < SUGGESTIONS_MAX else None)

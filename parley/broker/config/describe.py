@@ -1,6 +1,6 @@
 """The entries that DescribeConfigs returns for brokers and topics (KIP-133, KIP-226, KIP-569).
 
-Every entry has the source of its value. Its synonyms are all the places that set it, in the order of precedence. For
+Every entry names the source of its value. Its synonyms are all the places that set it, in order of precedence. For
 example, ``retention.ms`` of a topic can come from the topic, from ``log.retention.ms`` set for this broker, for all
 brokers or in the properties file, or from the default of ``log.retention.hours``.
 """
@@ -19,11 +19,11 @@ from parley.broker.config.group_config import GroupConfig
 from parley.broker.config.topic_config import TopicConfig, warnings_about_topic
 
 IN_PARLEY = "In Parley: "
-"""Precedes the warning in the documentation of an entry that has no effect. ``parley configs`` looks for it."""
+"""The prefix of the warning in the documentation of an entry that has no effect. ``parley configs`` searches for it."""
 
 
 class ConfigSource(IntEnum):
-    """The sources of values, with the numbers of the DescribeConfigs API."""
+    """The sources of values, with their numbers in the DescribeConfigs API."""
 
     TOPIC = 1
     PER_BROKER = 2
@@ -45,7 +45,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key of a resource. ``value`` is None if there is none, and for secrets."""
+    """The description of one key of a resource. ``value`` is None for secrets, and if there is no value."""
 
     name: str
     value: str | None
@@ -63,26 +63,27 @@ class Entry:
 
 
 def describe_broker(config: BrokerConfig) -> list[Entry]:
-    """Describe every key of a broker, and unknown names that were given. Those are hidden: they may hold secrets."""
+    """Describe every key of a broker, including unknown keys that are set. Their values are hidden: they may be
+    secrets."""
     names = dict.fromkeys((*BrokerConfig.KEYS, *config.third_party_keys, *config.given))
     layers = tuple(_layers(config))
     return [_broker_entry(config, name, layers) for name in names]
 
 
 def describe_cluster_default(config: BrokerConfig) -> list[Entry]:
-    """Describe the entries set for all brokers at once."""
+    """Describe the dynamic entries for all brokers."""
     layer = (ConfigSource.CLUSTER_DEFAULT, config.cluster_default)
     return [_broker_entry(config, name, (layer,)) for name in config.cluster_default]
 
 
 def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Entry]:
-    """Describe every key of a topic with these entries. Raises ConfigError if the entries are not allowed."""
+    """Describe every key of a topic with the entries ``overrides``. Raises ConfigError if the entries are invalid."""
     topic, layers = TopicConfig(config, overrides), tuple(_layers(config))
     return [_topic_entry(layers, topic, key) for key in TopicConfig.KEYS.values()]
 
 
 def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Entry]:
-    """Describe every key of a group with these entries."""
+    """Describe every key of a group with the entries ``overrides``."""
     group, layers = GroupConfig(config, overrides), tuple(_layers(config))
     return [_level_entry(layers, group, ConfigSource.GROUP, key, "") for key in GroupConfig.KEYS.values()]
 
@@ -136,7 +137,7 @@ def _topic_entry(layers: tuple[_Layer, ...], topic: TopicConfig, key: Key[Any]) 
 def _level_entry(
     layers: tuple[_Layer, ...], level: TopicConfig | GroupConfig, source: ConfigSource, key: Key[Any], warning: str
 ) -> Entry:
-    """Describe a key of a topic or a group, whose own entries have ``source``."""
+    """Describe a key of a topic or a group. ``source`` is the source of the topic's or the group's own entries."""
     value = key.text(getattr(level, key.attribute))
     synonyms: tuple[Synonym, ...] = ()
     if key.name in level.overrides:
@@ -144,7 +145,9 @@ def _level_entry(
     if key.server:
         names = _names(key.server, BrokerConfig.KEYS[key.server])
         synonyms += _synonyms(layers, names, sensitive=key.is_sensitive)
-    elif source is ConfigSource.GROUP:  # as in Kafka, which lists no default of a topic's key without a broker's key
+    elif (
+        source is ConfigSource.GROUP
+    ):  # as in Kafka, which lists no default for topic keys without a corresponding broker key
         synonyms += (Synonym(key.name, key.text(key.default), ConfigSource.DEFAULT),)
     return Entry(
         name=key.name,
@@ -159,7 +162,7 @@ def _level_entry(
 
 
 def _documentation(key: Key[Any] | None, warning: str) -> str:
-    """The documentation of a key, and the warning about its current value, if any."""
+    """Return the documentation of a key, followed by the warning about its current value, if any."""
     return " ".join(filter(None, ("" if key is None else key.doc, f"{IN_PARLEY}{warning}" if warning else "")))
 
 
@@ -173,7 +176,7 @@ def _synonyms(layers: tuple[_Layer, ...], names: tuple[str, ...], *, sensitive: 
 
 
 def _names(name: str, key: Key[Any] | None) -> tuple[str, ...]:
-    """The names under which a value can be given, in the order of precedence."""
+    """Return the names under which a value can be set, in order of precedence."""
     if key is None:
         return (name,)
     if name != key.name:  # listener.name.<listener>.<key>

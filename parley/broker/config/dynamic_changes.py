@@ -1,4 +1,4 @@
-"""Validation of changes while brokers run (KIP-226), before anything is stored."""
+"""Validates configuration changes while brokers run (KIP-226), before anything is stored."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from parley.broker.config.definition import Dynamic, Key, Password
 from parley.broker.config.errors import ConfigError, Problem
 
 _OPENED_AT_START = ("listeners", "listener.security.protocol.map", "principal.builder.class")
-"""Keys that can be changed while Kafka runs, but not while Parley runs: a client must not name code to run."""
+"""Keys that can be changed while Kafka runs, but not while Parley runs, for example because a client must not name code
+to run."""
 _PER_LISTENER_ONLY = ("ssl.", "sasl.jaas.config")
 
 
 class Operation(IntEnum):
-    """The operations of IncrementalAlterConfigs on one entry, with the numbers of the API."""
+    """The operations of IncrementalAlterConfigs on one entry, with their numbers in the API."""
 
     SET = 0
     DELETE = 1
@@ -26,7 +27,7 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EntryChange:
-    """One operation on one entry. ``value`` is None for DELETE only."""
+    """One operation on one entry. Only DELETE has no ``value``."""
 
     name: str
     operation: Operation
@@ -34,10 +35,10 @@ class EntryChange:
 
 
 def check_change(config: BrokerConfig, layer: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:
-    """Return the configuration as it would be with a new dynamic layer of this broker, or of all brokers.
+    """Return the configuration that would result from a new dynamic layer of this broker, or of all brokers.
 
-    Raises ConfigError if a key cannot be changed at run time, not for all brokers at once, or not to this value.
-    Unknown names are accepted, as in Kafka; ``BrokerConfig.warnings`` lists them.
+    Raises ConfigError if a key cannot be changed at run time, cannot be changed for all brokers together, or not to
+    this value. Unknown names are accepted, as in Kafka; ``BrokerConfig.warnings`` lists them.
     """
     problems = [
         Problem(name, Password.HIDDEN if key.is_sensitive else text, why)

@@ -1,6 +1,6 @@
-"""The current configuration of this broker: its properties file and the dynamic changes since (KIP-226).
+"""The current configuration of this broker: its properties file and later dynamic changes (KIP-226).
 
-A part that needs current values calls the ``DynamicConfig`` each time; a part that must act on changes subscribes.
+A part that needs current values calls the ``DynamicConfig`` each time. A part that must act on changes subscribes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class DynamicConfig:
-    """Follows the metadata; ``config()`` returns the current ``BrokerConfig``."""
+    """The current ``BrokerConfig``, which follows the metadata. Call it to get the configuration."""
 
     def __init__(self, broker_id: int, static: BrokerConfig) -> None:
         self._broker_id = broker_id
@@ -30,11 +30,11 @@ class DynamicConfig:
         return self._current
 
     def subscribe(self, subscriber: Callable[[BrokerConfig], None]) -> None:
-        """Call ``subscriber(config)`` after every change from now on. It must neither block nor raise."""
+        """Call ``subscriber(config)`` after every subsequent change. The subscriber must neither block nor raise."""
         self._subscribers.append(subscriber)
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Apply a change of the metadata (a subscriber of ``parley.broker.metadata.current.Metadata``)."""
+        """React to a metadata change. Subscribed to the metadata."""
         concerned = ("", str(self._broker_id))
         if not any(
             isinstance(change, ConfigReplaced)
@@ -49,7 +49,7 @@ class DynamicConfig:
                 *(self._seal.open(name, image.config(ResourceType.BROKER, name)) for name in concerned)
             )
         except ConfigError as error:
-            # Each change was validated before it was stored, but perhaps by another version of Parley.
+            # Each change was validated before it was stored, but possibly by another version of Parley.
             _log.error(
                 "the stored configuration is not allowed: this broker keeps its previous one",
                 extra={"problems": str(error)},

@@ -1,4 +1,5 @@
-"""The errors of a configuration: one ``Problem`` per bad value, and one ``ConfigError`` with all of them."""
+"""The errors of a configuration: one ``Problem`` per invalid value, and one ``ConfigError`` that contains
+all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from parley.configuration.extras import how_to_install
 
 
 class Problem(Exception):
-    """One bad value: its key, its text (``[hidden]`` for a secret), and what is allowed."""
+    """One invalid value: its key, its text (``[hidden]`` for a secret), and what is allowed."""
 
     def __init__(self, key: str, value: str, allowed: str) -> None:
         super().__init__(key, value, allowed)
@@ -22,7 +23,7 @@ class Problem(Exception):
 
 
 class MissingExtra(Problem):
-    """A value that is right, but needs an extra of Parley's package that is not installed."""
+    """A valid value that needs an extra of Parley's package, which is not installed."""
 
     def __init__(self, key: str, value: str, extra: str, reason: str) -> None:
         super().__init__(key, value, f"used with the extra {extra}: {how_to_install(extra)} ({reason})")
@@ -32,7 +33,7 @@ class MissingExtra(Problem):
 
 
 class ConfigError(ValueError):
-    """A configuration cannot be used. ``problems`` has all reasons; the message has one line for each."""
+    """The configuration cannot be used. ``problems`` lists all reasons; the message contains one line for each."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -47,4 +48,4 @@ class UnknownKey(Problem):
         self.meant = meant
 
     def __str__(self) -> str:
-        return f"{self.key} is not a key of the configuration" + (f": is {self.meant} meant?" if self.meant else "")
+        return f"{self.key} is not a configuration key" + (f": did you mean {self.meant}?" if self.meant else "")

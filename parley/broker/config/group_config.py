@@ -1,4 +1,4 @@
-"""The effective settings of a group: its own entries, else the broker's configuration."""
+"""The effective settings of a group: its own entries, or else the broker's configuration."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ _BOUNDED = {
         "group.streams.max.assignment.interval.ms",
     ),
 }
-"""The keys of the broker that bound a key of groups: the minimum and the maximum."""
+"""The broker's keys that limit a key of groups: the minimum and the maximum."""
 
 
 class GroupConfig(GroupLevelKeys):
     """Every key of groups as a typed attribute (``group.consumer_session_timeout_ms``). Immutable."""
 
     overrides: Mapping[str, str]
-    """The entries of the group itself, as written."""
+    """The group's own entries, as written."""
 
     def __init__(self, config: BrokerConfig, overrides: Mapping[str, str]) -> None:
-        """Entries that cannot be understood count as absent: a later version may have stored them."""
+        """Ignores entries that cannot be parsed, because a later version may have stored them."""
         values, _ = parse_all(self.KEYS, overrides)
         for key in self.KEYS.values():
             if key.attribute not in values:
@@ -83,7 +83,7 @@ class GroupConfig(GroupLevelKeys):
 
 
 def check_group(config: BrokerConfig, overrides: Mapping[str, str]) -> None:
-    """Raise ConfigError if a group must not have these entries. Clients receive it as INVALID_CONFIG."""
+    """Raise ConfigError if these entries are invalid for a group. Clients receive it as INVALID_CONFIG."""
     keys = GroupConfig.KEYS
     _, problems = parse_all(keys, overrides)
     problems += unknown_keys(overrides, keys)

@@ -23,7 +23,8 @@ _UNROUTABLE = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
 
 @dataclass(frozen=True, slots=True)
 class ListenerAddress:
-    """One address. An empty host means every interface, or this machine's name if advertised; port 0 any free port."""
+    """The address of a listener. An empty host means every interface, or this machine's name if advertised. Port 0
+    means any free port."""
 
     name: str
     protocol: str
@@ -45,7 +46,7 @@ class ListenerAddress:
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     def at(self, *, host: str | None = None, port: int | None = None) -> ListenerAddress:
-        """Return a copy of this listener with this host or port."""
+        """Return a copy of this address with another host or port."""
         return replace(self, host=self.host if host is None else host, port=self.port if port is None else port)
 
 
@@ -63,7 +64,8 @@ def parse_protocol_map(text: str) -> dict[str, str]:
 
 
 def parse_listeners(key: str, texts: Iterable[str], protocols: Mapping[str, str]) -> tuple[ListenerAddress, ...]:
-    """Parse the listeners of a key. Two can share a port only if one is IPv4 and the other IPv6. Raises Problem."""
+    """Parse the listeners of a key. Two listeners can share a port only if one is IPv4 and the other IPv6. Raises
+    Problem."""
     listeners = tuple(_parse_listener(key, text, protocols) for text in texts)
     if not listeners:
         raise Problem(key, "", f"at least one of {_FORM}")
@@ -86,7 +88,7 @@ def check_ports(key: str, listeners: Iterable[ListenerAddress]) -> None:
 
 
 def check_advertised(key: str, advertised: Iterable[ListenerAddress], bound: Iterable[ListenerAddress]) -> None:
-    """Raise Problem if an advertised address cannot be reached."""
+    """Raise Problem if an advertised address is not an address that clients can connect to."""
     names = {listener.name for listener in bound}
     for listener in advertised:
         if listener.host in _UNROUTABLE:

@@ -1,4 +1,4 @@
-"""Classes of others that a configuration names: by an entry point of their package, or by module and class."""
+"""Loads third-party classes that a configuration names: by an entry point of their package, or by module and class."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _JAVA = ("org.", "com.", "io.", "net.", "kafka.", "java.")
 
 
 def plugin(key: str, name: str, base: type[Any], group: str) -> Any:
-    """Return an instance of the class that the value ``name`` of ``key`` names, which is a subclass of ``base``.
+    """Return an instance of the class that the value ``name`` of ``key`` names, which must be a subclass of ``base``.
 
-    ``group`` is the group of entry points. Raises ConfigError if the class cannot be loaded, or is of another kind.
+    ``group`` is the group of entry points. Raises ConfigError if the class cannot be loaded, or is not such a subclass.
     """
     try:
         made = _class_named(name, group)()

@@ -1,7 +1,8 @@
 """The settings of a broker that is started without a properties file.
 
-``parley start`` and an embedded ``parley.Broker`` need no file; both exist for several brokers as well. Settings that
-the user gives override these presets, and the presets override the defaults of the keys. With a file they do not apply.
+``parley start`` and an embedded ``parley.Broker`` need no file, and clusters of several brokers do not need one either.
+The user's settings override these presets, and the presets override the defaults of the keys. They do not apply if
+there is a file.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ALONE: Mapping[str, str] = MappingProxyType(
         "group.initial.rebalance.delay.ms": "0",
     }
 )
-"""A broker without a file is the only one: there is no other replica, and groups need not wait for more members."""
+"""For a single broker without a file: there are no other replicas, and groups need not wait for more members."""
 
 COMMAND: Mapping[str, str] = MappingProxyType(
     {
@@ -29,7 +30,7 @@ COMMAND: Mapping[str, str] = MappingProxyType(
         **ALONE,
     }
 )
-"""``parley start``. If the port for the metrics is in use, it takes any free port."""
+"""For ``parley start``. If the metrics port is in use, any free port is used."""
 
 CONTAINER: Mapping[str, str] = MappingProxyType(
     {
@@ -39,7 +40,8 @@ CONTAINER: Mapping[str, str] = MappingProxyType(
         "metrics.listener": "0.0.0.0:9464",
     }
 )
-"""``parley start --from-environment``, with ``ALONE`` if there is no file and no store. The file overrides it."""
+"""For ``parley start --from-environment``, together with ``ALONE`` if there is no file and no store. A file overrides
+it."""
 
 EMBEDDED: Mapping[str, str] = MappingProxyType(
     {
@@ -48,11 +50,11 @@ EMBEDDED: Mapping[str, str] = MappingProxyType(
         **ALONE,
     }
 )
-"""``Broker()``. Without a data folder the store is in memory; with one it is the embedded store in that folder."""
+"""For ``Broker()``. Without a data folder the store is in memory; with a data folder it is the embedded store in it."""
 
 
 def of_cluster(brokers: int) -> dict[str, str]:
-    """The settings of every broker of a cluster on one machine: up to three replicas of each topic.
+    """Return the settings of every broker of a cluster on one machine: up to three replicas of each topic.
 
     If a single broker dies, neither records nor committed offsets are lost.
     """
@@ -76,11 +78,11 @@ EMBEDDED_CLUSTER: Mapping[str, str] = MappingProxyType(
         "share.coordinator.state.topic.num.partitions": "10",
     }
 )
-"""``Cluster()``, in addition to ``of_cluster``: few partitions for coordinators, because tests use few groups."""
+"""For ``Cluster()``, in addition to ``of_cluster``: few partitions for coordinators, because tests use few groups."""
 
 IN_ONE_LOOP: Mapping[str, str] = MappingProxyType({"coordination.session.timeout.ms": "1000"})
-"""``Cluster()`` with its store in memory.
+"""For ``Cluster()`` with its store in memory.
 
-Brokers and store share one event loop: if the loop is blocked, sessions neither expire nor are renewed. So they can be
-short.
+Brokers and store share one event loop: if the loop is blocked, sessions neither expire nor are renewed. So their
+timeouts can be short.
 """

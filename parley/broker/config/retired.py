@@ -1,4 +1,5 @@
-"""Keys of Kafka that Parley accepts with a warning but does not define, so that Kafka's configurations start a broker.
+"""Kafka keys that Parley accepts with a warning but does not define, so that Kafka's configuration files start a
+broker.
 
 ``BrokerConfig`` has no attributes for them.
 """
@@ -28,11 +29,11 @@ RETIRED: Mapping[str, str] = {
     "sasl.oauthbearer.jwt.": JAVA,
     **UNUSED,
 }
-"""Why a key has no effect, by key; an entry that ends with a dot is a prefix."""
+"""The reason why a key has no effect, by key. An entry that ends with a dot is a prefix."""
 
 
 def why_retired(name: str) -> str | None:
-    """Why Parley does not use this key of Kafka; None for an unknown key."""
+    """Return why this Kafka key has no effect in Parley, or None for an unknown key."""
     return RETIRED.get(name) or next(
         (why for prefix, why in RETIRED.items() if prefix.endswith(".") and name.startswith(prefix)), None
     )

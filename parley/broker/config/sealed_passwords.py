@@ -1,11 +1,12 @@
 """Encryption of passwords that are set while brokers run, before they reach the store (``password.encoder.secret``).
 
 1. A sealed value is text: ``sealed:1:<iterations>:<salt>:<nonce>:<ciphertext>``, AES-256-GCM under a key that
-   PBKDF2-HMAC-SHA512 derives from the secret. It is bound to its broker and key: moved elsewhere it cannot be opened.
-2. Values of unknown keys may be passwords, so they are sealed, too. Without a secret all values are stored as they
-   are, as Kafka stores them since 4.0.
-3. A value that was sealed with ``password.encoder.old.secret`` can be opened, too. Setting it again seals it with the
-   new one.
+   PBKDF2-HMAC-SHA512 derives from the secret. It is bound to its broker and configuration key, and cannot be opened
+   under another one.
+2. Values of unknown keys may be passwords, so they are sealed, too. Without a secret all values are stored
+   unencrypted, as in Kafka since 4.0.
+3. A value that was sealed with ``password.encoder.old.secret`` can also be opened. Setting it again seals it with the
+   new secret.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from parley.broker.config.errors import ConfigError, MissingExtra
 _log = logging.getLogger(__name__)
 
 PREFIX: Final = "sealed:1:"
-"""How each sealed value begins. The controller accepts no such value from a client."""
+"""The prefix of each sealed value. The controller does not accept such values from clients."""
 _SALT: Final = os.urandom(16)
-"""One salt per process, so that each process derives its key once."""
+"""One salt per process, so that each process derives its key only once."""
 _NONCE_BYTES: Final = 12
 ITERATIONS_MAX: Final = 100_000
-"""The most iterations of a stored value, unless the configuration has more: every broker derives its key on the event
-loop, and the value may be damaged."""
+"""The maximum number of iterations of a stored value, unless the configuration specifies more. Every broker derives the
+key on its event loop, and the value may be damaged."""
 
 
 class PasswordSeal:
-    """Seals and opens the password values among the entries of a broker, or of all brokers (the name "")."""
+    """Seals and opens the password values in the entries of a broker, or of all brokers (the name "")."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        """Raises ConfigError if there is a secret, but no library that encrypts."""
+        """Raises ConfigError if a secret is configured, but the encryption library is not installed."""
         self._config = config
         self._iterations = config.password_encoder_iterations
         given = (config.password_encoder_secret, config.password_encoder_old_secret)
@@ -47,11 +48,11 @@ class PasswordSeal:
             _check_library()
 
     def seal(self, broker: str, entries: Mapping[str, str]) -> dict[str, str]:
-        """Return the entries as they are stored."""
+        """Return the entries in the form in which they are stored."""
         return {name: self._sealed(broker, name, text) for name, text in entries.items()}
 
     def open(self, broker: str, entries: Mapping[str, str]) -> dict[str, str]:
-        """Return stored entries as they were given. Those that cannot be opened are left out and logged."""
+        """Return stored entries in their original form. Entries that cannot be opened are omitted and logged."""
         opened = {}
         for name, text in entries.items():
             if not text.startswith(PREFIX):

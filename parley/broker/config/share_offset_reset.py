@@ -1,7 +1,7 @@
-"""Where a share group begins in a partition that it has not consumed before: the values of ``share.auto.offset.reset``.
+"""The values of ``share.auto.offset.reset``: where a share group begins in a partition that it has not consumed before.
 
-They are ``latest``, ``earliest``, and ``by_duration:`` with an ISO 8601 duration, as Java's ``Duration`` reads it: the
-first record that is at most so old (KIP-1106).
+They are ``latest``, ``earliest``, and ``by_duration:`` followed by an ISO 8601 duration, as Java's ``Duration`` parses
+it: the group begins at the first record that is not older (KIP-1106).
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _DURATION: Final = re.compile(
 
 
 def is_reset(text: str) -> bool:
-    """True if the text is a value of ``share.auto.offset.reset``."""
+    """Return True if the text is a valid value of ``share.auto.offset.reset``."""
     return text in (LATEST, EARLIEST) or age_ms(text) is not None
 
 
 def age_ms(text: str) -> int | None:
-    """Return how old the first record may be, in milliseconds; None if the text is no ``by_duration:`` value."""
+    """Return the maximum age of the first record, in milliseconds; None if the text is not a ``by_duration:`` value."""
     if not text.startswith(_BY_DURATION):
         return None
     return _duration_ms(text.removeprefix(_BY_DURATION))
 
 
 def _duration_ms(text: str) -> int | None:
-    """Return a duration in milliseconds; None if it is malformed or negative."""
+    """Return a duration in milliseconds, or None if it is malformed or negative."""
     found = _DURATION.fullmatch(text)
     if found is None or not any(found.groups()):
         return None

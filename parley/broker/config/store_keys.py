@@ -1,7 +1,8 @@
 """The keys that the coordination stores add to the configuration (``parley.consensus.store_config``).
 
-The keys of the built-in stores are always known. Those of another package's store are known to a configuration that
-holds one of them: only then is that package imported. Store keys are read-only, so only the file can hold them.
+The keys of the built-in stores are always known. The keys of another package's store are known only to configurations
+that contain one of them: only then is that package imported. Store keys are read-only, so they can only be set in the
+file.
 """
 
 from __future__ import annotations
@@ -43,20 +44,20 @@ BUILT_IN_KEYS: Mapping[str, Key[Any]] = MappingProxyType(
 UNUSED: Mapping[str, str] = MappingProxyType(
     {name: why for store in CONFIGS.values() for name, why in store.unused.items()}
 )
-"""Keys that the built-in stores know and do not use, with the reasons; as ``parley.broker.config.retired``."""
+"""Keys that the built-in stores accept but do not use, with the reasons, like ``parley.broker.config.retired``."""
 SESSION_TIMEOUTS = tuple(key for store in CONFIGS.values() if (key := store.session_timeout_key))
-"""Keys of built-in stores that stand for ``coordination.session.timeout.ms`` if only they are given."""
+"""Keys of built-in stores that replace ``coordination.session.timeout.ms`` if only they are set."""
 
 
 def third_party_keys(unknown: Iterable[str]) -> Mapping[str, Key[Any]]:
-    """Return all keys of the third-party stores to which these names of unknown keys belong.
+    """Return all keys of the third-party stores to which these unknown names belong.
 
-    Ignores a store that cannot be loaded: its keys stay unknown, and opening the store says what is wrong.
+    Ignores a store that cannot be loaded: its keys remain unknown, and opening the store reports the reason.
     """
     schemes = dict.fromkeys(name.partition(".")[0] for name in unknown if "." in name)
     if not schemes:
         return MappingProxyType({})
-    from parley.consensus.registry import third_party_config  # slow to import, and seldom needed
+    from parley.consensus.registry import third_party_config  # slow to import, and rarely needed
 
     found: dict[str, Key[Any]] = {}
     for scheme in schemes:

@@ -18,7 +18,7 @@ class TopicConfig(TopicKeys):
     """Every topic key as a typed attribute (``topic.retention_ms``). Immutable."""
 
     overrides: Mapping[str, str]
-    """The entries of the topic itself, as written."""
+    """The topic's own entries, as written."""
 
     def __init__(self, config: BrokerConfig, overrides: Mapping[str, str]) -> None:
         """Raises ConfigError with all problems of ``overrides``, including unknown keys."""
@@ -46,18 +46,18 @@ class TopicConfig(TopicKeys):
 
 
 def warnings_about_topic(names: Iterable[str]) -> tuple[str, ...]:
-    """Warnings for the operator about settings of a topic that have no effect."""
+    """Return warnings for the operator about settings of a topic that have no effect."""
     known = (TopicConfig.KEYS.get(name) for name in names)
     return tuple(f"{key.name} has no effect: {key.ignored}" for key in known if key is not None and key.ignored)
 
 
 def check_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> None:
-    """Raise ConfigError if a topic must not have these entries. Clients receive it as INVALID_CONFIG."""
+    """Raise ConfigError if these entries are invalid for a topic. Clients receive it as INVALID_CONFIG."""
     TopicConfig(config, overrides)
 
 
 def log_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
-    """The configuration of the logs of a topic with these entries. Raises ConfigError."""
+    """Return the configuration of the logs of a topic with these entries. Raises ConfigError."""
     from dataclasses import fields
 
     from parley.storage.log_config import LogConfig

@@ -1,4 +1,4 @@
-"""Rules between keys: values that are allowed alone but not together."""
+"""Rules between keys: values that are valid individually but not in combination."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from parley.broker.config.definition import split_list
 from parley.broker.config.errors import Problem
 
 _MAP_BYTES_MIN = 1 << 20
-"""Kafka's lower bound of the memory for the table of keys, for each thread of the log cleaner."""
+"""Kafka's minimum for the memory of the table of keys, per thread of the log cleaner."""
 
 
 class Rule(NamedTuple):
-    """A condition on a configuration. If it does not hold, ``key`` is reported; ``allowed`` completes "it must be"."""
+    """A condition on a configuration. If it does not hold, ``key`` is reported, and ``allowed`` completes
+    "it must be"."""
 
     key: str
     holds: Callable[[BrokerKeys], bool]
@@ -31,7 +32,7 @@ def _dirs_exist(config: BrokerKeys) -> bool:
 
 
 def _admits(config: BrokerKeys, name: str) -> bool:
-    """True if the limit admits connections: the broker's limit, and each listener's own."""
+    """Return True if the broker's limit, and each listener's own limit, admit connections."""
     own = (text for key, text in config.given.items() if key.startswith("listener.name.") and key.endswith(f".{name}"))
     return all(int(text) > 0 for text in (config.given.get(name, "1"), *own))
 
@@ -41,7 +42,7 @@ def _admits_some_address(overrides: str) -> bool:
 
 
 def _of_listener(config: BrokerKeys, listener: str, name: str) -> str:
-    """Return the text of a key for a listener; empty if it is not set."""
+    """Return the text of a key for a listener, or an empty string if it is not set."""
     given = config.given
     return given.get(f"listener.name.{listener.lower()}.{name}", given.get(name, "")).strip()
 
@@ -70,7 +71,7 @@ def _brokers_can_log_in(config: BrokerKeys) -> bool:
 
 
 def _between_bounds(name: str) -> tuple[Rule, Rule]:
-    """Return the rules of a key whose values for groups have a minimum and a maximum in keys of their own."""
+    """Return the rules for a key of groups, whose value must lie between the keys for its minimum and maximum."""
     kind, rest = name.split(".", 2)[1:]
     lowest, highest = (f"group.{kind}.{bound}.{rest}" for bound in ("min", "max"))
 
@@ -84,7 +85,7 @@ def _between_bounds(name: str) -> tuple[Rule, Rule]:
 
 
 RULES = (
-    Rule("node.id", _same_id, "the same as broker.id if both are given"),
+    Rule("node.id", _same_id, "the same as broker.id if both are set"),
     Rule(
         "broker.id",
         lambda c: "broker.id" not in c.static or c.broker_id <= c.reserved_broker_max_id,
@@ -93,16 +94,16 @@ RULES = (
     Rule(
         "broker.id",
         lambda c: c.broker_id >= 0 or c.broker_id_generation_enable,
-        "given if broker.id.generation.enable is false",
+        "set if broker.id.generation.enable is false",
     ),
     Rule("log.dirs", lambda c: bool(c.data_dirs) and all(c.data_dirs), "at least one directory, none of them empty"),
     Rule("cordoned.log.dirs", _dirs_exist, "among the directories in log.dirs, or *"),
     Rule(
         "inter.broker.listener.name",
         lambda c: not ("inter.broker.listener.name" in c.given and "security.inter.broker.protocol" in c.given),
-        "left out if security.inter.broker.protocol is given",
+        "omitted if security.inter.broker.protocol is set",
     ),
-    Rule("log.retention.ms", lambda c: c.log_retention_ms != 0, "-1 for ever, or at least 1"),
+    Rule("log.retention.ms", lambda c: c.log_retention_ms != 0, "-1 (forever), or at least 1"),
     Rule(
         "log.cleaner.min.compaction.lag.ms",
         lambda c: c.log_cleaner_min_compaction_lag_ms <= c.log_cleaner_max_compaction_lag_ms,
@@ -179,20 +180,24 @@ RULES = (
     Rule(
         "max.connections",
         lambda c: _admits(c, "max.connections"),
-        "at least 1, since otherwise no client could connect",
+        "at least 1; otherwise no client could connect",
     ),
     Rule(
         "max.connection.creation.rate",
         lambda c: _admits(c, "max.connection.creation.rate"),
-        "at least 1, since otherwise no client could connect",
+        "at least 1; otherwise no client could connect",
     ),
     Rule(
         "queued.max.request.bytes",
         lambda c: c.queued_max_request_bytes <= 0 or c.queued_max_request_bytes >= c.socket_request_max_bytes,
-        "at least socket.request.max.bytes, since a request of that size could never be read",
+        "at least socket.request.max.bytes; otherwise a request of that size could never be read",
     ),
-    Rule("ssl.keystore.location", _have_keys, "given, or ssl.keystore.key: a listener with TLS needs a certificate"),
-    Rule("metrics.listener", _metrics_keys_count, "https://host:port if there are keys listener.name.metrics.ssl.*"),
+    Rule(
+        "ssl.keystore.location",
+        _have_keys,
+        "set, or ssl.keystore.key must be set: a listener with TLS needs a certificate",
+    ),
+    Rule("metrics.listener", _metrics_keys_count, "https://host:port if keys listener.name.metrics.ssl.* are set"),
     Rule(
         "sasl.mechanism.inter.broker.protocol",
         _brokers_can_log_in,
@@ -202,7 +207,8 @@ RULES = (
 
 
 def problems_between(config: BrokerKeys) -> list[Problem]:
-    """Return a problem for every rule that the configuration breaks. Each of its values must be allowed by itself."""
+    """Return a problem for every rule that the configuration violates. Each value must already be valid
+    individually."""
     return [Problem(rule.key, _value(config, rule.key), rule.allowed) for rule in RULES if not rule.holds(config)]
 
 

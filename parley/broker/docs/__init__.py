@@ -1,1 +1,1 @@
-"""Generators of the documentation pages that are made from code (``make docs``)."""
+"""Generators of the documentation pages that are derived from code (``make docs``)."""

@@ -1,4 +1,4 @@
-"""Generates ``docs/authorization.md``: which operation each API needs on which resource."""
+"""Generates ``docs/authorization.md``: which operation on which resource each API requires."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ _NOTES = {
     ("Broker()", "log.dirs"): "a temporary folder",
     ("Broker()", "coordination.url"): ", but empty if a data folder is given",
 }
-"""Additions to the values of the presets, by preset and key."""
+"""Additional notes on preset values, by preset and key."""
 
 
 def configuration_page() -> str:

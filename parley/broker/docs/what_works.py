@@ -108,7 +108,7 @@ def what_works_page() -> str:
 
 
 def _served() -> dict[int, str]:
-    """The versions that a broker supports, by API key."""
+    """Return the versions that a broker supports, by API key."""
     from parley.broker.embedded.broker import Broker  # imports the whole broker, which no other page needs
 
     with Broker(logging_level="error") as broker:

@@ -67,7 +67,7 @@ def _from_settings(settings: Mapping[str, Setting]) -> dict[str, str]:
 
 def _unknown(name: str, names: Mapping[str, str]) -> str:
     meant = closest(name, names)
-    return f"no such setting: {name}" + (f"; is {meant} meant?" if meant else "")
+    return f"no such setting: {name}" + (f"; did you mean {meant}?" if meant else "")
 
 
 def _as_text(name: str, value: object) -> str:

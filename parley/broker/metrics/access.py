@@ -1,8 +1,8 @@
-"""What the metrics listener demands of its clients: TLS and a login, as the listener ``METRICS`` is configured.
+"""The access rules of the metrics listener: TLS and a login, as configured for the listener ``METRICS``.
 
 ``metrics.listener=https://host:port`` uses ``listener.name.metrics.ssl.*``, or else the broker's ``ssl.*``. The users
-of ``listener.name.metrics.plain.sasl.jaas.config`` log in with HTTP's basic authentication. Changes of the
-configuration and of the files count from the next connection on. ``current`` blocks: call it in the exporter's threads.
+in ``listener.name.metrics.plain.sasl.jaas.config`` log in with HTTP basic authentication. Changes of the configuration
+and of the files apply from the next connection on. ``current`` blocks: call it in the exporter's threads.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _log = logging.getLogger(__name__)
 NAME: Final = "METRICS"
 USERS_KEY: Final = "listener.name.metrics.plain.sasl.jaas.config"
 LOG_PERIOD_S: Final = 1.0
-"""Refused clients are logged at most once in this time."""
+"""At most one rejected client is logged in this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """What a client must do: nothing at all by default."""
+    """What a client must do to get access: nothing by default."""
 
     tls: ServerTls | None = None
     users: Passwords | None = None
@@ -41,10 +41,10 @@ class AccessRules:
 
 
 class MetricsAccess:
-    """The current rules, from the configuration and its files."""
+    """The current access rules, from the configuration and the files that it names."""
 
     def __init__(self, config: Callable[[], BrokerConfig]) -> None:
-        """Blocks. Raises ConfigError if the listener cannot be opened as configured."""
+        """Blocks on the disk. Raises ConfigError if the listener cannot be opened as configured."""
         self._config = config
         self._lock = Lock()
         self._read_from: object = self._fingerprint(config())
@@ -52,7 +52,8 @@ class MetricsAccess:
         self._logged_at = -LOG_PERIOD_S
 
     def current(self) -> AccessRules:
-        """Return what the next client must do. After a failure, which is logged, that is what it was before."""
+        """Return the rules for the next client. If the new rules are unusable, logs this and returns the
+        previous ones."""
         with self._lock:
             config = self._config()
             found = self._fingerprint(config)
@@ -68,7 +69,7 @@ class MetricsAccess:
             return self._current
 
     def refused(self, peer: str, reason: str, *, user: str = "") -> None:
-        """Log a client that was refused, at most one in ``LOG_PERIOD_S``."""
+        """Log a client that was rejected, but at most one in ``LOG_PERIOD_S``."""
         with self._lock:
             now = time.monotonic()
             if now - self._logged_at < LOG_PERIOD_S:
@@ -86,7 +87,7 @@ class MetricsAccess:
 
 
 def _access_rules(config: BrokerConfig) -> AccessRules:
-    """Raises ConfigError if the configuration cannot be used."""
+    """Return the rules for a configuration. Raises ConfigError if it cannot be used."""
     assert config.metrics_address is not None, "there is a metrics listener"
     users = _users(config.given.get(USERS_KEY, ""))
     delay_s = config.connection_failed_authentication_delay_ms / 1000
@@ -97,7 +98,7 @@ def _access_rules(config: BrokerConfig) -> AccessRules:
 
 
 def _users(line: str) -> Passwords | None:
-    """The users in a JAAS line; None if there is none. Raises ConfigError."""
+    """Return the users in a JAAS entry, or None without an entry. Raises ConfigError."""
     if not line.strip():
         return None
     try:

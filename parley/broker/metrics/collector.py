@@ -1,4 +1,4 @@
-"""Converts a broker's numbers to Prometheus' metric families."""
+"""Converts a broker's values to Prometheus metric families."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from parley.broker.metrics.instruments import Instruments
 from parley.broker.metrics.registry import Sample, Snapshot
 
 _FIRST_BIT, _LAST_BIT = 6, 26
-"""Durations are exported in buckets from 2**6 us (64 us) to 2**26 us (67 s); each is twice the previous one."""
+"""Durations are exported in buckets from 2**6 us (64 us) to 2**26 us (67 s). Each bucket is twice as wide as the
+previous one."""
 
 
 class BrokerCollector(Collector):
-    """Called by Prometheus' registry at each scrape. A metric is listed even if it has no value yet."""
+    """Called by the Prometheus registry at each scrape. A metric is listed even if it has no value yet."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         """``snapshot`` is called in the thread that serves the scrape."""
@@ -31,7 +32,7 @@ class BrokerCollector(Collector):
             yield from _families(instruments, samples.get(instruments, ()))
 
     def describe(self) -> Iterator[Metric]:
-        """The families without numbers, by which the registry identifies this collector."""
+        """Yield the families without values, by which the registry identifies this collector."""
         for instruments in CATALOGUE:
             yield from _families(instruments, ())
 
@@ -59,7 +60,7 @@ _FAMILIES: dict[str, type[CounterMetricFamily] | type[GaugeMetricFamily] | type[
 
 
 def _cumulative(buckets: Sequence[int]) -> Sequence[tuple[str, float]]:
-    """The cumulative counts. Bucket n counts durations below 2**n microseconds that are in no earlier bucket."""
+    """Return the cumulative counts. Bucket n counts durations below 2**n microseconds that are in no earlier bucket."""
     sums = list(accumulate(buckets))
     return [(bound, sums[bit]) for bit, bound in _BOUNDS] + [("+Inf", sums[-1])]
 

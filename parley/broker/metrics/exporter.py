@@ -4,12 +4,12 @@ Rules of this module:
 
 * It runs in its own threads and never blocks the event loop: the loop only copies numbers, once per scrape.
 * Its resources are limited: connections in total and per address, each for a few seconds even if its client is slow.
-  A request takes one of a few places when its header has been read, so half requests cannot keep whole ones out. When
-  there is no room, the oldest connection of the address that has most makes room (``_to_be_cut``).
-* If the event loop does not respond in time, all pages return status 503 and say so. Time in which the whole process
-  stands still (a suspended machine) does not count.
-* If there are users, the pages for probes show their status to everyone and their facts to users only; all else needs
-  a login.
+  A request takes one of a few places only when its header has been read, so incomplete requests cannot block complete
+  ones. When there is no room, the oldest connection of the address with the most connections is cut (``_to_be_cut``).
+* If the event loop does not respond in time, all pages return status 503 with this reason. Time during which the whole
+  process is suspended (for example with its machine) does not count.
+* If users are configured, the probe pages show their status to everyone but their details only to users. Everything
+  else requires a login.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ from parley.storage.resource_exhaustion import MEMORY
 _log = logging.getLogger(__name__)
 
 PLACES = 4
-"""The maximum number of scrapes and probes that are answered at a time."""
+"""The maximum number of scrapes and probes that are processed concurrently."""
 CONNECTIONS_MAX = 64
-"""The maximum number of connections, most of which send their requests. Each has a thread."""
+"""The maximum number of connections, most of which are still sending their requests. Each has a thread."""
 CONNECTIONS_PER_ADDRESS_MAX = 32
 """The maximum number of connections of one client address."""
 HEADER_TIMEOUT_S = 5.0
-"""How long a client may take at most for the TLS handshake and the header of its request together."""
+"""How long a client may take for the TLS handshake and the header of its request together."""
 READ_TIMEOUT_S = 5.0
 """How long a client may take to send each part of its request, and to read each part of the response."""
 CONNECTION_S = 10.0
-"""How long a connection lasts at most once the header has been read."""
+"""The maximum duration of a connection after its header has been read."""
 PLACE_TIMEOUT_S = 1.0
-"""How long a connection waits until the one that it replaces has ended."""
+"""How long a new connection waits for the connection that it replaces to end."""
 ACCEPT_PAUSE_S = 0.1
-"""The pause after a connection could not be accepted."""
+"""The pause after accepting a connection has failed."""
 LOOP_TIMEOUT_S = 2.0
 """How long the event loop may take to respond before it counts as stuck."""
 LOOP_WAITS = 20
-"""That time is waited in so many parts: while the whole process stands still, only one of them passes."""
+"""The number of parts into which this wait is divided. If the whole process is suspended, only one part elapses."""
 
 LIVENESS = "/livez"
 IN_SYNC = "/insyncz"
@@ -69,7 +69,7 @@ MAY_STOP = "/stopz"
 PROBES = ("/healthz", "/readyz", LIVENESS, IN_SYNC, MAY_STOP)
 
 NAMES_MAX = 20
-"""How many partitions a page names."""
+"""The maximum number of partitions that a page names."""
 
 T = TypeVar("T")
 
@@ -94,10 +94,11 @@ class Exporter:
         out_of_sync: Callable[[], Sequence[str]] = tuple,
         needed: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """Open the address. Raises OSError that names it. With port 0 it takes any free port, see ``port``.
+        """Open the address. With port 0, any free port is used; see ``port``. Raises OSError that names the address.
 
-        ``access`` says what clients must do; None means nothing. ``out_of_sync`` and ``needed`` name the partitions
-        that a rolling restart waits for (``parley.broker.replication.rolling_restart``); they run in the event loop.
+        ``access`` returns the access rules; None means that every client has access. ``out_of_sync`` and ``needed``
+        name the partitions that a rolling restart waits for (``parley.broker.replication.rolling_restart``); they run
+        in the event loop.
         """
         self._access = access
         self._waited_for = {IN_SYNC: out_of_sync, MAY_STOP: needed}
@@ -123,7 +124,7 @@ class Exporter:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop serving. Can be called in the event loop's thread, because it does not wait for the loop."""
+        """Stop serving. May be called in the event loop's thread, because it does not wait for the loop."""
         self._server.close()
         self._thread.join()
 
@@ -145,10 +146,10 @@ class Exporter:
         return [f"There are /metrics, {', '.join(PROBES)}.\n".encode()]
 
     def _is_user(self, environ: WSGIEnvironment, *, must_be: bool) -> bool:
-        """True if no login is required, or the client has sent a valid name and password.
+        """Return True if no login is required, or the client has sent a valid name and password.
 
-        A client with a wrong password waits for its response, so that guessing takes time. With ``must_be``, so does a
-        client without one.
+        The response to a wrong password is delayed, so that guessing takes time. With ``must_be``, so is the response
+        to a client without a login.
         """
         rules = AccessRules() if self._access is None else self._access.current()
         if self._access is None or rules.users is None:
@@ -175,7 +176,7 @@ class Exporter:
         return answer
 
     def _answer_liveness(self, start_response: StartResponse) -> Iterable[bytes]:
-        """The state of the event loop alone: only a restart helps a loop that is stuck."""
+        """Respond with the state of the event loop alone, because only a restart helps if the loop is stuck."""
         try:
             self._in_loop(lambda: None)
         except LoopStuck as stuck:
@@ -195,7 +196,7 @@ class Exporter:
         return [json.dumps(body if has_facts else {"status": body["status"]}).encode() + b"\n"]
 
     def _answer_waited_for(self, start_response: StartResponse, path: str, has_facts: bool) -> Iterable[bytes]:
-        """Whether a rolling restart may go on after this broker, or begin with it."""
+        """Respond whether a rolling restart may continue after this broker (``/insyncz``), or stop it (``/stopz``)."""
         serves, health = self._health.report()
         body: dict[str, Any] = {"status": health["status"]}
         fine = serves or path == MAY_STOP
@@ -226,7 +227,7 @@ class Exporter:
 
         def run() -> None:
             if not answer.set_running_or_notify_cancel():
-                return  # the caller has given up
+                return  # the caller has stopped waiting
             try:
                 answer.set_result(ask())
             except BaseException as error:
@@ -244,24 +245,25 @@ class Exporter:
 
 
 def _plain() -> list[tuple[str, str]]:
-    """The headers of a text. ``wsgiref`` adds the length of the response to the list."""
+    """Return the headers of a plain text. ``wsgiref`` adds the length of the response to the list."""
     return [("Content-Type", "text/plain; charset=utf-8")]
 
 
 class _Connection:
-    """A connection of a client, and what it has reached."""
+    """A client's connection, and the progress of its request."""
 
     def __init__(self, connected: socket.socket, address: str) -> None:
         self.address = address
         self.is_whole = False
-        """The header of the request has been read."""
+        """True if the header of the request has been read completely."""
         self.has_place = False
         self.is_cut = False
         self._connected = connected
         self._deadline: Timer | None = None
 
     def limit(self, seconds: float) -> None:
-        """Cut the connection so many seconds from now, instead of after the limit before. RuntimeError: no memory."""
+        """Cut the connection after ``seconds``, instead of at the previous deadline. Raises RuntimeError if memory has
+        run out."""
         self.no_limit()
         self._deadline = Timer(seconds, self.cut)
         self._deadline.daemon = True
@@ -272,21 +274,21 @@ class _Connection:
             self._deadline.cancel()
 
     def cut(self) -> None:
-        """Shut down the connection; the thread that serves it then ends."""
+        """Shut down the connection. The thread that serves it then ends."""
         self.is_cut = True
         with suppress(OSError):  # it has already ended
-            # Not the method of SSLSocket: it ends TLS first, and the thread would go on without it.
+            # Not SSLSocket.shutdown: it ends TLS first, and the thread would continue in plaintext.
             socket.socket.shutdown(self._connected, socket.SHUT_RDWR)
 
 
 def _to_be_cut(connections: Sequence[_Connection]) -> _Connection | None:
-    """Return which of the connections, oldest first, makes room: the oldest of the address that has most.
+    """Return the connection to cut to make room: the oldest of the address with the most connections.
 
-    Connections whose request is whole stay as long as there are others.
+    ``connections`` are ordered oldest first. Connections whose request is complete are spared if there are others.
     """
     candidates = [each for each in connections if not each.is_whole] or connections
     crowds = Counter(each.address for each in candidates)
-    return max(candidates, key=lambda each: crowds[each.address], default=None)  # the first of equals
+    return max(candidates, key=lambda each: crowds[each.address], default=None)  # of equals, the first
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -305,14 +307,14 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__((host, port), _Request)
 
     def server_bind(self) -> None:
-        # HTTPServer looks up its own name in the DNS here, which can be slow and is not needed.
+        # HTTPServer would look up its own name in the DNS here, which can be slow and is not needed.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_name, self.server_port = self.socket.getsockname()[:2]
         self.setup_environ()
 
     def accept_until_closed(self) -> None:
-        """Accept connections in the server's thread. (``serve_forever`` would wake up regularly.)"""
+        """Accept connections in the server's thread. (``serve_forever`` would wake up periodically.)"""
         while not self._closed.is_set():
             try:
                 request, address = self.get_request()
@@ -335,7 +337,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.server_close()
 
     def _secured(self, connection: socket.socket) -> socket.socket:
-        """Return the connection with TLS, if clients must use it; the handshake follows in the connection's thread.
+        """Return the connection, wrapped in TLS if required. The handshake follows in the connection's thread.
 
         Raises OSError if the client has already disconnected.
         """
@@ -376,7 +378,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             raise
 
     def _take_room(self, address: str) -> bool:
-        """Take the room for one more connection of the address. False if there is none in time."""
+        """Reserve room for one more connection of the address. Returns False if there is none in time."""
         own = self._open_connections(lambda each: each.address == address)
         if len(own) >= CONNECTIONS_PER_ADDRESS_MAX:
             _cut_one(own)
@@ -386,10 +388,11 @@ class _Server(ThreadingMixIn, WSGIServer):
         return self._room.acquire(timeout=PLACE_TIMEOUT_S)
 
     def take_place(self, request: Any) -> bool:
-        """Take the place for a request whose header has been read. False if it cannot be answered."""
+        """Reserve a place for a request whose header has been read. Returns False if the request cannot be
+        processed."""
         connection = self._open[request]
         if connection.is_cut:
-            return False  # the end of the connection looks like the end of the header
+            return False  # the end of the connection also ends the header
         connection.is_whole = True
         connection.limit(CONNECTION_S)
         if not self._places.acquire(blocking=False):
@@ -400,7 +403,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         return True
 
     def _open_connections(self, which: Callable[[_Connection], bool]) -> list[_Connection]:
-        """Those that have not been cut, oldest first."""
+        """Return the connections that have not been cut, oldest first."""
         with self._lock:
             return [each for each in self._open.values() if not each.is_cut and which(each)]
 

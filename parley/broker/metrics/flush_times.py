@@ -1,4 +1,4 @@
-"""Measures the flushes of a broker's logs, which happen in several threads."""
+"""Measures the flushes of a broker's logs, which run in several threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from parley.broker.metrics.catalogue.logs import FlushMetrics
 
 
 class FlushTimes:
-    """How long the flushes of all logs took. ``metrics`` may be read at any time."""
+    """The durations of the flushes of all logs. ``metrics`` may be read at any time."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.metrics = FlushMetrics()
@@ -19,7 +19,7 @@ class FlushTimes:
 
     @contextmanager
     def measure(self) -> Iterator[None]:
-        """Count what happens inside as one flush, unless it fails. Any thread may call this."""
+        """Measure the body of the ``with`` block as one flush, unless it fails. May be called in any thread."""
         began = self._monotonic()
         yield
         with self._lock:

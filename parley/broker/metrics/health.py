@@ -1,14 +1,14 @@
 """The health of a broker process, as ``/healthz`` reports it: the state of the process, and its problems.
 
-The states, and from which each may be entered::
+The states, and the states from which each can be entered::
 
-    STARTING                        from the beginning; each step of the start is named
+    STARTING                        the initial state; each step of the start is named
     READY     <- STARTING           the broker serves clients
-    STOPPING  <- STARTING, READY    it stops, or its start has failed
+    STOPPING  <- STARTING, READY    it is stopping, or its start has failed
 
-Problems appear and disappear in any state. A fatal problem means that the broker runs and cannot serve (it is no longer
-a member of the cluster); any other, that it serves less than it should (a disk has failed, the coordination store does
-not respond). A broker that is READY with such a problem is reported as ``degraded``.
+Problems appear and disappear in any state. A fatal problem means that the broker runs but cannot serve (it is no longer
+a member of the cluster). Any other problem means that its service is reduced (a disk has failed, the coordination store
+does not respond). A broker that is READY with such a problem is reported as ``degraded``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class State(Enum):
 
 
 DEGRADED: Final = "degraded"
-"""The status of a broker that serves clients, and has a problem."""
+"""The status of a broker that serves clients but has a problem."""
 
 ENTERED_FROM: dict[State, frozenset[State]] = {
     State.STARTING: frozenset({State.STARTING}),
@@ -39,14 +39,15 @@ ENTERED_FROM: dict[State, frozenset[State]] = {
 
 
 class Trouble(NamedTuple):
-    """One problem; a fatal one keeps the broker from serving."""
+    """One problem. A fatal problem prevents the broker from serving."""
 
     text: str
     fatal: bool
 
 
 class Health:
-    """State and problems of one broker. The broker's parts report them; every method may be called in any thread."""
+    """The state and the problems of one broker. The broker's parts report them. Every method may be called in any
+    thread."""
 
     def __init__(self) -> None:
         self.state = State.STARTING
@@ -60,25 +61,25 @@ class Health:
         return self._detail
 
     def starting(self, detail: str) -> None:
-        """Note that the start has reached this step."""
+        """Record that the start has reached this step."""
         self._enter(State.STARTING, detail)
 
     def ready(self) -> None:
-        """Note that the broker serves clients from now on."""
+        """Record that the broker now serves clients."""
         self._enter(State.READY)
 
     def stopping(self) -> None:
-        """Note that the broker stops: a probe should send clients to other brokers."""
+        """Record that the broker is stopping: a probe should direct clients to other brokers."""
         self._enter(State.STOPPING)
 
     def _enter(self, state: State, detail: str = "") -> None:
-        """Change the state. Raises IllegalStep if the table does not allow the step."""
+        """Change the state. Raises IllegalStep if the table does not allow the transition."""
         if self.state not in ENTERED_FROM[state]:
             raise IllegalStep("broker health", self.state, state)
         self.state, self._detail = state, detail
 
     def trouble(self, what: str, text: str, *, fatal: bool = False) -> None:
-        """Report a problem with ``what``; it lasts until ``solved`` is called."""
+        """Report a problem with ``what``. It remains until ``solved`` is called."""
         self._troubles[what] = Trouble(text, fatal)
 
     def solved(self, what: str) -> None:
@@ -86,12 +87,12 @@ class Health:
         self._troubles.pop(what, None)
 
     def check(self, what: str, describe: Callable[[], str]) -> None:
-        """Call ``describe()`` for each report: it returns the text of a problem that is not fatal, empty if there is
-        none. It is called in any thread."""
+        """Call ``describe()`` for each report. It must return the text of a non-fatal problem, or an empty string if
+        there is none. It is called in any thread."""
         self._checks[what] = describe
 
     def problem(self, what: str) -> str:
-        """The text of the problem with ``what``; empty if there is none."""
+        """Return the text of the problem with ``what``, or an empty string if there is none."""
         trouble = self._troubles.get(what)
         return "" if trouble is None else trouble.text
 

@@ -15,7 +15,8 @@ from typing import Any, ClassVar, NamedTuple
 
 
 class Instrument(NamedTuple):
-    """The definition of one metric. Kinds and names are Prometheus's, without the suffix ``_total`` of counters."""
+    """The definition of one metric. Kinds and names are those of Prometheus, without the suffix ``_total``
+    of counters."""
 
     kind: str
     name: str
@@ -23,7 +24,7 @@ class Instrument(NamedTuple):
     mbean: str
     """The corresponding MBean of Kafka; empty if there is none."""
     unit: str = ""
-    """For histograms: the unit of the observed numbers, see ``Histogram``."""
+    """For histograms: the unit of the observed values, see ``Histogram``."""
 
     @property
     def exported_name(self) -> str:
@@ -32,24 +33,24 @@ class Instrument(NamedTuple):
 
 
 def counter(name: str, doc: str, mbean: str = "") -> Any:
-    """A number that only grows, from 0 at the start of the broker."""
+    """Define a number that only increases, from 0 at the start of the broker."""
     return Instrument("counter", name, doc, mbean)
 
 
 def gauge(name: str, doc: str, mbean: str = "") -> Any:
-    """A current value, initially 0."""
+    """Define a current value, initially 0."""
     return Instrument("gauge", name, doc, mbean)
 
 
 def seconds_histogram(name: str, doc: str, mbean: str = "") -> Any:
-    """A distribution of durations, observed in microseconds."""
+    """Define a distribution of durations, observed in microseconds."""
     return Instrument("histogram", name, doc, mbean, "us")
 
 
 class Histogram:
     """Counts integers by their bit length: bucket n counts numbers below 2**n that are in no earlier bucket.
 
-    This needs neither a search nor a choice of bounds: each bucket is twice as wide as the previous one.
+    This requires neither a search nor a choice of bounds: each bucket is twice as wide as the previous one.
     """
 
     __slots__ = ("buckets", "total")
@@ -65,7 +66,7 @@ class Histogram:
 
 
 class _InstrumentsType(type):
-    """Replaces the definitions in a class body by slots."""
+    """Replaces the definitions in a class body with slots."""
 
     def __new__(
         mcs,
@@ -98,7 +99,7 @@ class _InstrumentsType(type):
 
 
 class Instruments(metaclass=_InstrumentsType):
-    """Base class of lists of instruments. A subclass without own instruments inherits them."""
+    """Base class of lists of instruments. A subclass without its own instruments inherits them."""
 
     INSTRUMENTS: ClassVar[Mapping[str, Instrument]] = {}
     LABELS: ClassVar[tuple[str, ...]] = ()
@@ -106,7 +107,7 @@ class Instruments(metaclass=_InstrumentsType):
     """The heading of the list in the documentation."""
 
     def __init__(self, **values: float) -> None:
-        """All numbers are 0 except the given ones."""
+        """Sets all values to 0 except the given ones."""
         for attribute, instrument in self.INSTRUMENTS.items():
             setattr(self, attribute, Histogram() if instrument.kind == "histogram" else values.pop(attribute, 0))
         if values:

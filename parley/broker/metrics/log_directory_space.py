@@ -1,7 +1,7 @@
-"""The free and total space of log directories, and their stray logs, measured outside of the event loop.
+"""The free and total space of log directories, and their stray logs, measured outside the event loop.
 
-A scrape returns what was measured last, and begins the next measurement: a disk that hangs holds up neither the event
-loop nor the scrape. Without scrapes nothing is measured.
+A scrape returns the latest measurement and starts the next one, so a disk that hangs delays neither the event loop nor
+the scrape. Without scrapes nothing is measured.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ UNKNOWN: Final = -1
 
 
 class Space(NamedTuple):
-    """Bytes of the volume that a directory is on; -1 if unknown."""
+    """The space of the volume that contains a directory, in bytes; -1 if unknown."""
 
     total: int
     free: int
-    """What an unprivileged process may still write."""
+    """The bytes that an unprivileged process may still write."""
     strays: int = 0
-    """Folders in it with logs that belong to no topic of the cluster."""
+    """The number of folders in the directory with logs that belong to no topic of the cluster."""
 
 
 class LogDirectorySpace:
-    """The space of some directories."""
+    """Measures the space of a broker's log directories."""
 
     def __init__(self, executor: Executor | None) -> None:
         self._executor = executor
@@ -38,17 +38,17 @@ class LogDirectorySpace:
         self._measuring: asyncio.Future[dict[Path, Space]] | None = None
 
     def of(self, directory: Path) -> Space:
-        """Return what was measured last."""
+        """Return the latest measurement."""
         return self._known.get(directory, Space(UNKNOWN, UNKNOWN))
 
     async def measure(self, directories: Iterable[Path]) -> None:
-        """Measure, and return when it is done."""
+        """Measure the directories. Returns when this is complete."""
         self.begin(directories)
         if self._measuring is not None:
             await asyncio.wait({self._measuring})
 
     def begin(self, directories: Iterable[Path]) -> None:
-        """Begin to measure, unless the previous measurement is not done yet."""
+        """Start measuring, unless the previous measurement is still in progress."""
         if self._measuring is None:
             loop = asyncio.get_running_loop()
             self._measuring = loop.run_in_executor(self._executor, _measured, tuple(directories))

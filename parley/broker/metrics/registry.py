@@ -1,6 +1,6 @@
 """The registry of a broker's metrics, between the parts that count and the exporter.
 
-``Metrics.topic`` returns counters that several parts share. For all other numbers ``Metrics.watch`` registers a
+``Metrics.topic`` returns counters that several parts share. For all other values, ``Metrics.watch`` registers a
 function that returns labels and objects at each scrape. It is called in the event loop's thread, so that it can read
 anything, and must return within milliseconds.
 """
@@ -19,11 +19,12 @@ from parley.broker.metrics.instruments import Histogram, Instruments
 _log = logging.getLogger(__name__)
 
 Labelled = tuple[tuple[str, ...], object]
-"""The values of the labels, and an object with the attributes of the instruments' class (of any type)."""
+"""The values of the labels, and an object of any type with the attributes that the instruments' class defines."""
 
 
 class Sample(NamedTuple):
-    """The numbers of one object at a scrape; None if one could not be read. A histogram is (buckets, total)."""
+    """The values of one object at a scrape; None for a value that could not be read. A histogram is
+    (buckets, total)."""
 
     labels: tuple[str, ...]
     values: tuple[Any, ...]
@@ -44,7 +45,7 @@ class Metrics:
         self.watch(ProcessMetrics, lambda: (((), self.process),))
 
     def topic(self, name: str) -> TopicMetrics:
-        """The counters of a topic. Keep the object if you use it often."""
+        """Return the counters of a topic. Keep the object if you use it often."""
         topic = self._topics.get(name)
         if topic is None:
             topic = self._topics[name] = TopicMetrics()
@@ -59,11 +60,11 @@ class Metrics:
         self._watched.append((instruments, labelled))
 
     def snapshot(self) -> Snapshot:
-        """Return all numbers as they are now. Must be called in the event loop's thread."""
+        """Return the current values. Must be called in the event loop's thread."""
         return [(instruments, self._samples(instruments, labelled)) for instruments, labelled in self._watched]
 
     def _samples(self, instruments: type[Instruments], labelled: Callable[[], Iterable[Labelled]]) -> list[Sample]:
-        """The numbers of one class of instruments. Numbers that cannot be read are left out; the others are kept."""
+        """Return the values of one class of instruments, without those that cannot be read."""
         read = _reader(instruments)
         samples = []
         try:
@@ -86,7 +87,7 @@ class Metrics:
         return (tuple(value.buckets), value.total) if isinstance(value, Histogram) else value
 
     def _complain(self, what: str, error: Exception) -> None:
-        """Log only the first failure of each source, because scrapes come every few seconds."""
+        """Log only the first failure of each source, because scrapes occur every few seconds."""
         if what not in self._complained:
             self._complained.add(what)
             _log.error("a metric cannot be read and is left out", exc_info=error, extra={"metric": what})

@@ -270,7 +270,7 @@ def _warn_of_misspelt(given: Mapping[str, str], names: tuple[str, ...]) -> None:
     known = {name.lower(): name for name in names}
     for name in given.keys() - known.keys():
         if meant := get_close_matches(name, known, 1, 0.8):
-            _log.warning("The option '%s' is not known, and ignored: is '%s' meant?", name, known[meant[0]])
+            _log.warning("The option '%s' is not known, and ignored: did you mean '%s'?", name, known[meant[0]])
 
 
 # Topics and partitions.

@@ -153,4 +153,4 @@ def _with_suggestion(name: str) -> str:
     from difflib import get_close_matches  # slow to import, and needed for mistakes only
 
     meant = [] if name in CLIENT_SETTINGS else get_close_matches(name, CLIENT_SETTINGS, n=1, cutoff=0.8)
-    return f"{name} (is {meant[0]} meant?)" if meant else name
+    return f"{name} (did you mean {meant[0]}?)" if meant else name

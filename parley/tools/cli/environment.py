@@ -151,8 +151,8 @@ def refuse_unknown(environment: Mapping[str, str], config: BrokerConfig) -> None
         key = key_of(variable) if variable.startswith(PREFIXES) else ""
         if key in config.static and not _is_known(key, config):
             meant = closest(key, BrokerKeys.KEYS)
-            hint = f" Is {variable_of(meant)} meant?" if meant else ""
-            lines.append(f"{variable} would set {key}, which is not a key of the configuration.{hint}")
+            hint = f" Did you mean {variable_of(meant)}?" if meant else ""
+            lines.append(f"{variable} would set {key}, which is not a configuration key.{hint}")
     if lines:
         raise CommandError("\n".join(lines))
 

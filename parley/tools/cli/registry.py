@@ -74,7 +74,7 @@ def _warn_of(unknown: Iterable[str], known: Iterable[str]) -> None:
     settings."""
     for name in unknown:
         meant = closest(name, known)
-        hint = f": is {meant} meant?" if meant else ""
+        hint = f": did you mean {meant}?" if meant else ""
         print(f"Warning: {name} is not a setting of the registry and has no effect{hint}", file=sys.stderr)
 
 

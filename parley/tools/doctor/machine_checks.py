@@ -22,9 +22,9 @@ def contradictory(machine: Machine) -> Iterator[Seen]:
 def unknown(machine: Machine) -> Iterator[Seen]:
     """Settings that are not known, above all misspelt ones."""
     for key, meant in machine.unknown:
-        hint = f": is {meant} meant?" if meant else ""
+        hint = f": did you mean {meant}?" if meant else ""
         advice = (f"rename {key} to {meant} in {machine.path}",) if meant else (f"remove {key} from {machine.path}",)
-        yield Seen(f"{key} is not a key of the configuration{hint}", [machine.path], next=advice)
+        yield Seen(f"{key} is not a configuration key{hint}", [machine.path], next=advice)
 
 
 def ignored(machine: Machine) -> Iterator[Seen]:

@@ -61,7 +61,7 @@ seen bind(127.0.0.1:9092): Address already in use
 next stop it (kill ...), or give PLAINTEXT another port in listeners
 docs docs/doctor.md#port-taken
 Warnings
-config-unknown-key: log.retention.hour is not a key of the configuration: is log.retention.hours meant?
+config-unknown-key: log.retention.hour is not a configuration key: did you mean log.retention.hours?
 seen second.properties
 next rename log.retention.hour to log.retention.hours in second.properties
 docs docs/doctor.md#config-unknown-key

@@ -213,8 +213,8 @@ def test_a_secret_is_not_in_a_complaint() -> None:
 @pytest.mark.parametrize(
     ("name", "warning"),
     [
-        ("log.retentoin.ms", "log.retentoin.ms is not a key of the configuration: is log.retention.ms meant?"),
-        ("something.else.entirely", "something.else.entirely is not a key of the configuration"),
+        ("log.retentoin.ms", "log.retentoin.ms is not a configuration key: did you mean log.retention.ms?"),
+        ("something.else.entirely", "something.else.entirely is not a configuration key"),
         (
             "controller.quorum.voters",
             "controller.quorum.voters has no effect: Parley has no metadata quorum: the store of coordination.url "

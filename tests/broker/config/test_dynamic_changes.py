@@ -30,7 +30,7 @@ def test_the_answer_is_the_configuration_as_it_would_be() -> None:
         ({"ssl.keystore.location": "/x"}, True, "listener.name.<name>.ssl.keystore.location"),
         ({"sasl.jaas.config": "x"}, True, "listener.name.<name>.sasl.jaas.config"),
         ({"log.segment.bytes": "abc"}, True, "log.segment.bytes=abc is not allowed"),
-        ({"log.retention.ms": "0"}, False, "-1 for ever, or at least 1"),
+        ({"log.retention.ms": "0"}, False, "-1 (forever), or at least 1"),
     ],
 )
 def test_refuses(layer: dict[str, str], per_broker: bool, text: str) -> None:

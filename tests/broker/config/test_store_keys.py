@@ -49,7 +49,7 @@ def test_the_values_of_a_third_partys_keys_are_checked() -> None:
 
 def test_a_misspelt_key_of_a_third_party_is_named() -> None:
     (warning,) = BrokerConfig.from_properties({"pigeon.pasword": "coo"}).warnings
-    assert warning == "pigeon.pasword is not a key of the configuration: is pigeon.password meant?"
+    assert warning == "pigeon.pasword is not a configuration key: did you mean pigeon.password?"
 
 
 def test_secrets_of_a_third_party_are_hidden() -> None:
@@ -70,7 +70,7 @@ def test_keys_of_stores_stay_known_and_cannot_be_changed_at_run_time() -> None:
 
 def test_a_store_that_cannot_be_loaded_leaves_its_keys_unknown() -> None:
     (warning,) = BrokerConfig.from_properties({"broken.key": "1"}).warnings
-    assert warning == "broken.key is not a key of the configuration"
+    assert warning == "broken.key is not a configuration key"
 
 
 def test_the_session_timeout_may_be_given_by_a_stores_own_key() -> None:

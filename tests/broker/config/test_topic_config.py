@@ -76,8 +76,8 @@ def test_a_log_has_no_setting_that_topics_lack() -> None:
         ({"compression.type": "GZIP"}, "it must be one of uncompressed, zstd, lz4, snappy, gzip, producer"),
         ({"compression.gzip.level": "0"}, "it must be a whole number from 1 to 9, or -1"),
         ({"leader.replication.throttled.replicas": "0:1,1"}, "partition:broker pairs separated by commas, or *"),
-        ({"retention.m": "1"}, "retention.m is not a key of the configuration: is retention.ms meant?"),
-        ({"log.retention.ms": "1"}, "log.retention.ms is not a key of the configuration"),
+        ({"retention.m": "1"}, "retention.m is not a configuration key: did you mean retention.ms?"),
+        ({"log.retention.ms": "1"}, "log.retention.ms is not a configuration key"),
         ({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, "it must be at most max.compaction.lag.ms"),
     ],
 )

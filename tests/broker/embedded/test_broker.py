@@ -102,7 +102,7 @@ def test_settings_that_contradict_each_other(tmp_path: Path) -> None:
         Broker({"log.dirs": str(tmp_path)}, data_dir=tmp_path)
     with pytest.raises(ValueError, match="port and listeners"):
         Broker(port=9092, listeners="PLAINTEXT://127.0.0.1:9093")
-    with pytest.raises(TypeError, match="is num_partitions meant"):
+    with pytest.raises(TypeError, match="did you mean num_partitions"):
         Broker(num_partition=1)
     with pytest.raises(ValueError, match="broker_rack=None"):
         Broker(broker_rack=None)  # type: ignore[arg-type]

@@ -244,7 +244,7 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
         (machine(descriptors=256), "the limit of open files is 256; 1,024 are advised"),
     ],
     "config-invalid": [(machine(problems=[("log.dirs", "log.dirs is empty")]), "log.dirs is empty")],
-    "config-unknown-key": [(machine(unknown=[("log.dir2", "log.dirs")]), "is log.dirs meant?")],
+    "config-unknown-key": [(machine(unknown=[("log.dir2", "log.dirs")]), "did you mean log.dirs?")],
     "config-without-effect": [(machine(ignored=[("jmx.port", "jmx.port has no effect")]), "no effect")],
     "port-taken": [
         (

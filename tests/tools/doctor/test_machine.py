@@ -71,7 +71,7 @@ def test_wrong_usage(parley: Parley) -> None:
 
 def test_settings(doctor: Doctor) -> None:
     found = doctor(log__retention__hour="3", metadata__log__dir="/x")
-    assert "is log.retention.hours meant?" in found["config-unknown-key"]["text"]
+    assert "did you mean log.retention.hours?" in found["config-unknown-key"]["text"]
     assert found["config-without-effect"]["severity"] == "note"
     found = doctor(min__insync__replicas="0", inter__broker__listener__name="NONE")
     assert found["config-invalid"]["severity"] == "error"

@@ -1,4 +1,4 @@
-"""The keys of groups, and the keys of the broker that have their defaults."""
+"""The keys of groups, and the broker's keys that contain their defaults."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from parley.broker.config.share_offset_reset import is_reset
 
 
 class GroupLevelKeys(Keys, title="Settings of one group"):
-    """The keys of groups, and the keys of the broker that have their defaults."""
+    """The keys of groups, and the broker's keys that contain their defaults."""
 
     consumer_session_timeout_ms = integer(
         "consumer.session.timeout.ms",
@@ -31,7 +31,7 @@ class GroupLevelKeys(Keys, title="Settings of one group"):
     consumer_assignment_interval_ms = integer(
         "consumer.assignment.interval.ms",
         1_000,
-        "The minimum time between two assignments of the group, if it uses the consumer protocol.",
+        "The minimum time between two assignments in the group, if it uses the consumer protocol.",
         at_least=0,
         unit="ms",
         since="4.3 (KIP-1263)",
@@ -68,7 +68,7 @@ class GroupLevelKeys(Keys, title="Settings of one group"):
     share_delivery_count_limit = integer(
         "share.delivery.count.limit",
         5,
-        "How often a record is delivered to the group at most, if it is a share group.",
+        "The maximum number of times that a record is delivered to the group, if it is a share group.",
         at_least=2,
         unit="deliveries",
         since="4.3 (KIP-1240)",
@@ -77,7 +77,8 @@ class GroupLevelKeys(Keys, title="Settings of one group"):
     share_partition_max_record_locks = integer(
         "share.partition.max.record.locks",
         2_000,
-        "The most records of a partition that members have acquired at a time, if it is a share group.",
+        "The maximum number of records of a partition that members may have acquired at a time, if it is a share "
+        "group.",
         at_least=100,
         unit="records",
         since="4.3 (KIP-1240)",
@@ -86,15 +87,15 @@ class GroupLevelKeys(Keys, title="Settings of one group"):
     share_auto_offset_reset = string(
         "share.auto.offset.reset",
         "latest",
-        "Where a share group begins in a partition that it has not consumed before.",
+        "The position at which a share group begins in a partition that it has not consumed before.",
         check=is_reset,
-        form="latest, earliest, or by_duration: and a duration such as PT1H30M",
+        form="latest, earliest, or by_duration: followed by a duration such as PT1H30M",
         since="4.1 (KIP-932)",
     )
     share_isolation_level = string(
         "share.isolation.level",
         "read_uncommitted",
-        "Whether a share group gets records of transactions that were aborted or are open.",
+        "Whether a share group receives records of aborted and open transactions.",
         allowed=("read_committed", "read_uncommitted"),
         since="4.1 (KIP-932)",
     )
@@ -107,7 +108,7 @@ class GroupLevelKeys(Keys, title="Settings of one group"):
     share_assignment_interval_ms = integer(
         "share.assignment.interval.ms",
         1_000,
-        "The minimum time between two assignments of the group, if it is a share group.",
+        "The minimum time between two assignments in the group, if it is a share group.",
         at_least=0,
         unit="ms",
         since="4.3 (KIP-1263)",
@@ -135,7 +136,7 @@ class GroupLevelKeys(Keys, title="Settings of one group"):
     streams_num_standby_replicas = integer(
         "streams.num.standby.replicas",
         0,
-        "How many standby tasks there are for each task with state, if it is a streams group.",
+        "The number of standby tasks for each stateful task, if it is a streams group.",
         at_least=0,
         unit="tasks",
         since="4.1 (KIP-1071)",
@@ -153,7 +154,7 @@ class GroupLevelKeys(Keys, title="Settings of one group"):
     streams_assignment_interval_ms = integer(
         "streams.assignment.interval.ms",
         1_000,
-        "The minimum time between two assignments of the group, if it is a streams group.",
+        "The minimum time between two assignments in the group, if it is a streams group.",
         at_least=0,
         unit="ms",
         since="4.3 (KIP-1263)",

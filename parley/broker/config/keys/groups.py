@@ -73,7 +73,7 @@ class GroupKeys(Keys, title="Groups"):
     group_coordinator_threads = integer(
         "group.coordinator.threads",
         4,
-        "Kafka's threads of the group coordinator.",
+        "The number of threads of Kafka's group coordinator.",
         at_least=1,
         importance=HIGH,
         since="3.5 (KIP-848)",
@@ -82,7 +82,7 @@ class GroupKeys(Keys, title="Groups"):
     group_coordinator_background_threads = integer(
         "group.coordinator.background.threads",
         2,
-        "Kafka's threads for slow work of the group coordinator.",
+        "The number of threads for slow work of Kafka's group coordinator.",
         at_least=1,
         importance=HIGH,
         since="4.3",
@@ -91,17 +91,17 @@ class GroupKeys(Keys, title="Groups"):
     group_coordinator_append_linger_ms = integer(
         "group.coordinator.append.linger.ms",
         -1,
-        "How long Kafka's coordinator collects changes of groups to write them together; -1 means until the write "
-        "in progress is done.",
+        "How long Kafka's coordinator collects changes of groups to write them together. -1 means until the write in "
+        "progress is complete.",
         at_least=-1,
         unit="ms",
         since="3.8 (KIP-848)",
-        ignored="Changes are appended once in each turn of the event loop.",
+        ignored="Changes are appended once per turn of the event loop.",
     )
     group_coordinator_cached_buffer_max_bytes = integer(
         "group.coordinator.cached.buffer.max.bytes",
         1_048_588,
-        "The largest buffer that Kafka's coordinator keeps for reuse.",
+        "The size of the largest buffer that Kafka's coordinator keeps for reuse.",
         at_least=524_288,
         unit="bytes",
         dynamic=CLUSTER_WIDE,
@@ -192,7 +192,7 @@ class GroupKeys(Keys, title="Groups"):
     group_consumer_assignors = strings(
         "group.consumer.assignors",
         ("uniform", "range"),
-        "The server-side assignors. A group that does not choose one uses the first.",
+        "The server-side assignors. A group that does not choose an assignor uses the first one.",
         since="3.5 (KIP-848)",
     )
     group_consumer_migration_policy = string(
@@ -256,7 +256,7 @@ class GroupKeys(Keys, title="Groups"):
     offsets_load_buffer_size = integer(
         "offsets.load.buffer.size",
         5_242_880,
-        "How many bytes of the offsets topic are read at a time when a coordinator loads groups.",
+        "The number of bytes of the offsets topic that are read at a time when a coordinator loads groups.",
         at_least=1,
         unit="bytes",
         importance=HIGH,
@@ -265,23 +265,24 @@ class GroupKeys(Keys, title="Groups"):
     offsets_topic_num_partitions = integer(
         "offsets.topic.num.partitions",
         50,
-        "The number of partitions of the offsets topic, over which groups are spread. Used only when the topic is "
-        "created: a later change would lose groups.",
+        "The number of partitions of the offsets topic, over which groups are distributed. Used only when the topic "
+        "is created, because a later change would lose groups.",
         at_least=1,
         importance=HIGH,
     )
     offsets_topic_replication_factor = short(
         "offsets.topic.replication.factor",
         3,
-        "The replication factor of the offsets topic, which is created when the first group needs it. Groups do "
-        "not work before the cluster has as many brokers: a single broker needs 1.",
+        "The replication factor of the offsets topic, which is created when the first group needs it. Groups do not "
+        "work until the cluster has that many brokers, so a single broker needs 1.",
         at_least=1,
         importance=HIGH,
     )
     offsets_topic_segment_bytes = integer(
         "offsets.topic.segment.bytes",
         104_857_600,
-        "The segment size of the offsets topic. Small, so that compaction keeps the topic short and loading is fast.",
+        "The segment size of the offsets topic. It is small so that compaction keeps the topic short, and loading "
+        "fast.",
         at_least=1,
         unit="bytes",
         importance=HIGH,

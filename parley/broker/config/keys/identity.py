@@ -11,9 +11,9 @@ class IdentityKeys(Keys, title="Identity and coordination"):
     broker_id = integer(
         "broker.id",
         -1,
-        "The id of this broker in its cluster. With -1 the cluster assigns an id above reserved.broker.max.id, "
-        "and the broker keeps it in meta.properties of every log directory. node.id is the same setting; set "
-        "either, or both to the same value.",
+        "The id of this broker in its cluster. With -1 the cluster assigns an id above reserved.broker.max.id, and "
+        "the broker stores it in meta.properties of every log directory. node.id is the same setting; set either, or "
+        "both to the same value.",
         at_least=-1,
         importance=HIGH,
     )
@@ -29,32 +29,31 @@ class IdentityKeys(Keys, title="Identity and coordination"):
     broker_id_generation_enable = boolean(
         "broker.id.generation.enable",
         True,
-        "Whether the cluster assigns an id to a broker that has none. Turn it off if every broker must be "
-        "numbered by hand.",
+        "Whether the cluster assigns an id to a broker without one. Turn it off if every broker must be numbered "
+        "manually.",
     )
     reserved_broker_max_id = integer(
         "reserved.broker.max.id",
         1_000,
         "The highest id that a configuration may use. Ids assigned by the cluster start above it. Raise it before "
-        "you number brokers by hand beyond it.",
+        "you manually assign a higher id.",
         at_least=0,
     )
     broker_rack = string(
         "broker.rack",
         None,
-        "The rack, zone or data centre of this broker. The replicas of a partition are spread over racks, and a "
-        "consumer that names its rack can read from a replica there. Any text; brokers with equal texts are in "
-        "the same rack.",
+        "The rack, zone or data center of this broker. The replicas of a partition are spread over racks, and a "
+        "consumer that specifies its rack can read from a replica there. The value can be any text. Brokers with the "
+        "same value are in the same rack.",
         since="0.10.0 (KIP-36)",
     )
     coordination_url = string(
         "coordination.url",
         "",
         "The address of the store that coordinates the brokers of a cluster. Its scheme selects the store: "
-        "docs/stores.md lists the supported ones, and packages can register more. A broker does not start with an "
-        "address of an unknown scheme. If this is empty, the keys of a store can name it (see the sections on "
-        "stores); otherwise the broker uses the embedded store in the folder coordination of the first log "
-        "directory.",
+        "docs/stores.md lists the supported ones, and packages can register more. A broker does not start if the "
+        "scheme is unknown. If this is empty, the keys of a store can name the store (see the sections on stores); "
+        "otherwise the broker uses the embedded store in the folder coordination of the first log directory.",
         importance=HIGH,
         since="",
     )
@@ -62,8 +61,8 @@ class IdentityKeys(Keys, title="Identity and coordination"):
         "coordination.session.timeout.ms",
         9_000,
         "How long the coordination store waits for a sign of life from this broker before it ends the broker's "
-        "session. A shorter timeout detects a hanging machine sooner; a longer one tolerates pauses of the store "
-        "or the network. A killed process is always detected at once. The value is raised if the store needs a "
+        "session. A shorter timeout detects a hanging machine sooner; a longer timeout tolerates pauses of the store "
+        "or the network. A killed process is always detected immediately. The value is raised if the store needs a "
         "longer timeout.",
         at_least=500,
         unit="ms",

@@ -37,18 +37,18 @@ class LogKeys(Keys, title="Logs"):
     log_dirs = strings(
         "log.dirs",
         None,
-        "The directories for data, ideally one per disk. A new partition is placed in the directory with the "
-        "fewest partitions. If a disk fails, this broker loses only the partitions on it. By default log.dir.",
+        "The directories for data, ideally one per disk. A new partition is placed in the directory with the fewest "
+        "partitions. If a disk fails, this broker loses only the partitions on that disk. Defaults to log.dir.",
         importance=HIGH,
     )
     cordoned_log_dirs = strings(
         "cordoned.log.dirs",
         (),
-        "Directories of log.dirs (or * for all) that take no new partitions, so that a disk can be emptied before "
+        "Directories of log.dirs (or * for all) that accept no new partitions, so that a disk can be emptied before "
         "it is removed.",
         dynamic=PER_BROKER,
         since="4.3 (KIP-1066)",
-        ignored="Every directory takes new partitions.",
+        ignored="Every directory accepts new partitions.",
     )
     log_dir_failure_timeout_ms = long(
         "log.dir.failure.timeout.ms",
@@ -72,8 +72,8 @@ class LogKeys(Keys, title="Logs"):
     num_replica_alter_log_dirs_threads = integer(
         "num.replica.alter.log.dirs.threads",
         None,
-        "How many partitions move between the directories of this broker at a time. By default as many as there "
-        "are directories.",
+        "The number of partitions that move between the directories of this broker at a time. Defaults to the number "
+        "of directories.",
         importance=HIGH,
         since="1.1 (KIP-113)",
     )
@@ -89,8 +89,8 @@ class LogKeys(Keys, title="Logs"):
     )
     log_roll_ms = duration(
         "log.roll.ms",
-        "The maximum age of the active segment, by the timestamps of its records, before a new one is rolled. It "
-        "makes old records deletable even if few arrive. By default log.roll.hours.",
+        "The maximum age of the active segment, by the timestamps of its records, before a new one is rolled. This "
+        "makes old records deletable even if few new ones arrive. Defaults to log.roll.hours.",
         at_least=1,
         unit="ms",
         dynamic=CLUSTER_WIDE,
@@ -108,7 +108,7 @@ class LogKeys(Keys, title="Logs"):
     log_roll_jitter_ms = duration(
         "log.roll.jitter.ms",
         "The maximum random time subtracted from log.roll.ms, so that partitions do not all roll segments at the "
-        "same time. By default log.roll.jitter.hours.",
+        "same time. Defaults to log.roll.jitter.hours.",
         at_least=0,
         unit="ms",
         dynamic=CLUSTER_WIDE,
@@ -125,8 +125,8 @@ class LogKeys(Keys, title="Logs"):
     )
     log_retention_ms = duration(
         "log.retention.ms",
-        "How long records are kept: a segment is deleted when its newest record is older. -1 means for ever. By "
-        "default log.retention.minutes, then log.retention.hours.",
+        "How long records are kept: a segment is deleted when its newest record is older. -1 means forever. Defaults "
+        "to log.retention.minutes, then log.retention.hours.",
         at_least=-1,
         unit="ms",
         dynamic=CLUSTER_WIDE,
@@ -152,8 +152,8 @@ class LogKeys(Keys, title="Logs"):
     log_retention_bytes = long(
         "log.retention.bytes",
         -1,
-        "The maximum size of a partition. When it is exceeded, the oldest segments are deleted. -1 means no "
-        "limit. The limit applies to each replica of each partition, so disks need a multiple of it.",
+        "The maximum size of a partition. When it is exceeded, the oldest segments are deleted. -1 means no limit. "
+        "The limit applies to each replica of each partition, so disks need a multiple of this size.",
         at_least=-1,
         unit="bytes",
         dynamic=CLUSTER_WIDE,
@@ -169,16 +169,16 @@ class LogKeys(Keys, title="Logs"):
     log_cleanup_policy = strings(
         "log.cleanup.policy",
         ("delete",),
-        "How old records are removed: delete removes them by age and size, compact keeps only the newest record "
-        "of each key, and both can be combined.",
+        "How old records are removed: delete removes them by age and size, compact keeps only the newest record for "
+        "each key. Both can be combined.",
         allowed=("compact", "delete"),
         dynamic=CLUSTER_WIDE,
     )
     log_cut_retention_bytes = long(
         "log.cut.retention.bytes",
         1 << 30,
-        "How many bytes of committed records a replica keeps in .cut files after it had to remove them from its log "
-        "to agree with its leader. The oldest files are removed first. 0 keeps nothing.",
+        "The number of bytes of committed records that a replica keeps in .cut files after it had to remove them "
+        "from its log to match its leader's log. The oldest files are removed first. 0 keeps none.",
         at_least=0,
         unit="bytes",
         dynamic=CLUSTER_WIDE,
@@ -213,15 +213,15 @@ class LogKeys(Keys, title="Logs"):
     log_preallocate = boolean(
         "log.preallocate",
         False,
-        "Whether the file of a new segment is allocated at its full size at once. Useful on file systems that "
+        "Whether the file of a new segment is preallocated at its full size. This is useful on file systems that "
         "handle growing files badly.",
         dynamic=CLUSTER_WIDE,
     )
     log_flush_interval_messages = long(
         "log.flush.interval.messages",
         MAX_LONG,
-        "How many records can be written to a partition before it is flushed to disk. By default the operating "
-        "system decides, and replication keeps records safe.",
+        "The number of records that can be written to a partition before it is flushed to disk. By default the "
+        "operating system decides when to flush, and replication keeps records safe.",
         at_least=1,
         unit="records",
         dynamic=CLUSTER_WIDE,
@@ -229,7 +229,7 @@ class LogKeys(Keys, title="Logs"):
     )
     log_flush_interval_ms = duration(
         "log.flush.interval.ms",
-        "How long a record can stay unflushed. By default log.flush.scheduler.interval.ms.",
+        "How long a record can stay unflushed. Defaults to log.flush.scheduler.interval.ms.",
         at_least=0,
         unit="ms",
         dynamic=CLUSTER_WIDE,
@@ -247,8 +247,8 @@ class LogKeys(Keys, title="Logs"):
     log_flush_offset_checkpoint_interval_ms = integer(
         "log.flush.offset.checkpoint.interval.ms",
         60_000,
-        "How often the broker checkpoints the flushed offset of each log. After an unclean shutdown only later "
-        "records must be checked.",
+        "How often the broker checkpoints the flushed offset of each log. After an unclean shutdown, only the "
+        "records after this offset must be checked.",
         at_least=0,
         unit="ms",
         importance=HIGH,
@@ -265,7 +265,7 @@ class LogKeys(Keys, title="Logs"):
     log_scrub_interval_ms = long(
         "log.scrub.interval.ms",
         7 * 24 * HOUR_MS,
-        "How often all data is read again and verified, to find damaged records that no client has read.",
+        "How often all data is read and verified again, to find damaged records that no client has read.",
         at_least=1,
         unit="ms",
         dynamic=CLUSTER_WIDE,
@@ -284,7 +284,7 @@ class LogKeys(Keys, title="Logs"):
     log_initial_task_delay_ms = long(
         "log.initial.task.delay.ms",
         30_000,
-        "How long after the start retention, flushing and checkpoints begin.",
+        "The delay after the start of the broker before retention, flushing and checkpoints begin.",
         at_least=0,
         unit="ms",
         importance=LOW,
@@ -314,22 +314,22 @@ class LogKeys(Keys, title="Logs"):
     log_cleaner_enable = boolean(
         "log.cleaner.enable",
         True,
-        "Whether log compaction runs. Without it, partitions with cleanup.policy=compact grow without bound, "
-        "including the committed offsets.",
+        "Whether log compaction runs. Without compaction, partitions with cleanup.policy=compact grow without bound, "
+        "including those of committed offsets.",
     )
     log_cleaner_threads = integer(
         "log.cleaner.threads",
         1,
-        "How many partitions are compacted at a time, each in a process of its own at low priority: at most 16, also "
-        "if the value is higher. 0 turns compaction off.",
+        "The number of partitions that are compacted at a time, each in a separate low-priority process. At most 16, "
+        "even if the value is higher. 0 disables compaction.",
         at_least=0,
         dynamic=CLUSTER_WIDE,
     )
     log_cleaner_dedupe_buffer_size = long(
         "log.cleaner.dedupe.buffer.size",
         134_217_728,
-        "The memory for the newest offsets of keys, shared by all cleaner threads: more than 1 MiB for each. With more "
-        "memory, a larger part of a log is compacted at a time.",
+        "The memory for the table of the newest offset of each key, shared by all cleaner threads, with more than 1 "
+        "MiB per thread. With more memory, a larger part of a log is compacted at a time.",
         at_least=1,
         unit="bytes",
         dynamic=CLUSTER_WIDE,
@@ -346,8 +346,8 @@ class LogKeys(Keys, title="Logs"):
     log_cleaner_io_buffer_load_factor = double(
         "log.cleaner.io.buffer.load.factor",
         0.9,
-        "How full the table of keys can get, from 0 to 1. A fuller table holds more keys at a time and has more "
-        "collisions. If it is full, the log is compacted in several runs.",
+        "How full the table of keys can get, from 0 to 1. A fuller table holds more keys at a time, but has more "
+        "collisions. If the table is full, the log is compacted in several runs.",
         dynamic=CLUSTER_WIDE,
     )
     log_cleaner_io_max_bytes_per_second = double(
@@ -368,8 +368,8 @@ class LogKeys(Keys, title="Logs"):
     log_cleaner_min_cleanable_ratio = double(
         "log.cleaner.min.cleanable.ratio",
         0.5,
-        "The part of a log that must be new, from 0 to 1, before it is compacted again. A lower value wastes less "
-        "space and costs more work.",
+        "The proportion of a log, from 0 to 1, that must be new before the log is compacted again. A lower value "
+        "wastes less space and costs more work.",
         at_least=0,
         at_most=1,
         dynamic=CLUSTER_WIDE,
@@ -377,7 +377,7 @@ class LogKeys(Keys, title="Logs"):
     log_cleaner_min_compaction_lag_ms = long(
         "log.cleaner.min.compaction.lag.ms",
         0,
-        "How long every record stays in a compacted log, for consumers that must see each value.",
+        "The minimum time that every record stays in a compacted log, for consumers that must see each value.",
         at_least=0,
         unit="ms",
         dynamic=CLUSTER_WIDE,

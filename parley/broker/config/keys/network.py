@@ -37,8 +37,8 @@ class NetworkKeys(Keys, title="Network"):
     advertised_listeners = strings(
         "advertised.listeners",
         None,
-        "The addresses that clients and other brokers connect to, if they cannot reach those in listeners: behind "
-        "a proxy, in a container, in a cloud. By default those of listeners. 0.0.0.0 cannot be advertised.",
+        "The addresses that clients and other brokers connect to, if they cannot reach those in listeners: behind a "
+        "proxy, in a container, in a cloud. Defaults to the addresses in listeners. 0.0.0.0 cannot be advertised.",
         importance=HIGH,
     )
     listener_security_protocol_map = string(
@@ -53,14 +53,14 @@ class NetworkKeys(Keys, title="Network"):
     inter_broker_listener_name = string(
         "inter.broker.listener.name",
         None,
-        "The listener that brokers use to connect to each other. By default the one whose protocol is "
+        "The listener that brokers use to connect to each other. Defaults to the listener whose protocol is "
         "security.inter.broker.protocol. Set only one of the two keys.",
         since="0.10.2 (KIP-103)",
     )
     security_inter_broker_protocol = string(
         "security.inter.broker.protocol",
         "PLAINTEXT",
-        "The security protocol that brokers use between each other.",
+        "The security protocol that brokers use to communicate with each other.",
         allowed=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     )
     control_plane_listener_name = string(
@@ -82,14 +82,14 @@ class NetworkKeys(Keys, title="Network"):
     host_name = string(
         "host.name",
         "",
-        "The address to listen on, from before Kafka had listeners. Used only if listeners is not set.",
+        "The address to listen on; a key from before Kafka had listeners. Used only if listeners is not set.",
         importance=HIGH,
         deprecated="listeners",
     )
     port = integer(
         "port",
         9_092,
-        "The port to listen on, from before Kafka had listeners. Used only if listeners is not set.",
+        "The port to listen on; a key from before Kafka had listeners. Used only if listeners is not set.",
         at_least=0,
         at_most=65_535,
         importance=HIGH,
@@ -98,7 +98,7 @@ class NetworkKeys(Keys, title="Network"):
     advertised_host_name = string(
         "advertised.host.name",
         None,
-        "The host that clients connect to, from before Kafka had listeners. Used only if neither "
+        "The host that clients connect to; a key from before Kafka had listeners. Used only if neither "
         "advertised.listeners nor listeners is set.",
         importance=HIGH,
         deprecated="advertised.listeners",
@@ -106,7 +106,7 @@ class NetworkKeys(Keys, title="Network"):
     advertised_port = integer(
         "advertised.port",
         None,
-        "The port that clients connect to, from before Kafka had listeners. Used only if neither "
+        "The port that clients connect to; a key from before Kafka had listeners. Used only if neither "
         "advertised.listeners nor listeners is set.",
         at_least=1,
         at_most=65_535,
@@ -116,8 +116,8 @@ class NetworkKeys(Keys, title="Network"):
     socket_send_buffer_bytes = integer(
         "socket.send.buffer.bytes",
         -1,
-        "The size of the send buffer of every accepted connection. With -1 the operating system chooses and "
-        "adapts it. Kafka's default of 102400 costs a broker up to half again as much CPU time per byte consumed.",
+        "The size of the send buffer of every accepted connection. With -1 the operating system chooses and adapts "
+        "it. Kafka's default of 102400 costs a broker up to 50% more CPU time per byte consumed.",
         at_least=-1,
         unit="bytes",
         importance=HIGH,
@@ -126,7 +126,7 @@ class NetworkKeys(Keys, title="Network"):
         "socket.receive.buffer.bytes",
         -1,
         "The size of the receive buffer of every accepted connection. With -1 the operating system chooses and "
-        "adapts it. Kafka's default of 102400 costs a broker up to a third more CPU time per byte produced.",
+        "adapts it. Kafka's default of 102400 costs a broker up to 33% more CPU time per byte produced.",
         at_least=-1,
         unit="bytes",
         importance=HIGH,
@@ -134,8 +134,8 @@ class NetworkKeys(Keys, title="Network"):
     socket_request_max_bytes = integer(
         "socket.request.max.bytes",
         104_857_600,
-        "The maximum size of a request. A longer request closes its connection. It must allow for the largest "
-        "produce request of any client. The broker allocates memory for a request only as it arrives.",
+        "The maximum size of a request. A longer request closes its connection. It must be at least as large as the "
+        "largest produce request of any client. The broker allocates memory for a request only as it arrives.",
         at_least=1,
         unit="bytes",
         importance=HIGH,
@@ -159,7 +159,7 @@ class NetworkKeys(Keys, title="Network"):
     socket_connection_setup_timeout_max_ms = long(
         "socket.connection.setup.timeout.max.ms",
         30_000,
-        "The maximum that socket.connection.setup.timeout.ms grows to.",
+        "The maximum to which socket.connection.setup.timeout.ms grows.",
         at_least=1,
         unit="ms",
         since="2.7 (KIP-601)",
@@ -175,7 +175,7 @@ class NetworkKeys(Keys, title="Network"):
     connections_max_reauth_ms = long(
         "connections.max.reauth.ms",
         0,
-        "How long a SASL login lasts before the client must log in again; 0 means for ever.",
+        "How long a SASL login lasts before the client must log in again; 0 means forever.",
         at_least=0,
         unit="ms",
         since="2.2 (KIP-368)",
@@ -203,8 +203,8 @@ class NetworkKeys(Keys, title="Network"):
         "max.connections",
         MAX_INT,
         "The maximum number of open connections of this broker. When it is reached, a new connection on the "
-        "listener between brokers closes the connection that has been idle longest, and other new connections "
-        "wait. Can be set per listener as listener.name.<name>.max.connections. At least 1.",
+        "inter-broker listener closes the connection that has been idle longest, and other new connections wait. Can "
+        "be set per listener as listener.name.<name>.max.connections. At least 1.",
         at_least=0,
         dynamic=CLUSTER_WIDE,
         since="2.3 (KIP-402)",
@@ -212,15 +212,15 @@ class NetworkKeys(Keys, title="Network"):
     max_connections_per_ip = integer(
         "max.connections.per.ip",
         MAX_INT,
-        "The maximum number of connections from one address; more are closed at once. 0 admits only the addresses "
-        "in max.connections.per.ip.overrides.",
+        "The maximum number of connections from one address. Further connections are closed immediately. 0 admits "
+        "only the addresses in max.connections.per.ip.overrides.",
         at_least=0,
         dynamic=CLUSTER_WIDE,
     )
     max_connections_per_ip_overrides = string(
         "max.connections.per.ip.overrides",
         "",
-        "Limits for single addresses or host names that override max.connections.per.ip, as host:count separated "
+        "Limits for individual addresses or host names that override max.connections.per.ip, as host:count separated "
         "by commas.",
         check=_connection_overrides,
         form="host:count pairs, separated by commas",
@@ -229,8 +229,8 @@ class NetworkKeys(Keys, title="Network"):
     max_connection_creation_rate = integer(
         "max.connection.creation.rate",
         MAX_INT,
-        "The maximum number of connections accepted per second; others wait. Connections on the listener between "
-        "brokers do not count if there are other listeners. Can be set per listener as "
+        "The maximum number of connections accepted per second; further ones wait. Connections on the inter-broker "
+        "listener do not count if there are other listeners. Can be set per listener as "
         "listener.name.<name>.max.connection.creation.rate. At least 1.",
         at_least=0,
         unit="connections/s",
@@ -240,9 +240,9 @@ class NetworkKeys(Keys, title="Network"):
     queued_max_requests = integer(
         "queued.max.requests",
         500,
-        "The maximum number of requests in progress in this broker, including those that wait. When it is "
-        "reached, the broker stops reading from all connections. Lower it to limit memory, raise it for very many "
-        "clients.",
+        "The maximum number of requests in progress in this broker, including those that wait. When it is reached, "
+        "the broker stops reading from all connections. Lower it to limit memory use; raise it for a very large "
+        "number of clients.",
         at_least=1,
         importance=HIGH,
     )
@@ -263,12 +263,12 @@ class NetworkKeys(Keys, title="Network"):
         at_least=1,
         unit="partitions",
         since="3.8 (KIP-966)",
-        ignored="A response describes 2000 partitions at most.",
+        ignored="A response describes at most 2000 partitions.",
     )
     num_network_threads = integer(
         "num.network.threads",
         3,
-        "Kafka's threads that read from and write to sockets.",
+        "The number of Kafka's threads that read from and write to sockets.",
         at_least=1,
         dynamic=CLUSTER_WIDE,
         importance=HIGH,
@@ -277,7 +277,7 @@ class NetworkKeys(Keys, title="Network"):
     num_io_threads = integer(
         "num.io.threads",
         8,
-        "Kafka's threads that handle requests.",
+        "The number of Kafka's threads that handle requests.",
         at_least=1,
         dynamic=CLUSTER_WIDE,
         importance=HIGH,
@@ -286,7 +286,7 @@ class NetworkKeys(Keys, title="Network"):
     background_threads = integer(
         "background.threads",
         10,
-        "Kafka's threads for deletion, flushing and checkpoints.",
+        "The number of Kafka's threads for deletion, flushing and checkpoints.",
         at_least=1,
         dynamic=CLUSTER_WIDE,
         importance=HIGH,
@@ -304,8 +304,8 @@ class NetworkKeys(Keys, title="Network"):
     fetch_max_bytes = integer(
         "fetch.max.bytes",
         57_671_680,
-        "The maximum number of bytes of records in a fetch response, whatever the client asks for. A single "
-        "larger batch is still returned, so that the consumer can make progress.",
+        "The maximum number of bytes of records in a fetch response, whatever the client requests. A single larger "
+        "batch is still returned, so that the consumer can make progress.",
         at_least=1_024,
         unit="bytes",
         since="2.5 (KIP-541)",
@@ -313,9 +313,9 @@ class NetworkKeys(Keys, title="Network"):
     max_incremental_fetch_session_cache_slots = integer(
         "max.incremental.fetch.session.cache.slots",
         1_000,
-        "The number of fetch sessions that the broker keeps. With a session, a consumer or follower need not name "
-        "all its partitions in every fetch. Raise it if more clients than this fetch from a broker. 0 turns "
-        "sessions off.",
+        "The number of fetch sessions that the broker keeps. With a session, a consumer or follower need not list "
+        "all its partitions in every fetch. Raise it if more clients than this fetch from a broker. 0 disables "
+        "sessions.",
         at_least=0,
         unit="sessions",
         since="1.1 (KIP-227)",
@@ -323,21 +323,21 @@ class NetworkKeys(Keys, title="Network"):
     fetch_purgatory_purge_interval_requests = integer(
         "fetch.purgatory.purge.interval.requests",
         1_000,
-        "How many completed fetches Kafka keeps in the purgatory before it removes them.",
+        "The number of completed fetches that Kafka keeps in the purgatory before it removes them.",
         unit="requests",
         ignored=PURGATORY,
     )
     producer_purgatory_purge_interval_requests = integer(
         "producer.purgatory.purge.interval.requests",
         1_000,
-        "How many completed produce requests Kafka keeps in the purgatory before it removes them.",
+        "The number of completed produce requests that Kafka keeps in the purgatory before it removes them.",
         unit="requests",
         ignored=PURGATORY,
     )
     delete_records_purgatory_purge_interval_requests = integer(
         "delete.records.purgatory.purge.interval.requests",
         1,
-        "How many completed DeleteRecords requests Kafka keeps in the purgatory before it removes them.",
+        "The number of completed DeleteRecords requests that Kafka keeps in the purgatory before it removes them.",
         unit="requests",
         since="0.11.0 (KIP-107)",
         ignored=PURGATORY,

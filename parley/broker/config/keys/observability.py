@@ -18,9 +18,9 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
         "metrics.listener",
         "",
         "The address, as host:port or https://host:port, of the HTTP listener with /metrics for Prometheus and "
-        "/healthz for probes. Empty means no such listener; port 0 means any free port. With https it has the keys "
-        "listener.name.metrics.ssl.*; clients log in if there are users in "
-        "listener.name.metrics.plain.sasl.jaas.config.",
+        "/healthz for probes. An empty value means no such listener; port 0 means any free port. With https, the "
+        "keys listener.name.metrics.ssl.* apply. Clients must log in if listener.name.metrics.plain.sasl.jaas.config "
+        "defines users.",
         check=_metrics_listener,
         form="host:port, https://host:port, or nothing",
         since="",
@@ -28,8 +28,8 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     metrics_group_partitions_max = integer(
         "metrics.group.partitions.max",
         5_000,
-        "The most partitions of groups whose lag this broker exports, and the most groups whose members it exports. "
-        "The broker that coordinates a group exports them; 0 exports none.",
+        "The maximum number of partitions of groups whose lag this broker exports, and of groups whose members it "
+        "exports. The broker that coordinates a group exports them. 0 exports none.",
         at_least=0,
         dynamic=CLUSTER_WIDE,
         importance=LOW,
@@ -38,7 +38,8 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     logging_format = string(
         "logging.format",
         "text",
-        "The format of the broker's own log: text writes one line of key=value pairs per event, json one JSON object.",
+        "The format of the broker's own log: text writes one line of key=value pairs per event, json writes one JSON "
+        "object per event.",
         allowed=("text", "json"),
         importance=LOW,
         since="",
@@ -123,7 +124,7 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     server_max_startup_time_ms = long(
         "server.max.startup.time.ms",
         MAX_LONG,
-        "The maximum time of a start before it is abandoned.",
+        "The maximum duration of a start before it is abandoned.",
         at_least=0,
         unit="ms",
         since="3.5",
@@ -132,7 +133,7 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
     config_providers = strings(
         "config.providers",
         (),
-        "Names of providers, for values that the file only names: ${provider:path:key}. For each of them, "
+        "Names of providers of values that the file only refers to: ${provider:path:key}. For each provider, "
         "config.providers.<name>.class is the class: FileConfigProvider, DirectoryConfigProvider or "
         "EnvVarConfigProvider; config.providers.<name>.param.<key> are its parameters.",
         dynamic=CLUSTER_WIDE,

@@ -97,7 +97,7 @@ class QuotaKeys(Keys, title="Quotas"):
     )
     client_quota_callback_class = class_name(
         "client.quota.callback.class",
-        "A class of yours that determines the quotas of clients in place of the stored ones: an entry point of "
+        "Your own class that determines the quotas of clients in place of the stored quotas: an entry point of "
         "parley.quota_callbacks, or package.module.Class.",
         importance=LOW,
         since="2.0 (KIP-257)",
@@ -105,8 +105,8 @@ class QuotaKeys(Keys, title="Quotas"):
     leader_replication_throttled_rate = long(
         "leader.replication.throttled.rate",
         MAX_LONG,
-        "The maximum rate at which this broker, as a leader, sends records of throttled partitions to followers. "
-        "It is set dynamically during reassignments. leader.replication.throttled.replicas of a topic names the "
+        "The maximum rate at which this broker, as a leader, sends records of throttled partitions to followers. It "
+        "is set dynamically during reassignments. A topic's leader.replication.throttled.replicas lists the "
         "throttled replicas.",
         at_least=0,
         unit="bytes/s",

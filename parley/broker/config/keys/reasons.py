@@ -3,9 +3,9 @@
 The documentation, the broker's log and ``parley configs`` show these reasons.
 """
 
-TICKETS = "Tickets of a keytab are fetched when a login needs them; another program renews those of a ticket cache."
-TLS_VERSIONS = "ssl.enabled.protocols has the versions that are allowed; the newest that both sides know is used."
-TOKEN_REFRESH = "A login fetches a token if the last one is about to expire; there is no schedule."
+TICKETS = "Tickets from a keytab are fetched when a login needs them. Another program renews those in a ticket cache."
+TLS_VERSIONS = "ssl.enabled.protocols lists the allowed versions. The newest version that both sides support is used."
+TOKEN_REFRESH = "A login fetches a new token if the last one is about to expire. There is no schedule."
 QUOTA_DEFAULTS = "Kafka 3.0 removed it: give the default client id a quota (parley configs --entity-type clients)."
 DOWN_CONVERSION = "Batches are always converted for consumers that cannot read them."
 NEW_GROUPS = "The feature group.version decides whether groups may use the consumer protocol."

@@ -12,7 +12,7 @@ class ReplicationKeys(Keys, title="Replication"):
     replica_lag_time_max_ms = long(
         "replica.lag.time.max.ms",
         30_000,
-        "How long a follower can fail to catch up with its leader before it is removed from the ISR.",
+        "How long a follower can lag behind its leader before it is removed from the ISR.",
         at_least=1,
         unit="ms",
         importance=HIGH,
@@ -36,8 +36,8 @@ class ReplicationKeys(Keys, title="Replication"):
     replica_fetch_min_bytes = integer(
         "replica.fetch.min.bytes",
         1,
-        "The minimum number of bytes for which the leader responds to a follower's fetch before "
-        "replica.fetch.wait.max.ms is over.",
+        "The minimum number of bytes with which the leader responds to a follower's fetch before "
+        "replica.fetch.wait.max.ms has passed.",
         at_least=1,
         unit="bytes",
         importance=HIGH,
@@ -61,7 +61,7 @@ class ReplicationKeys(Keys, title="Replication"):
     replica_socket_timeout_ms = integer(
         "replica.socket.timeout.ms",
         30_000,
-        "How long a follower waits for the response to a fetch. At least replica.fetch.wait.max.ms.",
+        "How long a follower waits for the response to a fetch. Must be at least replica.fetch.wait.max.ms.",
         at_least=1,
         unit="ms",
         importance=HIGH,
@@ -95,14 +95,14 @@ class ReplicationKeys(Keys, title="Replication"):
     auto_leader_rebalance_enable = boolean(
         "auto.leader.rebalance.enable",
         True,
-        "Whether the controller moves leadership back to the preferred leader of a partition when that is "
+        "Whether the controller moves the leadership of a partition back to its preferred leader when that broker is "
         "available again.",
         importance=HIGH,
     )
     leader_imbalance_check_interval_seconds = long(
         "leader.imbalance.check.interval.seconds",
         300,
-        "How often the controller checks whether leadership should move back.",
+        "How often the controller checks whether leaderships should move back to preferred leaders.",
         at_least=1,
         unit="s",
         importance=HIGH,
@@ -120,8 +120,8 @@ class ReplicationKeys(Keys, title="Replication"):
     unclean_leader_election_interval_ms = long(
         "unclean.leader.election.interval.ms",
         300_000,
-        "How often the controller looks for partitions whose leader, ISR or ELR does not fit the live brokers and the "
-        "configuration. Normally each change has done that.",
+        "How often the controller looks for partitions whose leader, ISR or ELR does not fit the live brokers and "
+        "the configuration. Normally each change already leads to a correct state.",
         at_least=1,
         unit="ms",
         since="3.9 (KIP-966)",
@@ -129,27 +129,28 @@ class ReplicationKeys(Keys, title="Replication"):
     eligible_leader_replicas_enable = boolean(
         "eligible.leader.replicas.enable",
         False,
-        "Whether Kafka tracks replicas that have left the ISR but hold every committed record.",
+        "Whether Kafka tracks replicas that have left the ISR but contain every committed record.",
         importance=HIGH,
         since="3.7 (KIP-966)",
-        ignored="It is a feature of KRaft. Parley always tracks them.",
+        ignored="This is a feature of KRaft. Parley always tracks them.",
     )
     controlled_shutdown_enable = boolean(
         "controlled.shutdown.enable",
         True,
-        "Whether a broker that stops first moves the leadership of its partitions to other brokers, so that "
-        "clients wait less.",
+        "Whether a stopping broker first moves the leadership of its partitions to other brokers, so that clients "
+        "wait less.",
     )
     controlled_shutdown_max_retries = integer(
         "controlled.shutdown.max.retries",
         3,
-        "How often a broker that stops repeats its request to the controller before it stops without a handover.",
+        "The number of times that a stopping broker repeats its request to the controller before it stops without a "
+        "handover.",
         at_least=0,
     )
     controlled_shutdown_retry_backoff_ms = long(
         "controlled.shutdown.retry.backoff.ms",
         5_000,
-        "How long a broker that stops waits before it repeats its request to the controller.",
+        "How long a stopping broker waits before it repeats its request to the controller.",
         at_least=0,
         unit="ms",
     )
@@ -159,7 +160,7 @@ class ReplicationKeys(Keys, title="Replication"):
         "How long this broker waits for a response from the controller.",
         at_least=1,
         unit="ms",
-        ignored="request.timeout.ms bounds the requests to the controller.",
+        ignored="request.timeout.ms limits requests to the controller.",
     )
     broker_heartbeat_interval_ms = integer(
         "broker.heartbeat.interval.ms",

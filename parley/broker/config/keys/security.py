@@ -35,7 +35,7 @@ class SecurityKeys(Keys, title="Security"):
     ssl_client_auth = string(
         "ssl.client.auth",
         "none",
-        "Whether clients must present a certificate (required), can present one (requested), or need none (none).",
+        "Whether clients must present a certificate (required), may present one (requested), or need none (none).",
         allowed=("required", "requested", "none"),
         dynamic=PER_BROKER,
     )
@@ -99,8 +99,8 @@ class SecurityKeys(Keys, title="Security"):
     ssl_crl_location = string(
         "ssl.crl.location",
         None,
-        "The file with certificate revocation lists, in PEM. Certificates in them are refused, and so are those "
-        "without a list of their issuer that has not expired. A replaced file counts within 5 seconds.",
+        "The file with certificate revocation lists, in PEM. Certificates in these lists are rejected, and so are "
+        "certificates whose issuer has no unexpired list. A replaced file takes effect within 5 seconds.",
         dynamic=PER_BROKER,
         since="",
     )
@@ -114,13 +114,13 @@ class SecurityKeys(Keys, title="Security"):
     ssl_enabled_protocols = strings(
         "ssl.enabled.protocols",
         ("TLSv1.2", "TLSv1.3"),
-        "The TLS versions that are allowed.",
+        "The allowed TLS versions.",
         dynamic=PER_BROKER,
     )
     ssl_cipher_suites = strings(
         "ssl.cipher.suites",
         (),
-        "The cipher suites that are allowed; empty means the choice of the TLS library.",
+        "The allowed cipher suites. An empty value leaves the choice to the TLS library.",
         dynamic=PER_BROKER,
     )
     ssl_endpoint_identification_algorithm = string(
@@ -134,8 +134,8 @@ class SecurityKeys(Keys, title="Security"):
     ssl_principal_mapping_rules = string(
         "ssl.principal.mapping.rules",
         "DEFAULT",
-        "How a principal is derived from the name in a client's certificate: a list of rules, the first match "
-        "counts, as RULE:pattern/replacement/ with L or U, or DEFAULT.",
+        "How a principal is derived from the name in a client's certificate: a list of rules, of which the first "
+        "match applies, as RULE:pattern/replacement/ with L or U, or DEFAULT.",
         importance=LOW,
         since="2.2 (KIP-371)",
     )
@@ -230,25 +230,25 @@ class SecurityKeys(Keys, title="Security"):
     )
     sasl_server_callback_handler_class = class_name(
         "sasl.server.callback.handler.class",
-        "A class of yours that verifies logins, per listener and mechanism.",
+        "Your own class that verifies logins, per listener and mechanism.",
         since="2.0 (KIP-86)",
     )
     sasl_client_callback_handler_class = class_name(
         "sasl.client.callback.handler.class",
-        "A class of yours that supplies this broker's credentials when it logs in to another broker.",
+        "Your own class that supplies this broker's credentials when it logs in to another broker.",
         since="2.0 (KIP-86)",
         ignored=JAVA,
     )
     sasl_login_class = class_name(
         "sasl.login.class",
-        "A class of yours that performs this broker's login.",
+        "Your own class that performs this broker's login.",
         since="2.0 (KIP-86)",
         ignored=JAVA,
     )
     sasl_login_callback_handler_class = class_name(
         "sasl.login.callback.handler.class",
-        "How this broker gets its OAUTHBEARER tokens: OAuthBearerLoginCallbackHandler asks "
-        "sasl.oauthbearer.token.endpoint.url, OAuthBearerUnsecuredLoginCallbackHandler makes unsigned ones.",
+        "How this broker gets its OAUTHBEARER tokens: OAuthBearerLoginCallbackHandler requests them from "
+        "sasl.oauthbearer.token.endpoint.url, OAuthBearerUnsecuredLoginCallbackHandler creates unsigned tokens.",
         since="2.0 (KIP-86)",
     )
     sasl_login_connect_timeout_ms = integer(
@@ -262,7 +262,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_login_read_timeout_ms = integer(
         "sasl.login.read.timeout.ms",
         None,
-        "How long OAUTHBEARER waits for a response of the token issuer.",
+        "How long OAUTHBEARER waits for a response from the token issuer.",
         unit="ms",
         importance=LOW,
         since="3.1 (KIP-768)",
@@ -278,7 +278,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_login_retry_backoff_max_ms = long(
         "sasl.login.retry.backoff.max.ms",
         10_000,
-        "The maximum that sasl.login.retry.backoff.ms grows to.",
+        "The maximum to which sasl.login.retry.backoff.ms grows.",
         unit="ms",
         importance=LOW,
         since="3.1 (KIP-768)",
@@ -286,14 +286,14 @@ class SecurityKeys(Keys, title="Security"):
     sasl_login_refresh_window_factor = double(
         "sasl.login.refresh.window.factor",
         0.8,
-        "The part of its lifetime, from 0 to 1, after which an OAUTHBEARER token is refreshed.",
+        "The fraction of its lifetime, from 0 to 1, after which an OAUTHBEARER token is refreshed.",
         dynamic=PER_BROKER,
         since="2.0 (KIP-255)",
     )
     sasl_login_refresh_window_jitter = double(
         "sasl.login.refresh.window.jitter",
         0.05,
-        "The maximum random part of its lifetime that is added to the time at which a token is refreshed.",
+        "The maximum random fraction of its lifetime that is added to the time at which a token is refreshed.",
         dynamic=PER_BROKER,
         since="2.0 (KIP-255)",
         ignored=TOKEN_REFRESH,
@@ -310,7 +310,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_login_refresh_buffer_seconds = short(
         "sasl.login.refresh.buffer.seconds",
         300,
-        "How long before its expiry a token is refreshed at the latest.",
+        "The minimum time before its expiry at which a token is refreshed.",
         unit="s",
         dynamic=PER_BROKER,
         since="2.0 (KIP-255)",
@@ -332,14 +332,14 @@ class SecurityKeys(Keys, title="Security"):
     sasl_kerberos_ticket_renew_window_factor = double(
         "sasl.kerberos.ticket.renew.window.factor",
         0.8,
-        "The part of its lifetime, from 0 to 1, after which a Kerberos ticket is renewed.",
+        "The fraction of its lifetime, from 0 to 1, after which a Kerberos ticket is renewed.",
         dynamic=PER_BROKER,
         ignored=TICKETS,
     )
     sasl_kerberos_ticket_renew_jitter = double(
         "sasl.kerberos.ticket.renew.jitter",
         0.05,
-        "The maximum random part of its lifetime that is added to the time at which a Kerberos ticket is renewed.",
+        "The maximum random fraction of its lifetime that is added to the time at which a Kerberos ticket is renewed.",
         dynamic=PER_BROKER,
         ignored=TICKETS,
     )
@@ -354,9 +354,9 @@ class SecurityKeys(Keys, title="Security"):
     sasl_kerberos_principal_to_local_rules = strings(
         "sasl.kerberos.principal.to.local.rules",
         ("DEFAULT",),
-        "How a Kerberos principal becomes a user name: a list of rules, the first that applies counts. A rule is "
-        "DEFAULT for the first part of a principal of the default realm, or RULE:[n:format] with an optional pattern "
-        "in parentheses, s/from/to/g, and /L or /U.",
+        "How a Kerberos principal is mapped to a user name: a list of rules, of which the first that applies is "
+        "used. A rule is DEFAULT for the first part of a principal of the default realm, or RULE:[n:format] with an "
+        "optional pattern in parentheses, s/from/to/g, and /L or /U.",
         dynamic=PER_BROKER,
     )
     sasl_oauthbearer_jwks_endpoint_url = string(
@@ -384,7 +384,7 @@ class SecurityKeys(Keys, title="Security"):
     sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms = long(
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
         10_000,
-        "The maximum that sasl.oauthbearer.jwks.endpoint.retry.backoff.ms grows to.",
+        "The maximum to which sasl.oauthbearer.jwks.endpoint.retry.backoff.ms grows.",
         unit="ms",
         importance=LOW,
         since="3.1 (KIP-768)",
@@ -398,38 +398,38 @@ class SecurityKeys(Keys, title="Security"):
     sasl_oauthbearer_client_credentials_client_id = string(
         "sasl.oauthbearer.client.credentials.client.id",
         None,
-        "The id of this broker at the token endpoint; by default the option clientId of its JAAS line.",
+        "The id of this broker at the token endpoint; defaults to the option clientId of its JAAS entry.",
         since="4.1 (KIP-1139)",
     )
     sasl_oauthbearer_client_credentials_client_secret = password(
         "sasl.oauthbearer.client.credentials.client.secret",
-        "The secret of this broker at the token endpoint; by default the option clientSecret of its JAAS line.",
+        "The secret of this broker at the token endpoint; defaults to the option clientSecret of its JAAS entry.",
         since="4.1 (KIP-1139)",
     )
     sasl_oauthbearer_scope = string(
         "sasl.oauthbearer.scope",
         None,
-        "The scope that this broker asks the token endpoint for; by default the option scope of its JAAS line.",
+        "The scope that this broker requests from the token endpoint; defaults to the option scope of its JAAS entry.",
         since="4.1 (KIP-1139)",
     )
     sasl_oauthbearer_expected_audience = strings(
         "sasl.oauthbearer.expected.audience",
         (),
-        "The audiences of which a token must have one.",
+        "The audiences, at least one of which a token must name.",
         importance=HIGH,
         since="3.1 (KIP-768)",
     )
     sasl_oauthbearer_expected_issuer = string(
         "sasl.oauthbearer.expected.issuer",
         None,
-        "The issuer that tokens must have.",
+        "The issuer that tokens must name.",
         importance=HIGH,
         since="3.1 (KIP-768)",
     )
     sasl_oauthbearer_clock_skew_seconds = integer(
         "sasl.oauthbearer.clock.skew.seconds",
         30,
-        "How far the clocks of this broker and the token issuer can differ.",
+        "The maximum difference between the clocks of this broker and the token issuer.",
         unit="s",
         importance=LOW,
         since="3.1 (KIP-768)",
@@ -450,36 +450,37 @@ class SecurityKeys(Keys, title="Security"):
     )
     principal_builder_class = class_name(
         "principal.builder.class",
-        "A Python class of yours that changes the principal of a connection: its method build takes the session, whose "
+        "Your own Python class that changes the principal of a connection. Its method build takes the session, whose "
         "principal comes from the login or the certificate, and returns a principal.",
         dynamic=PER_BROKER,
     )
     authorizer_class_name = string(
         "authorizer.class.name",
         "",
-        "What authorizes requests: StandardAuthorizer under Kafka's name for it "
-        "(org.apache.kafka.metadata.authorizer.StandardAuthorizer), which decides by ACLs; an entry point of the group "
-        "parley.authorizers; or a class as package.module.Class. Empty means that every client may do everything.",
+        "The authorizer of requests: StandardAuthorizer under Kafka's name "
+        "(org.apache.kafka.metadata.authorizer.StandardAuthorizer), which decides by ACLs; an entry point of the "
+        "group parley.authorizers; or a class as package.module.Class. An empty value means that every client may do "
+        "everything.",
         importance=LOW,
     )
     super_users = string(
         "super.users",
         "",
-        "Principals that may do everything, whatever the ACLs say, separated by semicolons: User:admin;User:broker. "
-        "The principals of the brokers belong here: a broker that starts has no ACLs yet when the controller asks it "
-        "for its logs.",
+        "Principals that may do everything, regardless of ACLs, separated by semicolons: User:admin;User:broker. "
+        "Include the principals of the brokers: a starting broker has no ACLs yet when the controller requests "
+        "information about its logs.",
         check=_are_principals,
         form="principals separated by semicolons, each as kind:name",
     )
     allow_everyone_if_no_acl_found = boolean(
         "allow.everyone.if.no.acl.found",
         False,
-        "Whether every client may do everything with a resource that no ACL concerns.",
+        "Whether every client may do everything with a resource that has no ACLs.",
     )
     password_encoder_secret = password(
         "password.encoder.secret",
-        "The secret that encrypts passwords that are set while brokers run, the same for all brokers. Without it they "
-        "are stored as they are.",
+        "The secret that encrypts passwords that are set while brokers run, the same for all brokers. Without it, "
+        "passwords are stored unencrypted.",
         since="1.1 (KIP-226)",
     )
     password_encoder_old_secret = password(
@@ -505,12 +506,13 @@ class SecurityKeys(Keys, title="Security"):
     )
     delegation_token_secret_key = password(
         "delegation.token.secret.key",
-        "The secret that delegation tokens are signed with, the same for all brokers. Without it there are no tokens.",
+        "The secret that delegation tokens are signed with, the same for all brokers. Without it, delegation tokens "
+        "are disabled.",
         since="2.8 (KIP-48)",
     )
     delegation_token_master_key = password(
         "delegation.token.master.key",
-        "delegation.token.secret.key under its name before Kafka 2.8.",
+        "The name of delegation.token.secret.key before Kafka 2.8.",
         since="1.1 (KIP-48)",
         deprecated="delegation.token.secret.key",
     )
@@ -533,8 +535,8 @@ class SecurityKeys(Keys, title="Security"):
     delegation_token_max_per_requester = integer(
         "delegation.token.max.per.requester",
         1000,
-        "How many tokens a principal can have created at a time, so that no client fills the metadata with tokens. "
-        "Raise it for a scheduler that creates a token for each of its jobs.",
+        "The maximum number of existing tokens that one principal has created, so that no client fills the metadata "
+        "with tokens. Raise it for a scheduler that creates a token for each of its jobs.",
         at_least=1,
         importance=LOW,
         since="",

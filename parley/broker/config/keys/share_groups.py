@@ -127,7 +127,7 @@ class ShareGroupKeys(Keys, title="Share groups"):
     group_share_delivery_count_limit = integer(
         "group.share.delivery.count.limit",
         5,
-        "How often a record is delivered to a share group at most.",
+        "The maximum number of times that a record is delivered to a share group.",
         at_least=2,
         at_most=10,
         unit="deliveries",
@@ -154,7 +154,7 @@ class ShareGroupKeys(Keys, title="Share groups"):
     group_share_partition_max_record_locks = integer(
         "group.share.partition.max.record.locks",
         2_000,
-        "The most records of a partition that members of a share group have acquired at a time.",
+        "The maximum number of records of a partition that members of a share group may have acquired at a time.",
         at_least=100,
         at_most=10_000,
         unit="records",
@@ -189,7 +189,7 @@ class ShareGroupKeys(Keys, title="Share groups"):
     share_fetch_purgatory_purge_interval_requests = integer(
         "share.fetch.purgatory.purge.interval.requests",
         1_000,
-        "After how many requests Kafka removes completed share fetches from its purgatory.",
+        "The number of requests after which Kafka removes completed share fetches from its purgatory.",
         unit="requests",
         since="4.1 (KIP-932)",
         ignored=PURGATORY,
@@ -231,7 +231,7 @@ class ShareGroupKeys(Keys, title="Share groups"):
     share_coordinator_state_topic_compression_codec = integer(
         "share.coordinator.state.topic.compression.codec",
         0,
-        "The number of the codec with which Kafka's share coordinator compresses its records; 0 is none.",
+        "The number of the codec with which Kafka's share coordinator compresses its records; 0 means none.",
         importance=HIGH,
         since="4.1 (KIP-932)",
         ignored="Records of share groups are small; they are not compressed.",
@@ -239,7 +239,7 @@ class ShareGroupKeys(Keys, title="Share groups"):
     share_coordinator_state_topic_prune_interval_ms = integer(
         "share.coordinator.state.topic.prune.interval.ms",
         300_000,
-        "How often the share coordinator deletes the records that later ones have superseded.",
+        "How often the share coordinator deletes records that later ones have superseded.",
         at_least=1,
         unit="ms",
         importance=LOW,
@@ -248,8 +248,8 @@ class ShareGroupKeys(Keys, title="Share groups"):
     share_coordinator_cold_partition_snapshot_interval_ms = integer(
         "share.coordinator.cold.partition.snapshot.interval.ms",
         300_000,
-        "How often the share coordinator writes the state of partitions again that have not changed since, so "
-        "that older records can be deleted.",
+        "How often the share coordinator rewrites the state of unchanged partitions, so that older records can be "
+        "deleted.",
         at_least=1,
         unit="ms",
         importance=LOW,
@@ -258,7 +258,8 @@ class ShareGroupKeys(Keys, title="Share groups"):
     share_coordinator_snapshot_update_records_per_snapshot = integer(
         "share.coordinator.snapshot.update.records.per.snapshot",
         500,
-        "How many changes of a share partition the share coordinator writes before it writes the whole state again.",
+        "The number of changes of a share partition that the share coordinator writes before it writes the whole "
+        "state again.",
         at_least=0,
         at_most=500,
         unit="records",
@@ -276,7 +277,8 @@ class ShareGroupKeys(Keys, title="Share groups"):
     share_coordinator_load_buffer_size = integer(
         "share.coordinator.load.buffer.size",
         5_242_880,
-        "How many bytes of its topic Kafka's share coordinator reads at a time when it loads share partitions.",
+        "The number of bytes of its topic that Kafka's share coordinator reads at a time when it loads share "
+        "partitions.",
         at_least=1,
         unit="bytes",
         importance=HIGH,
@@ -286,12 +288,12 @@ class ShareGroupKeys(Keys, title="Share groups"):
     share_coordinator_append_linger_ms = integer(
         "share.coordinator.append.linger.ms",
         -1,
-        "How long Kafka's share coordinator collects changes to write them together; -1 means until the write "
-        "in progress is done.",
+        "How long Kafka's share coordinator collects changes to write them together. -1 means until the write in "
+        "progress is complete.",
         at_least=-1,
         unit="ms",
         since="4.1 (KIP-932)",
-        ignored="Changes are appended once in each turn of the event loop.",
+        ignored="Changes are appended once per turn of the event loop.",
     )
     share_coordinator_threads = integer(
         "share.coordinator.threads",
@@ -304,7 +306,7 @@ class ShareGroupKeys(Keys, title="Share groups"):
     share_coordinator_cached_buffer_max_bytes = integer(
         "share.coordinator.cached.buffer.max.bytes",
         1_048_588,
-        "The largest buffer that Kafka's share coordinator keeps for reuse.",
+        "The size of the largest buffer that Kafka's share coordinator keeps for reuse.",
         at_least=524_288,
         unit="bytes",
         dynamic=CLUSTER_WIDE,

@@ -67,8 +67,8 @@ class StreamsGroupKeys(Keys, title="Streams groups"):
     group_streams_num_standby_replicas = integer(
         "group.streams.num.standby.replicas",
         0,
-        "How many standby tasks a streams group has for each task with state. They keep copies of the state at other "
-        "programs, so that one of them can go on at once.",
+        "The number of standby tasks that a streams group has for each stateful task. They keep copies of the state "
+        "in other instances of the application, so that one of these can take over immediately.",
         at_least=0,
         unit="tasks",
         since="4.1 (KIP-1071)",
@@ -84,8 +84,8 @@ class StreamsGroupKeys(Keys, title="Streams groups"):
     group_streams_initial_rebalance_delay_ms = integer(
         "group.streams.initial.rebalance.delay.ms",
         3_000,
-        "How long the first assignment of a streams group waits for more members, so that members that start together "
-        "get their tasks at once. 0 suits tests and single programs.",
+        "How long the first assignment of a streams group waits for more members, so that members that start "
+        "together get their tasks in one assignment. 0 suits tests and single instances.",
         at_least=0,
         unit="ms",
         since="4.2 (KIP-1071)",

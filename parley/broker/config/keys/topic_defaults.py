@@ -18,9 +18,9 @@ from parley.broker.config.keys.reasons import DOWN_CONVERSION, FORMAT
 
 RECOVERY_STRATEGIES = ("Balanced", "Aggressive", "None")
 RECOVERY_STRATEGY_DOC = (
-    "How the controller elects a leader of a partition if every replica that was eligible has restarted uncleanly "
-    "or lost its disk. Balanced: among all replicas that report their logs, when all that were eligible last have "
-    "done so. Aggressive: among the live replicas, at once, even if an eligible one may come back; acknowledged "
+    "How the controller elects a leader of a partition if every eligible replica has restarted uncleanly or lost its "
+    "disk. Balanced: from all replicas that have reported their logs, once all replicas that were eligible last have "
+    "done so. Aggressive: immediately, from the live replicas, even if an eligible one may come back; acknowledged "
     "records can be lost. None: only when an operator requests an unclean election."
 )
 
@@ -31,8 +31,8 @@ class TopicDefaultKeys(Keys, title="Topics' defaults"):
     auto_create_topics_enable = boolean(
         "auto.create.topics.enable",
         True,
-        "Whether a topic is created when a client asks for one that does not exist. Turn it off if topics are "
-        "created on purpose only, so that a misspelt name is an error.",
+        "Whether a topic is created when a client requests one that does not exist. Turn it off if topics should "
+        "only be created deliberately, so that a misspelled name is an error.",
         importance=HIGH,
     )
     delete_topic_enable = boolean(
@@ -44,25 +44,25 @@ class TopicDefaultKeys(Keys, title="Topics' defaults"):
     num_partitions = integer(
         "num.partitions",
         1,
-        "The number of partitions of a topic that is created without one.",
+        "The number of partitions of a topic that is created without specifying it.",
         at_least=1,
     )
     default_replication_factor = integer(
         "default.replication.factor",
         1,
-        "The replication factor of a topic that is created without one.",
+        "The replication factor of a topic that is created without specifying it.",
         at_least=1,
     )
     create_topic_policy_class_name = class_name(
         "create.topic.policy.class.name",
-        "A class of yours, package.module.Class, that can reject the creation of a topic: its validate(request) "
-        "raises parley.broker.controller.policies.PolicyViolation.",
+        "Your own class, package.module.Class, that can reject the creation of a topic: its validate(request) raises "
+        "parley.broker.controller.policies.PolicyViolation.",
         importance=LOW,
         since="0.10.2 (KIP-108)",
     )
     alter_config_policy_class_name = class_name(
         "alter.config.policy.class.name",
-        "A class of yours, package.module.Class, that can reject a change of configuration: its validate(request) "
+        "Your own class, package.module.Class, that can reject a change of configuration: its validate(request) "
         "raises parley.broker.controller.policies.PolicyViolation.",
         importance=LOW,
         since="0.11.0 (KIP-133)",
@@ -145,8 +145,8 @@ class TopicDefaultKeys(Keys, title="Topics' defaults"):
     log_message_timestamp_after_max_ms = long(
         "log.message.timestamp.after.max.ms",
         3_600_000,
-        "How far ahead of the broker's clock the timestamp of a record can be; later records are rejected. Only "
-        "for CreateTime. Protects retention by time from producers with a wrong clock.",
+        "How far ahead of the broker's clock the timestamp of a record can be; later records are rejected. Only for "
+        "CreateTime. This protects time-based retention from producers with wrong clocks.",
         at_least=0,
         unit="ms",
         dynamic=CLUSTER_WIDE,
@@ -156,7 +156,7 @@ class TopicDefaultKeys(Keys, title="Topics' defaults"):
         "log.message.timestamp.difference.max.ms",
         MAX_LONG,
         "Sets both log.message.timestamp.before.max.ms and log.message.timestamp.after.max.ms, which were one key "
-        "before Kafka 3.6. Used for each of them that is not set itself.",
+        "before Kafka 3.6. Used for each of the two keys that is not set itself.",
         at_least=0,
         unit="ms",
         dynamic=CLUSTER_WIDE,
@@ -189,7 +189,7 @@ class TopicDefaultKeys(Keys, title="Topics' defaults"):
         "min.insync.replicas",
         1,
         "The minimum number of in-sync replicas, including the leader, for a partition to accept records with "
-        "acks=all. With 3 replicas, 2 keeps every acknowledged record if one broker is lost.",
+        "acks=all. With 3 replicas, a value of 2 preserves every acknowledged record if one broker is lost.",
         at_least=1,
         dynamic=CLUSTER_WIDE,
         importance=HIGH,
@@ -198,7 +198,7 @@ class TopicDefaultKeys(Keys, title="Topics' defaults"):
         "unclean.leader.election.enable",
         False,
         "Whether a replica outside the ISR and the ELR can become leader if none of these is alive. The partition is "
-        "available again, but acknowledged records can be lost. It stands for unclean.recovery.strategy=Aggressive.",
+        "available again, but acknowledged records can be lost. Equivalent to unclean.recovery.strategy=Aggressive.",
         dynamic=CLUSTER_WIDE,
         importance=HIGH,
     )
@@ -214,7 +214,7 @@ class TopicDefaultKeys(Keys, title="Topics' defaults"):
     replica_selector_class = string(
         "replica.selector.class",
         None,
-        "A class of yours, package.module.Class, that selects the replica that a consumer reads from. "
+        "Your own class, package.module.Class, that selects the replica that a consumer reads from. "
         "parley.broker.replication.RackAwareReplicaSelector prefers a replica in the consumer's rack. By default "
         "consumers read from the leader.",
         since="2.4 (KIP-392)",

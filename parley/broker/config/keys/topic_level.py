@@ -1,4 +1,4 @@
-"""The keys of topics, and the keys of the broker that have their defaults."""
+"""The keys of topics, and the broker's keys that contain their defaults."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def _throttled_replica(text: str) -> bool:
 
 
 class TopicKeys(Keys, title="Topics"):
-    """The keys of topics, and the keys of the broker that have their defaults."""
+    """The keys of topics, and the broker's keys that contain their defaults."""
 
     cleanup_policy = strings(
         "cleanup.policy",
         ("delete",),
-        "How old records are removed: delete removes them by age and size, compact keeps only the newest record "
-        "of each key, and compact,delete does both. Empty keeps all records.",
+        "How old records are removed: delete removes them by age and size, compact keeps only the newest record for "
+        "each key, and compact,delete does both. An empty value keeps all records.",
         allowed=("compact", "delete"),
         server="log.cleanup.policy",
     )
@@ -80,8 +80,8 @@ class TopicKeys(Keys, title="Topics"):
     flush_messages = long(
         "flush.messages",
         MAX_LONG,
-        "How many records can be written to a partition before it is flushed to disk. By default the operating "
-        "system decides, and replication keeps records safe.",
+        "The number of records that can be written to a partition before it is flushed to disk. By default the "
+        "operating system decides when to flush, and replication keeps records safe.",
         at_least=1,
         unit="records",
         server="log.flush.interval.messages",
@@ -106,7 +106,7 @@ class TopicKeys(Keys, title="Topics"):
     leader_replication_throttled_replicas = strings(
         "leader.replication.throttled.replicas",
         (),
-        "The replicas to which the leader sends records at leader.replication.throttled.rate at most, as "
+        "The replicas to which the leader sends records at a rate of at most leader.replication.throttled.rate, as "
         "partition:broker separated by commas, or * for all.",
         check=_throttled_replica,
         form="partition:broker pairs separated by commas, or *",
@@ -207,7 +207,7 @@ class TopicKeys(Keys, title="Topics"):
         "message.timestamp.difference.max.ms",
         MAX_LONG,
         "Sets both message.timestamp.before.max.ms and message.timestamp.after.max.ms, which were one key before "
-        "Kafka 3.6. Used for each of them that is not set itself.",
+        "Kafka 3.6. Used for each of the two keys that is not set itself.",
         at_least=0,
         unit="ms",
         since="0.10.0 (KIP-32)",
@@ -217,7 +217,7 @@ class TopicKeys(Keys, title="Topics"):
     min_cleanable_dirty_ratio = double(
         "min.cleanable.dirty.ratio",
         0.5,
-        "The part of a compacted log that must be new, from 0 to 1, before it is compacted again.",
+        "The proportion of a compacted log, from 0 to 1, that must be new before the log is compacted again.",
         at_least=0,
         at_most=1,
         server="log.cleaner.min.cleanable.ratio",
@@ -225,7 +225,7 @@ class TopicKeys(Keys, title="Topics"):
     min_compaction_lag_ms = long(
         "min.compaction.lag.ms",
         0,
-        "How long every record stays in a compacted log, for consumers that must see each value.",
+        "The minimum time that every record stays in a compacted log, for consumers that must see each value.",
         at_least=0,
         unit="ms",
         since="0.10.1 (KIP-58)",
@@ -235,14 +235,14 @@ class TopicKeys(Keys, title="Topics"):
         "min.insync.replicas",
         1,
         "The minimum number of in-sync replicas, including the leader, for a partition to accept records with "
-        "acks=all. With 3 replicas, 2 keeps every acknowledged record if one broker is lost.",
+        "acks=all. With 3 replicas, a value of 2 preserves every acknowledged record if one broker is lost.",
         at_least=1,
         server="min.insync.replicas",
     )
     preallocate = boolean(
         "preallocate",
         False,
-        "Whether the file of a new segment is allocated at its full size at once.",
+        "Whether the file of a new segment is preallocated at its full size.",
         server="log.preallocate",
     )
     remote_storage_enable = boolean(
@@ -277,7 +277,7 @@ class TopicKeys(Keys, title="Topics"):
     retention_ms = long(
         "retention.ms",
         604_800_000,
-        "How long records are kept: a segment is deleted when its newest record is older. -1 means for ever.",
+        "How long records are kept: a segment is deleted when its newest record is older. -1 means forever.",
         at_least=-1,
         unit="ms",
         server="log.retention.ms",
@@ -311,8 +311,8 @@ class TopicKeys(Keys, title="Topics"):
     segment_ms = long(
         "segment.ms",
         604_800_000,
-        "The maximum age of the active segment, by the timestamps of its records, before a new one is rolled. It "
-        "makes old records deletable even if few arrive.",
+        "The maximum age of the active segment, by the timestamps of its records, before a new one is rolled. This "
+        "makes old records deletable even if few new ones arrive.",
         at_least=1,
         unit="ms",
         server="log.roll.ms",
@@ -321,7 +321,7 @@ class TopicKeys(Keys, title="Topics"):
         "unclean.leader.election.enable",
         False,
         "Whether a replica outside the ISR and the ELR can become leader if none of these is alive. The partition is "
-        "available again, but acknowledged records can be lost. It stands for unclean.recovery.strategy=Aggressive.",
+        "available again, but acknowledged records can be lost. Equivalent to unclean.recovery.strategy=Aggressive.",
         server="unclean.leader.election.enable",
     )
     unclean_recovery_strategy = string(

@@ -11,7 +11,7 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     producer_id_expiration_ms = integer(
         "producer.id.expiration.ms",
         86_400_000,
-        "How long a partition remembers an idle producer. After that, a retry could write a record twice: do not "
+        "How long a partition remembers an idle producer. After that, a retry could write a record twice, so do not "
         "set it below the producers' delivery.timeout.ms.",
         at_least=1,
         unit="ms",
@@ -40,8 +40,9 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     transactional_ids_max_per_partition = integer(
         "transactional.ids.max.per.partition",
         100_000,
-        "The most transactional ids in a partition of the transactions topic. The coordinator keeps all of them in "
-        "memory, about 1 KB each. Beyond this number, producers with new ids are refused until others expire.",
+        "The maximum number of transactional ids in a partition of the transactions topic. The coordinator keeps all "
+        "of them in memory, about 1 KB each. Beyond this number, producers with new ids are rejected until others "
+        "expire.",
         at_least=1,
         dynamic=CLUSTER_WIDE,
         importance=LOW,
@@ -127,7 +128,7 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     transaction_state_log_load_buffer_size = integer(
         "transaction.state.log.load.buffer.size",
         5_242_880,
-        "How many bytes of the transactions topic are read at a time when a coordinator loads it.",
+        "The number of bytes of the transactions topic that are read at a time when a coordinator loads it.",
         at_least=1,
         unit="bytes",
         importance=HIGH,
@@ -147,7 +148,7 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     add_partitions_to_txn_retry_backoff_max_ms = integer(
         "add.partitions.to.txn.retry.backoff.max.ms",
         100,
-        "How long a broker goes on asking the coordinator to add a partition while the producer's previous transaction "
+        "How long a broker keeps asking the coordinator to add a partition while the producer's previous transaction "
         "ends. After that, the producer gets CONCURRENT_TRANSACTIONS and sends its records again.",
         at_least=0,
         unit="ms",

@@ -1,4 +1,4 @@
-"""Lines about clients: connections, logins, requests, groups, transactions and share groups."""
+"""Log lines about clients: connections, logins, requests, groups, transactions and share groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines about the cluster: the coordination store, the controller, topics, settings, and the process itself."""
+"""Log lines about the cluster: the coordination store, the controller, topics, settings, and the process itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines about data: replication, damaged records, log directories, recovery, compaction."""
+"""Log lines about data: replication, damaged records, log directories, recovery and compaction."""
 
 from __future__ import annotations
 

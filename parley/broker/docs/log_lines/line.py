@@ -1,4 +1,4 @@
-"""A line of the log, and what an operator makes of it."""
+"""A line of the log, with its meaning for the operator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEFECT: Final = "A defect in Parley: please report it with the traceback."
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line with the level warning or error. In ``event``, "..." stands for what the line names."""
+    """A line with the level warning or error. In ``event``, "..." stands for values."""
 
     event: str
     meaning: str

@@ -1,4 +1,4 @@
-"""Lines of the programs beside the broker: connect, the schema registry, mirror, load, Spark, check."""
+"""Log lines of the programs other than the broker: connect, the schema registry, mirror, load, Spark, check."""
 
 from __future__ import annotations
 
@@ -358,7 +358,7 @@ _LOAD: Final = Section(
             "Find out why the partition lost records: an unclean election?",
         ),
         Line(
-            "The option '...' is not known, and ignored: is '...' meant?",
+            "The option '...' is not known, and ignored: did you mean '...'?",
             'An option of `format("parley")`.',
             "Correct it.",
         ),

@@ -1,10 +1,10 @@
-"""Finds the lines that the code logs with the level warning or error, by reading it.
+"""Finds the lines that the code logs with the level warning or error, by parsing its source.
 
-1. A call of a method of ``_log`` names its event as a constant. So does a call of ``FailureLog.report``, whose level is
-   error, and of ``logging.LogRecord``, of the level warning.
+1. A call of a method of ``_log`` contains its event as a constant. So does a call of ``FailureLog.report``, whose level
+   is error, and of ``logging.LogRecord``, of the level warning.
 2. A call that passes on the event of its caller is listed in ``PASSED_ON``, with the events that reach it. Each of them
    must be a constant in the same module.
-3. ``%s`` and the like become "...", because the log has values in their place.
+3. ``%s`` and similar placeholders become "...", because the log contains values in their place.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ PASSED_ON: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("broker/network/listener.py", "event"): ("connection closed", "authentication failed"),
     ("broker/security/audit.py", "event"): (),  # with the levels info and debug
 }
-"""The events of calls that do not name theirs, by the module and the expression in the place of the event."""
+"""The events of calls that do not contain a constant event, by module and by the expression used as the event."""
 
 _LEVELS: Final = {"warning": "warning", "error": "error", "exception": "error", "critical": "error", "log": "warning"}
 _PLACES: Final = {"log": 1, "LogRecord": 4}
-"""The place of the event in the arguments, if it is not the first."""
+"""The index of the event among the arguments, if it is not the first one."""
 _REPORTERS: Final = re.compile(r"\b_?(failures|unexpected)$")
 _PLACEHOLDER: Final = re.compile(r"%[-.\d]*[a-z]")
 
@@ -56,9 +56,9 @@ class Logged(NamedTuple):
 
 @functools.cache
 def logged_lines() -> tuple[Logged, ...]:
-    """Return what the code logs with the level warning or error, once for each call.
+    """Return the lines that the code logs with the level warning or error, one for each call.
 
-    Raises ValueError if a call does not name its event and is not in ``PASSED_ON``.
+    Raises ValueError if a call does not contain a constant event and is not in ``PASSED_ON``.
     """
     paths = [(package, path) for package in PACKAGES for path in sorted(package.rglob("*.py"))]
     return tuple(line for package, path in paths for line in _lines_of(package, path))
@@ -78,7 +78,7 @@ def _lines_of(package: Path, path: Path) -> Iterator[Logged]:
 
 
 def _level(called: ast.Attribute) -> str:
-    """The level of a call of this function; empty if it does not log."""
+    """Return the level at which a call of this function logs, or an empty string if it does not log."""
     owner = ast.unparse(called.value)
     if called.attr == "LogRecord":
         return "warning"

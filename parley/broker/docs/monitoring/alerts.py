@@ -1,7 +1,7 @@
-"""The alerts for Prometheus: each says what is wrong and what to do.
+"""The alerts for Prometheus. Each describes a problem and what to do about it.
 
-``rules_file`` writes them for Prometheus, ``docs/monitoring.md`` has them as a table. An expression keeps the labels
-``cluster`` and ``instance``, so that one Prometheus can watch several clusters.
+``rules_file`` writes them for Prometheus; ``docs/monitoring.md`` contains them as a table. An expression keeps the
+labels ``cluster`` and ``instance``, so that one Prometheus can monitor several clusters.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 DOCS: Final = "docs/"
-"""Where the runbooks are, in the repository."""
+"""The location of the runbooks in the repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Alert:
     wait: str
     severity: str
     summary: str
-    """What is wrong, in one sentence; may use Prometheus' templates."""
+    """The problem in one sentence; may use Prometheus templates."""
     action: str
     """What to do."""
     runbook: str

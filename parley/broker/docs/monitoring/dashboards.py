@@ -1,7 +1,7 @@
-"""The dashboards for Grafana, each panel in one or two lines, and the JSON that Grafana imports.
+"""The dashboards for Grafana: a compact definition of each panel, and the JSON that Grafana imports.
 
-A dashboard asks for its data source (the variable ``datasource``) and loads nothing else. ``$__rate_interval`` is
-Grafana's: four scrapes at least. Panels flow from left to right in rows of ``COLUMNS``.
+A dashboard prompts for its data source (the variable ``datasource``) and loads nothing else. ``$__rate_interval`` is
+Grafana's: at least four scrapes. Panels flow from left to right in rows of ``COLUMNS``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Final
 COLUMNS: Final = 3
 _GRID_WIDTH, _HEIGHT = 24, 8
 _SCHEMA: Final = 39
-"""The version of Grafana's dashboard schema (Grafana 11); later ones convert it."""
+"""The version of Grafana's dashboard schema (Grafana 11). Later versions convert it."""
 
 RATE: Final = "$__rate_interval"
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query and the name of its lines."""
+    """A query and the legend of its lines."""
 
     expr: str
     legend: str = "{{instance}}"
@@ -28,7 +28,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A picture of some queries. ``unit`` is Grafana's; ``why`` says what to look for."""
+    """A graph of some queries. ``unit`` is Grafana's; ``why`` says what to look for."""
 
     title: str
     unit: str
@@ -39,7 +39,8 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """Panels about one subject. ``variables`` are labels to choose from: name, and the metric that has the label."""
+    """Panels about one subject. ``variables`` are the labels to choose from: each a name, and a metric with
+    this label."""
 
     uid: str
     title: str
@@ -52,7 +53,7 @@ def _p(title: str, unit: str, why: str, *queries: Query | str, kind: str = "time
 
 
 def _rate(metric: str, by: str = "", where: str = "") -> str:
-    """The sum of a counter's rates."""
+    """Return the query for the sum of a counter's rates."""
     grouped = f"sum by ({by}) " if by else "sum"
     return f"{grouped}(rate({metric}{where}[{RATE}]))"
 

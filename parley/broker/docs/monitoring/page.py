@@ -1,4 +1,5 @@
-"""Generates ``docs/monitoring.md``: what to watch, the alerts, the dashboards, and the metrics of Kafka's own page."""
+"""Generates ``docs/monitoring.md``: what to monitor, the alerts, the dashboards, and the metrics on Kafka's
+own page."""
 
 from __future__ import annotations
 
@@ -189,8 +190,8 @@ KAFKA_0_9: Final = (
         "rate(parley_client_quota_throttle_seconds_total[1m])",
     ),
 )
-"""The rows of the table: what it is, its MBean, and the query for Prometheus. A broker here is one event loop, so its two kinds of
-threads have one counterpart."""
+"""The rows of the table: the description, its MBean, and the query for Prometheus. A broker is one event loop here, so
+Kafka's two kinds of threads have one counterpart."""
 
 
 def monitoring_page() -> str:

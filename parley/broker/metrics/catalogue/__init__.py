@@ -1,4 +1,4 @@
-"""Every metric of the broker, with the corresponding MBean of Kafka: a module for each subject."""
+"""Every metric of the broker, with the corresponding MBean of Kafka. Each subject has a module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients do at this broker: topics, requests, connections, quotas, fetch sessions, authorization."""
+"""Metrics of client activity: topics, requests, connections, quotas, fetch sessions, authorization."""
 
 from __future__ import annotations
 
@@ -74,9 +74,8 @@ class TopicMetrics(Instruments, title="Topics", labels=("topic",)):
 
 
 class RequestMetrics(Instruments, title="Requests", labels=("api",)):
-    """The requests of one API, and the time they spend in each stage; every request passes the stages in this order.
-    Fetch counts as FetchConsumer and FetchFollower.
-    """
+    """The requests of one API, and the time they spend in each stage. Every request passes through the stages in this
+    order. Fetch is split into FetchConsumer and FetchFollower."""
 
     requests: int = counter("parley_requests", "Requests started.", _REQUEST.format("RequestsPerSec"))
     failures: int = counter(
@@ -111,7 +110,8 @@ class RequestMetrics(Instruments, title="Requests", labels=("api",)):
     )
     send_seconds: float = counter(
         "parley_response_send_seconds",
-        "Time that responses waited for the client to take them. If the socket has room at once, it does not count.",
+        "Time that responses waited for the client to read them. Responses that the socket accepts immediately do "
+        "not count.",
         _REQUEST.format("ResponseSendTimeMs"),
     )
     total_time: Histogram = seconds_histogram(
@@ -140,7 +140,8 @@ class ListenerMetrics(Instruments, title="Connections", labels=("listener",)):
     )
     rate_closed: int = counter(
         "parley_connections_closed_for_rate",
-        "Connections not served but closed: their address opens too many per second (connection_creation_rate).",
+        "Connections closed without being served, because their address opens too many per second "
+        "(connection_creation_rate).",
         "kafka.server:type=socket-server-metrics,listener=*: ip-connection-accept-throttle-time",
     )
     killed: int = counter(
@@ -158,7 +159,7 @@ class ListenerMetrics(Instruments, title="Connections", labels=("listener",)):
     )
     authentications_without_reauthentication: int = counter(
         "parley_authentications_without_reauthentication",
-        "Logins whose session expires, of clients that cannot re-authenticate (before KIP-368).",
+        "Logins with an expiring session by clients that cannot re-authenticate (before KIP-368).",
         "kafka.server:type=socket-server-metrics,listener=*,networkProcessor=*: "
         "successful-authentication-no-reauth-total",
     )
@@ -184,7 +185,7 @@ class ListenerMetrics(Instruments, title="Connections", labels=("listener",)):
     )
     certificate_expires_at: float = gauge(
         "parley_certificate_expiry_timestamp_seconds",
-        "When the listener's certificate, or one of its chain, expires, in seconds since 1970; 0 without TLS.",
+        "When the first certificate in the listener's chain expires, in seconds since 1970; 0 without TLS.",
     )
     revocation_lists_expire_at: float = gauge(
         "parley_revocation_list_expiry_timestamp_seconds",
@@ -192,15 +193,15 @@ class ListenerMetrics(Instruments, title="Connections", labels=("listener",)):
     )
     evicted: int = counter(
         "parley_connections_evicted",
-        "Connections of clients closed, those that were idle longest first, because the process's limit of open files "
-        "does not allow more.",
+        "Client connections closed, longest idle first, because the process's limit of open files does not allow more.",
     )
 
 
 class ClientQuotaMetrics(Instruments, title="Client quotas", labels=("quota", "user", "client_id")):
-    """The use of one quota by those who share it: produce, fetch, request, controller_mutation.
+    """The use of one quota by the clients that share it: produce, fetch, request, controller_mutation.
 
-    An empty label means that the quota does not depend on it. Of each quota the 1,000 entries used last are exported.
+    An empty label means that the quota does not depend on it. The 1,000 most recently used entries of each quota are
+    exported.
     """
 
     limit: float = gauge(
@@ -208,41 +209,41 @@ class ClientQuotaMetrics(Instruments, title="Client quotas", labels=("quota", "u
     )
     level: float = gauge(
         "parley_client_quota_level",
-        "The rate that is compared with the quota. For controller_mutation: the tokens left, negative while changes "
-        "are refused.",
+        "The rate that is compared with the quota. For controller_mutation: the remaining tokens, negative while "
+        "changes are rejected.",
         "kafka.server:type=Produce|Fetch,user=*,client-id=*: byte-rate; kafka.server:type=Request,user=*,client-id=*: "
         "request-time; kafka.server:type=ControllerMutation,user=*,client-id=*: tokens",
     )
     used: float = counter(
         "parley_client_quota_used",
-        "What was used: bytes, percent-seconds of one core, or partitions created and deleted.",
+        "The amount used: bytes, percent-seconds of one core, or partitions created and deleted.",
         "kafka.server:type=ControllerMutation,user=*,client-id=*: mutation-rate",
     )
     throttles: int = counter("parley_client_quota_throttles", "Responses whose client was throttled by this quota.")
     throttle_seconds: float = counter(
         "parley_client_quota_throttle_seconds",
-        "Throttle times of these responses. Divided by their number it is Kafka's average.",
+        "Total throttle time of these responses. Divided by their number, it is Kafka's average.",
         "kafka.server:type=Produce|Fetch|Request|ControllerMutation,user=*,client-id=*: throttle-time",
     )
 
 
 class QuotaMetrics(Instruments, title="Quotas"):
-    """The quotas of all clients together."""
+    """The quotas of all clients combined."""
 
     throttled_connections: int = gauge(
         "parley_throttled_connections",
-        "Connections that are not read from because their client is throttled.",
+        "Connections from which the broker does not read, because their client is throttled.",
         "kafka.server:type=Produce|Fetch|Request|ControllerMutation: queue-size",
     )
     exempt_seconds: float = counter(
         "parley_exempt_request_seconds",
-        "Request time that counts for no quota, of brokers and logins, while there are quotas.",
+        "Request time of brokers and logins, which is exempt from quotas. Measured only while there are quotas.",
         "kafka.server:type=Request: exempt-request-time",
     )
 
 
 class ConnectionLimitMetrics(Instruments, title="Limit of connections"):
-    """What all listeners of this broker share."""
+    """The connection limit that all listeners of this broker share."""
 
     limit: int = gauge(
         "parley_connections_limit",
@@ -266,7 +267,7 @@ class LoadMetrics(Instruments, title="Load"):
 
 
 class PurgatoryMetrics(Instruments, title="Purgatories", labels=("operation",)):
-    """Responses that wait for an event."""
+    """Responses waiting for an event."""
 
     waiting: int = gauge(
         "parley_purgatory_size",
@@ -290,22 +291,22 @@ class FetchSessionMetrics(Instruments, title="Fetch sessions"):
     )
     evictions: int = counter(
         "parley_fetch_session_evictions",
-        "Sessions evicted in favour of others.",
+        "Sessions evicted to make room for others.",
         "kafka.server:type=FetchSessionCache,name=IncrementalFetchSessionEvictionsPerSec",
     )
 
 
 class AuthorizationMetrics(Instruments, title="Authorization"):
-    """What clients were allowed and denied. Without an authorizer everything is 0."""
+    """Operations that clients were allowed and denied. Without an authorizer everything is 0."""
 
     allowed: int = counter(
         "parley_authorization_allowed",
-        "Checks of operations that clients wanted to perform and may perform.",
+        "Checks that allowed an operation that a client attempted.",
         _AUTHORIZER.format("authorization-allowed-rate-per-minute"),
     )
     denied: int = counter(
         "parley_authorization_denied",
-        "Checks of operations that clients wanted to perform and may not perform. The audit log has them.",
+        "Checks that denied an operation that a client attempted. The audit log lists them.",
         _AUTHORIZER.format("authorization-denied-rate-per-minute"),
     )
-    acls: int = gauge("parley_acls", "ACLs of the cluster.", _AUTHORIZER.format("acls-total-count"))
+    acls: int = gauge("parley_acls", "ACLs in the cluster.", _AUTHORIZER.format("acls-total-count"))

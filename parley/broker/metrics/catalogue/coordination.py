@@ -12,18 +12,19 @@ class StoreMetrics(Instruments, title="Coordination store", labels=("store",)):
 
     responds: int = gauge("parley_store_responds", "1 if the store responds, 0 during an outage.")
     in_charge_seconds: float = gauge(
-        "parley_store_in_charge_seconds", "For how long this broker has used the store: since its start, or a move."
+        "parley_store_in_charge_seconds",
+        "How long this broker has used the store: since its start, or since the last move.",
     )
-    outage_seconds: float = gauge("parley_store_outage_seconds", "How long the present outage has lasted; 0 if none.")
+    outage_seconds: float = gauge("parley_store_outage_seconds", "Duration of the current outage; 0 if there is none.")
     since_contact_seconds: float = gauge(
         "parley_store_since_contact_seconds",
-        "Time since the store last confirmed anything: a call, a renewal of the session, an event of a watch.",
+        "Time since the store last confirmed anything: a call, a renewal of the session, or an event of a watch.",
     )
     calls_in_progress: int = gauge("parley_store_calls_in_progress", "Calls without a response yet.")
     outages: int = counter("parley_store_outages", "Outages since this broker started.")
     watch_restarts: int = counter(
         "parley_store_watch_restarts",
-        "Watches that had to read everything below their prefix again, after a reconnection or a gap.",
+        "Watches that had to read all keys below their prefix again, after a reconnection or a gap.",
     )
 
 
@@ -38,8 +39,8 @@ class StoreCallMetrics(Instruments, title="Calls of the coordination store", lab
 
 
 class StoreErrorMetrics(Instruments, title="Errors of the coordination store", labels=("operation", "kind")):
-    """The calls that failed, by the kind of error. Unavailable, MaybeApplied and Cancelled are faults of the store or
-    of the network. AlreadyExists, NotFound, Conflict and Fenced are answers: another client was faster."""
+    """The calls that failed, by kind of error. Unavailable, MaybeApplied and Cancelled are faults of the store or of
+    the network. AlreadyExists, NotFound, Conflict and Fenced are regular results: another client was faster."""
 
     errors: int = counter("parley_store_errors", "Calls that failed with this error.")
 
@@ -54,7 +55,7 @@ class StoreSessionMetrics(Instruments, title="Session with the coordination stor
     )
     age_seconds: float = gauge("parley_store_session_age_seconds", "Time since the session was opened; 0 without one.")
     ttl_seconds: float = gauge(
-        "parley_store_session_ttl_seconds", "After so long without a renewal the store ends the session."
+        "parley_store_session_ttl_seconds", "The time without a renewal after which the store ends the session."
     )
     opened: int = counter(
         "parley_store_sessions_opened",
@@ -63,14 +64,14 @@ class StoreSessionMetrics(Instruments, title="Session with the coordination stor
     )
     interruptions: int = counter(
         "parley_store_session_interruptions",
-        "How often the session was not renewed in time, or its connection broke.",
+        "The number of times that the session was not renewed in time, or its connection broke.",
         _SESSION.format("ZooKeeperDisconnectsPerSec"),
     )
     reconnections: int = counter(
-        "parley_store_session_reconnections", "How often an interrupted session was renewed again."
+        "parley_store_session_reconnections", "The number of times that an interrupted session was renewed again."
     )
     expirations: int = counter(
         "parley_store_session_expirations",
-        "Sessions that were lost, not closed by this broker.",
+        "Sessions that were lost, rather than closed by this broker.",
         _SESSION.format("ZooKeeperExpiresPerSec"),
     )

@@ -9,30 +9,30 @@ _COORDINATOR = "kafka.server:type=*-coordinator-metrics: {}"
 
 
 class ProducerMetrics(Instruments, title="Producers and transactions"):
-    """The producers that are known to the partitions which this broker leads, and their transactions."""
+    """The producers known to the partitions that this broker leads, and their transactions."""
 
     producers: int = gauge(
         "parley_producers",
-        "Idempotent and transactional producers. One that writes to three partitions counts three times.",
+        "Idempotent and transactional producers. A producer that writes to three partitions counts three times.",
         _REPLICAS.format("ProducerIdCount"),
     )
     open_transactions: int = gauge(
-        "parley_open_transactions", "Open transactions. One in three partitions counts three times."
+        "parley_open_transactions", "Open transactions. A transaction in three partitions counts three times."
     )
     late_partitions: int = gauge(
         "parley_late_transaction_partitions",
-        "Partitions whose earliest transaction should have been ended by its timeout: readers of committed records "
-        "wait behind it.",
+        "Partitions whose earliest transaction should have been ended by its timeout. Readers of committed records "
+        "cannot read past it.",
         _REPLICAS.format("PartitionsWithLateTransactionsCount"),
     )
 
 
 class VerificationMetrics(Instruments, title="Verification of transactions"):
-    """The questions of this broker to transaction coordinators: whether a partition belongs to a transaction."""
+    """This broker's requests to transaction coordinators to verify that a partition belongs to a transaction."""
 
     failures: int = counter(
         "parley_transaction_verification_failures",
-        "Partitions that a coordinator refused, or about which none could be asked.",
+        "Partitions that a coordinator rejected, or for which no coordinator could be asked.",
         "kafka.server:type=AddPartitionsToTxnManager,name=VerificationFailureRate",
     )
     duration: Histogram = seconds_histogram(
@@ -49,7 +49,7 @@ class TransactionMetrics(Instruments, title="Transactional ids", labels=("state"
 
 
 class MarkerMetrics(Instruments, title="Markers of transactions"):
-    """The markers that this broker, as the coordinator, has the leaders of partitions write."""
+    """The transaction markers that this broker, as the coordinator, sends to the leaders of partitions."""
 
     transactions: int = gauge(
         "parley_transactions_completing", "Transactions whose outcome is stored and whose markers are being written."
@@ -98,19 +98,20 @@ class GroupMemberMetrics(Instruments, title="Members of groups", labels=("group"
     members: int = gauge("parley_group_members", "Members of the group.")
     epoch: int = gauge(
         "parley_group_epoch",
-        "The epoch of the group; its generation if it uses the classic protocol. Each rebalance raises it.",
+        "The epoch of the group, or its generation if it uses the classic protocol. Each rebalance increases it.",
     )
 
 
 class GroupLagMetrics(Instruments, title="Lag of groups", labels=("group", "topic", "partition")):
-    """What groups that this broker coordinates have committed, for at most ``metrics.group.partitions.max`` partitions,
-    and how far behind they are. The lag is that to the high watermark which this broker knows: it is left out if this
-    broker has no replica of the partition, or one that is not in sync. A partition for which the group has
-    committed no offset has no lag."""
+    """The committed offsets of the groups that this broker coordinates, for at most ``metrics.group.partitions.max``
+    partitions, and their lag. The lag is measured to the high watermark that this broker knows. It is omitted if this
+    broker has no in-sync replica of the partition. A partition for which the group has committed no offset has no lag.
+    """
 
     lag: int = gauge(
         "parley_group_lag_records",
-        "Records from the committed offset to the end of the partition. A follower may know the end some moments late.",
+        "Records from the committed offset to the end of the partition. A follower may learn of the end with a short "
+        "delay.",
         "kafka.consumer:type=consumer-fetch-manager-metrics,partition=*,topic=*,client-id=*: records-lag",
     )
     offset: int = gauge("parley_group_committed_offset", "The committed offset.")
@@ -141,19 +142,19 @@ class GroupOffsetMetrics(Instruments, title="Committed offsets"):
     )
     consumer_rebalances: int = counter(
         "parley_consumer_group_rebalances",
-        "Epochs that groups of the consumer protocol have begun.",
+        "Epochs that groups of the consumer protocol have started.",
         "kafka.server:type=group-coordinator-metrics: consumer-group-rebalance-count",
     )
     streams_rebalances: int = counter(
         "parley_streams_group_rebalances",
-        "Epochs that streams groups have begun.",
+        "Epochs that streams groups have started.",
         "kafka.server:type=group-coordinator-metrics: streams-group-rebalance-count",
     )
 
 
 class CoordinatorPartitionMetrics(Instruments, title="Coordinators: partitions", labels=("topic", "state")):
     """The partitions of each internal topic that this broker leads, by state: loading, active, or failed (the last
-    attempt to read it failed)."""
+    attempt to read the partition failed)."""
 
     partitions: int = gauge(
         "parley_coordinator_partitions", "Partitions in this state.", _COORDINATOR.format("num-partitions")
@@ -161,27 +162,27 @@ class CoordinatorPartitionMetrics(Instruments, title="Coordinators: partitions",
 
 
 class CoordinatorMetrics(Instruments, title="Coordinators", labels=("topic",)):
-    """The work of the coordinators of groups and of transactions, by their internal topic."""
+    """The work of the group and transaction coordinators, by internal topic."""
 
     queued: int = gauge(
-        "parley_coordinator_queued_events", "Events that wait for their turn.", _COORDINATOR.format("event-queue-size")
+        "parley_coordinator_queued_events", "Events waiting for their turn.", _COORDINATOR.format("event-queue-size")
     )
     appends: int = counter(
         "parley_coordinator_appends",
-        "Batches of records written. Several events share one.",
+        "Batches of records written. Several events share a batch.",
         _COORDINATOR.format("batch-flush-rate"),
     )
     commit_time: Histogram = seconds_histogram(
         "parley_coordinator_commit_seconds",
-        "The time from an append until all in-sync replicas have it.",
+        "Time from an append until all in-sync replicas have replicated it.",
         _COORDINATOR.format("event-purgatory-time-ms-*"),
     )
     load_time: Histogram = seconds_histogram(
         "parley_coordinator_load_seconds",
-        "The time that it took to load a partition after an election.",
+        "Time to load a partition after an election.",
         _COORDINATOR.format("partition-load-time-*"),
     )
     skipped: int = counter(
         "parley_coordinator_skipped_records",
-        "Records that were skipped while a partition was loaded, because they could not be understood.",
+        "Records skipped while a partition was loaded, because they could not be decoded.",
     )

@@ -10,7 +10,7 @@ _CLEANER_MANAGER = "kafka.log:type=LogCleanerManager,name={}"
 
 
 class LogMetrics(Instruments, title="Logs", labels=("topic", "partition")):
-    """The log of one partition at this broker."""
+    """The log of one partition on this broker."""
 
     size_bytes: int = gauge("parley_log_size_bytes", "Bytes of all segments.", _LOG.format("Size"))
     segments: int = gauge("parley_log_segments", "Segments.", _LOG.format("NumLogSegments"))
@@ -27,7 +27,7 @@ class LogDirectoryMetrics(Instruments, title="Log directories", labels=("directo
         "kafka.log:type=LogManager,name=LogDirectoryOffline,logDirectory=*",
     )
     total_bytes: int = gauge(
-        "parley_log_directory_total_bytes", "Size of the volume that the directory is on; -1 if unknown."
+        "parley_log_directory_total_bytes", "Size of the volume that contains the directory; -1 if unknown."
     )
     free_bytes: int = gauge(
         "parley_log_directory_free_bytes",
@@ -43,17 +43,18 @@ class DamageMetrics(Instruments, title="Damaged records"):
     """Damaged and missing records in the logs of this broker."""
 
     damaged_partitions: int = gauge("parley_damaged_partitions", "Hosted replicas with damaged records.")
-    ranges: int = gauge("parley_damaged_ranges", "Ranges of damaged records that are not replaced yet.")
+    ranges: int = gauge("parley_damaged_ranges", "Ranges of damaged records that have not been replaced yet.")
     ranges_without_copy: int = gauge(
         "parley_damaged_ranges_without_copy",
-        "Ranges of damaged records that no live replica has: fetches of them get CORRUPT_MESSAGE.",
+        "Ranges of damaged records of which no live replica has an intact copy: fetches of them return "
+        "CORRUPT_MESSAGE.",
     )
     healed_ranges: int = counter(
         "parley_damage_healed_ranges", "Ranges of damaged records replaced from another replica."
     )
     healed_bytes: int = counter("parley_damage_healed_bytes", "Bytes of records fetched to replace damaged ones.")
     handed_over: int = counter(
-        "parley_damage_handed_over_leaderships", "Leaderships given up because the leader's log was damaged."
+        "parley_damage_handed_over_leaderships", "Leaderships resigned because the leader's log was damaged."
     )
     scrubbed_bytes: int = counter("parley_scrubbed_bytes", "Bytes read again by the scrubber.")
     overdue_bytes: int = gauge(
@@ -63,22 +64,22 @@ class DamageMetrics(Instruments, title="Damaged records"):
 
 
 class CleanerMetrics(Instruments, title="Log cleaner"):
-    """The compaction of logs with ``cleanup.policy=compact``. Logs here are partitions at this broker."""
+    """The compaction of logs with ``cleanup.policy=compact``. Each log is one partition on this broker."""
 
     running: int = gauge("parley_cleaner_running", "Logs being compacted; the limit is log.cleaner.threads.")
     max_dirty_percent: float = gauge(
         "parley_cleaner_max_dirty_percent",
-        "The part of the dirtiest log that compaction has not processed yet, when the cleaner last looked.",
+        "The proportion of the dirtiest log that compaction had not processed yet when the cleaner last checked.",
         _CLEANER_MANAGER.format("max-dirty-percent"),
     )
     since_last_look_seconds: float = gauge(
         "parley_cleaner_since_last_look_seconds",
-        "Time since the cleaner last looked for logs to compact.",
+        "Time since the cleaner last checked for logs to compact.",
         _CLEANER_MANAGER.format("time-since-last-run-ms"),
     )
     recopy_percent: float = gauge(
         "parley_cleaner_recopy_percent",
-        "The part of the data read that the last compactions kept.",
+        "The proportion of the data read that the last compactions kept.",
         _CLEANER.format("cleaner-recopy-percent"),
     )
     map_utilization_percent: float = gauge(
@@ -89,7 +90,7 @@ class CleanerMetrics(Instruments, title="Log cleaner"):
     )
     max_run_seconds: float = gauge(
         "parley_cleaner_max_clean_seconds",
-        "The longest of the last compactions.",
+        "Duration of the longest of the last compactions.",
         _CLEANER.format("max-clean-time-secs"),
     )
     max_delay_seconds: float = gauge(
@@ -104,14 +105,15 @@ class CleanerMetrics(Instruments, title="Log cleaner"):
         "Worker processes of the cleaner that ended unexpectedly. They are replaced.",
         _CLEANER.format("DeadThreadCount"),
     )
-    bytes_read: int = counter("parley_cleaner_read_bytes", "Bytes of logs that were compacted, before it.")
-    bytes_kept: int = counter("parley_cleaner_kept_bytes", "Bytes of logs that were compacted, after it.")
-    records_read: int = counter("parley_cleaner_read_records", "Records in logs that were compacted, before it.")
-    records_kept: int = counter("parley_cleaner_kept_records", "Records in logs that were compacted, after it.")
+    bytes_read: int = counter("parley_cleaner_read_bytes", "Bytes of compacted logs before their compaction.")
+    bytes_kept: int = counter("parley_cleaner_kept_bytes", "Bytes of compacted logs after their compaction.")
+    records_read: int = counter("parley_cleaner_read_records", "Records in compacted logs before their compaction.")
+    records_kept: int = counter("parley_cleaner_kept_records", "Records in compacted logs after their compaction.")
 
 
 class UncleanableMetrics(Instruments, title="Uncleanable logs", labels=("directory",)):
-    """The logs in a data directory that cannot be compacted: their compaction failed, or they have damaged records."""
+    """The logs in a data directory that cannot be compacted, because their compaction failed or they contain damaged
+    records."""
 
     partitions: int = gauge(
         "parley_uncleanable_partitions",
@@ -130,6 +132,6 @@ class FlushMetrics(Instruments, title="Flushes"):
 
     flushes: Histogram = seconds_histogram(
         "parley_log_flush_seconds",
-        "Duration of a flush of a log to disk.",
+        "Duration of flushes of logs to disk.",
         "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
     )

@@ -1,4 +1,4 @@
-"""The process of the broker, and what it runs out of."""
+"""Metrics of the broker's process, and of the resources of which it runs short."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from parley.broker.metrics.instruments import Instruments, counter, gauge
 
 
 class ProcessMetrics(Instruments, title="Process"):
-    """The process of this broker, in addition to the ``process_*`` and ``python_gc_*`` of Prometheus' client."""
+    """The process of this broker, in addition to the ``process_*`` and ``python_gc_*`` metrics of the Prometheus
+    client."""
 
     loop_delay_seconds: float = gauge(
         "parley_event_loop_delay_seconds",
-        "How long the scrape waited for the event loop. A request arriving at that moment would have waited as long.",
+        "How long the scrape waited for the event loop. A request that arrived at that moment would have waited "
+        "equally long.",
         "kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent",
     )
     start_time_seconds: float = gauge(
@@ -19,7 +21,9 @@ class ProcessMetrics(Instruments, title="Process"):
 
 
 class ShortageMetrics(Instruments, title="Shortages", labels=("resource",)):
-    """What the process has run out of: file descriptors, memory."""
+    """The resources of which the process has run short: file descriptors, memory."""
 
-    shortages: int = counter("parley_shortages", "Work that met a shortage since the process began.")
-    is_short: int = gauge("parley_short", "1 while the broker lives on its reserve, or cannot refill it.")
+    shortages: int = counter(
+        "parley_shortages", "Operations that failed because of a shortage since the process started."
+    )
+    is_short: int = gauge("parley_short", "1 while the broker uses its reserve or cannot refill it.")

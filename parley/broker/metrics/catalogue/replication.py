@@ -73,25 +73,26 @@ class FetcherMetrics(Instruments, title="Replica fetchers", labels=("leader", "f
 
 
 class TruncationMetrics(Instruments, title="Truncations of committed records"):
-    """Truncations of followers' logs below their high watermark. A leader that was elected cleanly requires none, apart
-    from compacted logs that are fetched again."""
+    """Truncations of followers' logs below their high watermark. A cleanly elected leader requires none, except for
+    compacted logs that are fetched again."""
 
     truncations: int = counter(
-        "parley_committed_truncations", "Truncations that removed committed records. The records are in .cut files."
+        "parley_committed_truncations",
+        "Truncations that removed committed records. The records are kept in .cut files.",
     )
-    records: int = counter("parley_committed_truncated_records", "Committed records that were removed so.")
+    records: int = counter("parley_committed_truncated_records", "Committed records removed by these truncations.")
     refused: int = counter(
         "parley_committed_truncations_refused",
         "Replicas that stopped following because their leader lacks committed records.",
     )
     started_over: int = counter(
         "parley_replicas_started_over",
-        "Replicas that removed a compacted log to fetch it again: they lacked tombstones, or could not be healed.",
+        "Replicas that removed a compacted log to fetch it again, because it lacked tombstones or could not be healed.",
     )
 
 
 class ClusterMetrics(Instruments, title="Cluster"):
-    """The cluster in this broker's metadata; the same at every broker that is up to date."""
+    """The cluster in this broker's metadata. It is the same on every broker that is up to date."""
 
     active_controller: int = gauge(
         "parley_active_controller",
@@ -113,16 +114,16 @@ class ClusterMetrics(Instruments, title="Cluster"):
 
 
 class ControllerMetrics(Instruments, title="Controller"):
-    """The decisions of this broker as the controller."""
+    """The decisions that this broker makes as the controller."""
 
     leader_elections: int = counter(
         "parley_leader_elections",
-        "Partitions that got another leader by a decision of this controller; new partitions do not count.",
+        "Partitions for which this controller elected another leader, not counting new partitions.",
         _CONTROLLER_STATS.format("LeaderElectionRateAndTimeMs"),
     )
     decision_time: Histogram = seconds_histogram(
         "parley_controller_decision_duration_seconds",
-        "Time to carry out decisions that change the metadata, until the coordination store has the changes.",
+        "Time to carry out decisions that change the metadata, until the coordination store contains the changes.",
         _CONTROLLER_STATS.format("LeaderElectionRateAndTimeMs"),
     )
 
@@ -132,14 +133,14 @@ class ElectionMetrics(Instruments, title="Elections"):
 
     recovered: int = counter(
         "parley_recovered_leaders",
-        "Leaders elected by the reports of replicas, because none was eligible.",
+        "Leaders elected from the reports of replicas, because no replica was eligible.",
     )
     unclean: int = counter(
         "parley_unclean_leader_elections",
-        "Those of them that may lack acknowledged records.",
+        "Leaders elected in this way that may lack acknowledged records.",
         _CONTROLLER_STATS.format("UncleanLeaderElectionsPerSec"),
     )
     set_backs: int = counter(
         "parley_store_set_backs",
-        "How often the coordination store was found to be restored to an older state.",
+        "The number of times that the coordination store was found to be restored to an older state.",
     )

@@ -1,4 +1,4 @@
-"""Metrics of share partitions, at the brokers that lead their partitions (KIP-932)."""
+"""Metrics of share partitions, on the brokers that lead the partitions (KIP-932)."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ _SESSIONS = "kafka.server:type=ShareSessionCache,name={}"
 
 
 class ShareGroupMetrics(Instruments, title="Share groups"):
-    """What the members of all share groups acquire and acknowledge at this broker."""
+    """The records that the members of all share groups acquire and acknowledge on this broker."""
 
     partitions: int = gauge("parley_share_partitions", "Share partitions that this broker leads.")
     in_flight: int = gauge(
         "parley_share_in_flight_records",
-        "Records between the first that is not final and the last that was acquired, of all share partitions.",
+        "Records from the first that is not final to the last that was acquired, in all share partitions.",
         "kafka.server:type=SharePartitionMetrics,name=InFlightMessageCount",
     )
     in_flight_batches: int = gauge(
         "parley_share_in_flight_batches",
-        "Groups of neighbouring records in flight with the same state. Each takes some hundred bytes of memory.",
+        "Runs of consecutive in-flight records with the same state. Each takes a few hundred bytes of memory.",
         "kafka.server:type=SharePartitionMetrics,name=InFlightBatchCount",
     )
     acquired: int = counter("parley_share_acquired_records", "Records that members have acquired.")
     accepted: int = counter(
         "parley_share_accepted_records",
-        "Acknowledgements of records that were processed.",
+        "Acknowledgements that accept records, which were processed.",
         _GROUPS.format("RecordAcknowledgementsPerSec,ackType=Accept"),
     )
     released: int = counter(
         "parley_share_released_records",
-        "Acknowledgements of records that members give back.",
+        "Acknowledgements that release records.",
         _GROUPS.format("RecordAcknowledgementsPerSec,ackType=Release"),
     )
     rejected: int = counter(
         "parley_share_rejected_records",
-        "Acknowledgements of records that cannot be processed.",
+        "Acknowledgements that reject records, which cannot be processed.",
         _GROUPS.format("RecordAcknowledgementsPerSec,ackType=Reject"),
     )
     renewed: int = counter(
@@ -50,7 +50,7 @@ class ShareGroupMetrics(Instruments, title="Share groups"):
     )
     load_time: Histogram = seconds_histogram(
         "parley_share_partition_load_seconds",
-        "The time that it took to load a share partition.",
+        "Time to load a share partition.",
         _GROUPS.format("PartitionLoadTimeMs"),
     )
     sessions: int = gauge("parley_share_sessions", "Share sessions.", _SESSIONS.format("ShareSessionsCount"))
@@ -61,23 +61,24 @@ class ShareGroupMetrics(Instruments, title="Share groups"):
     )
     disconnected: int = counter(
         "parley_share_session_evictions",
-        "Share sessions that ended because their connection did.",
+        "Share sessions that ended because their connection was closed.",
         _SESSIONS.format("ShareSessionEvictionsPerSec"),
     )
     waiting: int = gauge(
         "parley_share_waiting_fetches",
-        "Share fetches that wait for records.",
+        "Share fetches waiting for records.",
         "kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=ShareFetch",
     )
 
 
 class ShareLagMetrics(Instruments, title="Lag of share groups", labels=("group", "topic", "partition")):
-    """Where share groups continue in partitions, for at most ``metrics.group.partitions.max`` of the share partitions
-    that this broker coordinates, and how far behind they are. The lag is left out in the same cases as that of other
-    groups."""
+    """The positions of share groups in partitions, for at most ``metrics.group.partitions.max`` of the share partitions
+    that this broker coordinates, and their lag. The lag is omitted in the same cases as that of other groups."""
 
     lag: int = gauge(
         "parley_share_group_lag_records",
-        "Records up to the end of the partition that are not acknowledged or archived. Some moments late.",
+        "Records up to the end of the partition that are neither acknowledged nor archived. May lag slightly behind.",
     )
-    offset: int = gauge("parley_share_group_start_offset", "The first record that is not acknowledged or archived.")
+    offset: int = gauge(
+        "parley_share_group_start_offset", "The offset of the first record that is neither acknowledged nor archived."
+    )
