@@ -134,7 +134,7 @@ def test_folders_of_others(doctor: Doctor, tmp_path: Path, used: Path) -> None:
     assert "belongs to broker 2" in found["wrong-broker-id"]["text"]
     assert f"{tmp_path / 'other'} belongs to the store" in found["wrong-store"]["text"]
     (tmp_path / "other" / "meta.properties").write_text("version=7\n")
-    assert "version 7 is unknown" in doctor(**both)["identity-malformed"]["text"]
+    assert "unknown version 7" in doctor(**both)["identity-malformed"]["text"]
 
 
 def test_a_segment_that_is_damaged(doctor: Doctor, tmp_path: Path, used: Path) -> None:
