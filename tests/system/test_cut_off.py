@@ -40,7 +40,7 @@ def cluster(processes: ClusterOfProcesses) -> ClusterOfProcesses:
     return processes
 
 
-@pytest.mark.parametrize("hurt", [cut_off_leader, cut_off_controller])
+@pytest.mark.parametrize("hurt", [cut_off_leader, pytest.param(cut_off_controller, marks=pytest.mark.soak)])
 def test_others_take_over(
     cluster: ClusterOfProcesses, new_name: Callable[..., str], hurt: Callable[[ClusterOfProcesses, str], int]
 ) -> None:

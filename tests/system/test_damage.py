@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from parley.tools.checker.trial import create
-from tests.system.clusters import ClusterOfProcesses
+from tests.system.clusters import POLL_S, ClusterOfProcesses
 from tests.system.conftest import watched
 from tests.system.running import BrokerProcess
 
@@ -98,7 +99,7 @@ def test_a_follower_is_healed_after_flipped_bytes_and_a_deleted_segment(cluster:
     victim.start()
     cluster.wait_until_in_sync()
     while verify(cluster.bootstrap_servers, "t") != (0, []):
-        pass
+        time.sleep(POLL_S)
     assert [path.read_bytes() for path in segments(victim, "t")] == before
     for other in cluster.brokers.values():
         if other is not victim:
@@ -106,7 +107,7 @@ def test_a_follower_is_healed_after_flipped_bytes_and_a_deleted_segment(cluster:
     assert read_from(victim.bootstrap_servers, "t", 0) == VALUES
 
 
-@pytest.mark.parametrize("end", [BrokerProcess.stop, BrokerProcess.kill])
+@pytest.mark.parametrize("end", [pytest.param(BrokerProcess.stop, marks=pytest.mark.soak), BrokerProcess.kill])
 def test_the_only_copy_is_served_around_the_damage(
     new_broker: Callable[..., BrokerProcess], end: Callable[[BrokerProcess], int]
 ) -> None:

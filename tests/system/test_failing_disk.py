@@ -86,7 +86,7 @@ def isrs(cluster: ClusterOfProcesses, topic: str) -> dict[int, set[int]]:
     return {each.id: set(each.isrs) for each in cluster.metadata(topic).topics[topic].partitions.values()}
 
 
-@pytest.mark.parametrize("fail", [taken_away, full])
+@pytest.mark.parametrize("fail", [taken_away, pytest.param(full, marks=pytest.mark.soak)])
 def test_only_its_partitions_go_offline(
     cluster: ClusterOfProcesses, new_name: Callable[..., str], fail: Callable[[BrokerProcess, Path], str]
 ) -> None:

@@ -82,7 +82,10 @@ def no_memory(broker: BrokerProcess) -> None:
     resource.prlimit(broker.pid, resource.RLIMIT_AS, (limit, limit))
 
 
-@pytest.mark.parametrize(("starve", "lacks"), [(no_descriptor, "file descriptors"), (no_memory, "memory")])
+@pytest.mark.parametrize(
+    ("starve", "lacks"),
+    [(no_descriptor, "file descriptors"), pytest.param(no_memory, "memory", marks=pytest.mark.soak)],
+)
 def test_a_starved_broker_hands_over_and_ends(
     cluster: ClusterOfProcesses, new_name: Callable[..., str], starve: Callable[[BrokerProcess], None], lacks: str
 ) -> None:

@@ -1,9 +1,10 @@
 """The kit's stores keep their data in memory if there is enough of it; how much of the kit ``make test`` runs.
 
-``make test`` tries an eighth of the model's examples on the embedded stores and a twentieth on servers, lists a quarter
-of the keys, and kills 12 candidates, on the embedded stores only. ZooKeeper and Consul pass what takes long in ``make
-soak`` only, but for the model and what needs their servers; etcd and the embedded stores always do. The third party's
-store passes the first check of each kind. ``make soak`` runs everything on every store.
+``make test`` tries an eighth of the model's examples on the embedded stores and a twentieth on servers, and lists a
+quarter of the keys. On the embedded stores only, it kills 12 candidates, and opens a thousand sessions. ZooKeeper and
+Consul pass what takes long in ``make soak`` only, but for the model and what needs their servers; etcd and the embedded
+stores always do. The third party's store passes the first check of each kind. ``make soak`` runs everything on every
+store.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.support.proportion import examples
 from tests.support.stores.servers import data_place
 
 _KILLS = "[election-hundred-kills]"
+_LEAKS = "[session-leaks-nothing]"
 _MODEL = "[model-agreement]"
 _PAGING = "[kv-paging]"
 _EMBEDDED = ("TestLocal", "TestMemory")
@@ -33,7 +35,6 @@ _COSTLY = {
         "history-linearizable",
         "kv-concurrent-increments",
         "kv-paging",
-        "session-leaks-nothing",
         "session-many",
         "session-stopped-process",
         "store-wall-clock",
@@ -57,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.name.endswith((_MODEL, _KILLS, _PAGING)):
             item.add_marker("hypothesis")
         store = item.parent.name if item.parent is not None else ""
-        if item.name.endswith(_KILLS) and store not in _EMBEDDED:
+        if item.name.endswith((_KILLS, _LEAKS)) and store not in _EMBEDDED:
             item.add_marker(pytest.mark.soak)
         if store == _THIRD_PARTY and item.name not in _FIRST_OF_KIND:
             item.add_marker(pytest.mark.soak)
