@@ -67,12 +67,14 @@ prepared: peers $(VENV)/.plot
 	@$(BIN)/python -m tests.support.java_archives
 	@$(BIN)/python -m pytest --collect-only -qq -p no:cacheprovider > /dev/null || true
 
+# Spark gives a Python worker ten seconds to start (PythonWorkerFactory), and fails a query if it takes longer: the other
+# tests yield to those with Spark.
 test: build $(VENV)/.plot  ## everything
 	@$(MAKE) --no-print-directory -j2 lint prepared
 	@echo "The tests with Spark run beside the others; their output follows in the end."
 	@$(BIN)/python -m pytest -m spark tests/pipeline tests/docs > .cache/spark-tests.log 2>&1 & spark=$$!; \
 	trap "kill $$spark" INT TERM; \
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark"; others=$$?; \
+	nice -n 5 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark"; others=$$?; \
 	wait $$spark; spark=$$?; cat .cache/spark-tests.log; exit $$((others + spark))
 
 soak: peers $(VENV)/.plot  ## what takes long: chaos, many seeds, many examples, every version and store
