@@ -31,6 +31,7 @@ _THIRD_PARTY = "TestPostgresql"
 _COSTLY = {
     f"test_property[{name}]"
     for name in (
+        "client-leaks-nothing",
         "election-stale-leader-fenced",
         "history-linearizable",
         "kv-concurrent-increments",
@@ -38,6 +39,8 @@ _COSTLY = {
         "session-many",
         "session-stopped-process",
         "store-wall-clock",
+        "txn-atomic-to-others",
+        "watch-burst",
         "watch-many",
         "watch-order",
         "watch-slow-consumer",
