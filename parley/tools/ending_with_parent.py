@@ -1,7 +1,7 @@
-"""Commands whose process ends with the process that starts it, however that one ends (Linux).
+"""Start commands whose process ends together with the process that started it, however that one ends (Linux).
 
-The process asks for it before it becomes the program. ``preexec_fn`` of ``subprocess`` would do so between fork and
-exec, which is not safe once another library, such as gRPC, has started threads.
+A wrapper requests this from the kernel, and then becomes the program. ``preexec_fn`` of ``subprocess`` could request it
+between fork and exec, but is not safe once another library, such as gRPC, has started threads.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 
 def ending_with_parent(command: Sequence[str], sent: signal.Signals = signal.SIGTERM) -> list[str]:
-    """Return the command that runs ``command`` in the same process. It gets the signal when its parent has ended."""
+    """Return a command that runs ``command``. Its process receives the signal when its parent has ended."""
     return [sys.executable, "-I", "-S", "-c", _BECOME, str(int(sent)), *command]

@@ -18,7 +18,7 @@ from parley.consensus.conformance.proxy import Proxy, Tap
 
 
 class FaultProxy:
-    """Forwards the connections to ``port`` of this machine to a server, and makes network faults on request."""
+    """Forwards connections from ``port`` of this machine to a server, and injects network faults on request."""
 
     def __init__(self, host: str, port: int, make_tap: Callable[[], Tap] = Tap) -> None:
         """``make_tap()`` returns the ``Tap`` of a new connection, which sees its bytes and may change or drop them."""
@@ -29,7 +29,7 @@ class FaultProxy:
 
     @property
     def port(self) -> int:
-        """The port of 127.0.0.1 that the proxy listens on."""
+        """The port on 127.0.0.1 that the proxy listens on."""
         return self._inner.port
 
     @property
@@ -39,11 +39,11 @@ class FaultProxy:
         return self._proxy
 
     def cut(self) -> None:
-        """Drop everything in both directions without closing a connection, as if a cable was pulled."""
+        """Drop all data in both directions without closing a connection, as if a cable had been pulled."""
         self._thread.do(self._call(self._inner.cut))
 
     def restore(self) -> None:
-        """End ``cut``. Earlier connections are broken."""
+        """End ``cut``. Connections that were open during the cut are broken."""
         self._thread.do(self._call(self._inner.restore))
 
     def break_all(self) -> None:

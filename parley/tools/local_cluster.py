@@ -1,8 +1,8 @@
 """``make cluster STORE=etcd``: runs three brokers and a real server of the store on this machine.
 
-All files are below one folder, ``parley-data/on-<store>``, and the next start uses them again. The program prints the
-command that starts the brokers: it is the same for every store, except for ``coordination.url``. Ctrl-C stops the
-brokers one after another, then the store's server; a second Ctrl-C ends everything at once.
+All files are below the folder ``parley-data/on-<store>``, and the next run uses them again. The program prints the
+command that starts the brokers: apart from ``coordination.url``, it is the same for every store. Ctrl-C stops the
+brokers one after another, then the store's server. A second Ctrl-C ends everything immediately.
 
 With ``--secure`` (``SECURE=1``) the brokers and the store accept only clients that log in over TLS, and the folder is
 ``parley-data/on-<store>-secured``. The program then prints the properties that clients need (docs/security.md).
@@ -61,7 +61,7 @@ def _options(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _store(stack: ExitStack, store: str, folder: Path, lock: Lock | None = None) -> str:
-    """Run the store's server until the stack is closed. Returns its address."""
+    """Run the store's server until the stack is closed. Returns its URL."""
     if store == "local":
         return f"local://{folder}/store"
     print(f"Starting {store}; its data and its log file are in {folder}/store.", flush=True)
@@ -69,7 +69,7 @@ def _store(stack: ExitStack, store: str, folder: Path, lock: Lock | None = None)
 
 
 def _secured(stack: ExitStack, store: str, folder: Path) -> list[str]:
-    """Prepare a secured cluster, and show what its clients need. Returns the words that start its brokers."""
+    """Prepare a secured cluster, and print what its clients need. Returns the options that start its brokers."""
     from parley.tools.secured_demo.files import SecuredFiles
     from parley.tools.secured_demo.first_users import create_in_own_process
 

@@ -1,8 +1,8 @@
 """``python -m parley.tools.orders_example``: the worked example of docs/example-orders.md, from events to a table.
 
-Change events of orders go to a topic. A Spark job writes the revenue of each window and country to another topic; it is
-killed halfway and started again on its checkpoint. That topic is loaded into a Delta table, which DuckDB reads. In the
-end every row must equal what plain Python makes of the events; otherwise the exit code is 1. ``--plot`` draws the
+Change events of orders go to a topic. A Spark job writes the revenue of each window and country to another topic. It is
+killed halfway and restarted from its checkpoint. That topic is loaded into a Delta table, which DuckDB reads. Finally,
+every row must equal what plain Python computes from the events; otherwise the exit code is 1. ``--plot`` draws the
 revenue that DuckDB reads.
 """
 
@@ -30,14 +30,14 @@ _COUNTRIES: Final = ("DE", "FR", "IT", "PL")
 _PARTITIONS: Final = 3
 _START: Final = datetime(2026, 11, 1, 8, tzinfo=UTC)
 _LATE_S_MAX: Final = 240
-"""How late an event may come: less than the watermark of the job, so that none is dropped."""
+"""The maximum delay of an event. It is less than the job's watermark, so that no event is dropped."""
 SCHEMA: Final = "window timestamp, country string, revenue decimal(14, 2), bookings bigint"
 
 Row = tuple[datetime, str, Decimal, int]
 
 
 def events(count: int, seed: int = 1) -> list[dict[str, Any]]:
-    """Changes of orders, as a database's log has them, in the order in which they arrive: some are late."""
+    """Return changes of orders as a database's log contains them, in order of arrival. Some are late."""
     random_ = random.Random(seed)
     orders: dict[int, dict[str, Any]] = {}
     found = []
@@ -62,7 +62,7 @@ def events(count: int, seed: int = 1) -> list[dict[str, Any]]:
 
 
 def expected(changes: Sequence[dict[str, Any]]) -> list[Row]:
-    """The revenue of each window and country, by plain Python."""
+    """Return the revenue of each window and country, computed by plain Python."""
     sums: defaultdict[tuple[datetime, str], tuple[Decimal, int]] = defaultdict(lambda: (Decimal(0), 0))
     for change in changes:
         at = datetime.fromisoformat(change["at"])
@@ -75,7 +75,8 @@ def expected(changes: Sequence[dict[str, Any]]) -> list[Row]:
 
 
 def produce(bootstrap: str, changes: Sequence[dict[str, Any]]) -> None:
-    """Send the changes, those of an order to the same partition. Raises RuntimeError if not all are written."""
+    """Send the changes. All changes of an order go to the same partition. Raises RuntimeError if some cannot be
+    written."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
@@ -84,11 +85,11 @@ def produce(bootstrap: str, changes: Sequence[dict[str, Any]]) -> None:
         producer.produce(ORDERS, json.dumps(change).encode(), key.encode())
         producer.poll(0)
     if producer.flush(60):
-        raise RuntimeError("the changes cannot be written")
+        raise RuntimeError("some changes were not written")
 
 
 def close_windows(bootstrap: str, changes: Sequence[dict[str, Any]]) -> None:
-    """Send to each partition an event so late that the watermark closes all windows before it."""
+    """Send to each partition an event with so late a timestamp that the watermark closes all windows before it."""
     from confluent_kafka import Producer
 
     last = max(datetime.fromisoformat(change["at"]) for change in changes) + timedelta(days=1)
@@ -101,7 +102,7 @@ def close_windows(bootstrap: str, changes: Sequence[dict[str, Any]]) -> None:
 
 @contextmanager
 def job(bootstrap: str, folder: Path, master: str, at_once: int, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """The Spark job in a process of its own, which is killed in the end."""
+    """Run the Spark job in a process of its own, which is killed at the end of the context."""
     command = [sys.executable, "-m", "parley.pipeline.demo.orders", "--bootstrap-server", bootstrap]
     command += ["--source", ORDERS, "--target", REVENUE, "--window", f"{WINDOW_MINUTES} minutes"]
     command += ["--checkpoint-dir", str(folder / "checkpoint"), "--master", master, "--at-once", str(at_once), *words]
@@ -118,7 +119,8 @@ def job(bootstrap: str, folder: Path, master: str, at_once: int, *words: str) ->
 
 
 def follow(started: subprocess.Popen[str], folder: Path, until: int) -> int:
-    """Wait until the job has read so many changes; how many it has read then. Raises RuntimeError if it ends."""
+    """Wait until the job has read this many changes. Returns how many it has read. Raises RuntimeError if
+    the job ends."""
     assert started.stdout is not None
     for line in started.stdout:
         report = json.loads(line)
@@ -130,7 +132,7 @@ def follow(started: subprocess.Popen[str], folder: Path, until: int) -> int:
 
 
 def revenue(bootstrap: str, folder: Path, changes: Sequence[dict[str, Any]], master: str, *words: str) -> None:
-    """Run the job over the changes, and kill it in the middle."""
+    """Run the job over the changes, and kill it halfway."""
     batch = max(10, len(changes) // 12)
     produce(bootstrap, changes)
     with job(bootstrap, folder, master, batch, *words) as first:
@@ -143,7 +145,8 @@ def revenue(bootstrap: str, folder: Path, changes: Sequence[dict[str, Any]], mas
 
 
 def _await_rows(bootstrap: str, count: int) -> None:
-    """Wait until the topic has so many records: a window is written by the batch after the one that closes it."""
+    """Wait until the topic contains this many records. A window is written by the batch after the one that
+    closes it."""
     from confluent_kafka import Consumer
 
     settings = {"bootstrap.servers": bootstrap, "group.id": "orders-example", "auto.offset.reset": "earliest"}
@@ -154,21 +157,21 @@ def _await_rows(bootstrap: str, count: int) -> None:
         while seen < count:
             found = consumer.consume(count, 120)
             if not found:
-                raise RuntimeError(f"{REVENUE} has {seen} of {count} records")
+                raise RuntimeError(f"{REVENUE} contains {seen} of {count} records")
             seen += sum(one.error() is None for one in found)
     finally:
         consumer.close()
 
 
 def load_table(bootstrap: str, table: Path, master: str, *words: str) -> None:
-    """Load the topic into a Delta table with `parley load`."""
+    """Load the topic into a Delta table with ``parley load``."""
     command = [sys.executable, "-m", "parley", "load", "--bootstrap-server", bootstrap, "--topic", REVENUE]
     command += ["--output", str(table), "--format", "delta", "--value-format", "json", "--schema", SCHEMA, "--flat"]
     subprocess.run([*command, "--master", master, *words], check=True)
 
 
 def read_with_duckdb(table: Path) -> list[Row]:
-    """The rows of the Delta table, as DuckDB sees them."""
+    """Return the rows of the Delta table as DuckDB reads them."""
     import duckdb
     from deltalake import DeltaTable
 

@@ -1,4 +1,4 @@
-"""The picture of docs/example-orders.md: revenue by window and country, as an SVG of stacked bars."""
+"""The picture in docs/example-orders.md: revenue by window and country, as an SVG with stacked bars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 760, 300, 60, 40, 40
 
 
 def picture(rows: Sequence[tuple[datetime, str, Decimal, int]]) -> str:
-    """Draw rows of window, country, revenue and bookings. Negative revenue stands below the line."""
+    """Draw rows of window, country, revenue and bookings. Negative revenue is drawn below the axis."""
     windows = sorted({window for window, *_ in rows})
     countries = sorted({country for _, country, *_ in rows})
     revenue = {(window, country): float(total) for window, country, total, _ in rows}

@@ -1,10 +1,10 @@
-"""``make pipeline``: Connect, two topics and a Spark job that is killed halfway must count every change once.
+"""``make pipeline``: Connect, two topics and a Spark job that is killed halfway must count every change exactly once.
 
 The input is every changed file of every commit in this repository's git log (without git: the files of the checkout and
 their times). Connect's file source sends the lines of a growing file to a topic, a Spark job counts the changes by
 window and folder into another topic, and Connect's file sink writes the counts to a file. The Spark job is killed
-halfway and restarted on its checkpoint. In the end the counts must equal those that plain Python makes of the input;
-otherwise the exit code is 1. The throughput and the lag of the job are drawn to a PNG.
+halfway and restarted from its checkpoint. Finally, the counts must equal those that plain Python computes from the
+input; otherwise the exit code is 1. A PNG shows the throughput and the lag of the job.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from parley.tools.pipeline_plot import Sample, plot
 SOURCE, TARGET = "changes", "changes-by-folder"
 ROOT: Final = Path(__file__).parents[2]
 FEED_S: Final = 20.0
-"""How long the input file grows, in seconds."""
+"""The time during which the input file grows, in seconds."""
 _PIECES: Final = 100
 WAIT_S_MAX: Final = 300.0
 _SAMPLE_S: Final = 0.5
 _WINDOWS: Final = ((3 * 3600, "1 minute"), (3 * 86400, "10 minutes"), (60 * 86400, "6 hours"))
-"""The window to count by, for histories of up to this many seconds; a day for longer ones."""
+"""The window lengths, each for histories of up to this many seconds. Longer histories use a window of a day."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the demo. Returns 0 if the totals agree."""
+    """Run the demo. Returns 0 if the counts agree."""
     parser = argparse.ArgumentParser(prog="python -m parley.tools.pipeline_demo", allow_abbrev=False)
     parser.add_argument("--master", help="the Spark master; local by default")
     parser.add_argument("--plot", type=Path, default=Path("pipeline.png"), help="the file for the chart")
@@ -124,7 +124,7 @@ def _parley(*words: str) -> list[str]:
 
 @contextmanager
 def _broker(folder: Path) -> Iterator[str]:
-    """Run a broker while the context lasts. Yields its address."""
+    """Run a broker until the context ends. Yields its address."""
     settings = {
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "metrics.listener": "",
@@ -158,7 +158,7 @@ def _free_port() -> int:
 
 @dataclass
 class Demo:
-    """One run of the demo, and the samples of its progress."""
+    """A run of the demo, and the samples of its progress."""
 
     folder: Path
     bootstrap: str
@@ -246,7 +246,7 @@ class Demo:
             file.write(json.dumps(end) + "\n")
 
     def _count(self) -> Counter[str]:
-        """Run the Spark job, kill it after a third of the changes, and run it again. Returns the final counts."""
+        """Run the Spark job, kill it after a third of the changes, and restart it. Returns the final counts."""
         with self._job() as job:
             self._follow(job, len(self.changes) // 3)
             print(f"\n$ kill -9 {job.pid}     # the Spark job, after it has counted {self._done} changes", flush=True)
@@ -285,7 +285,7 @@ class Demo:
                 job.wait()
 
     def _follow(self, job: subprocess.Popen[str], until: int) -> None:
-        """Read the progress reports of the job until it has counted this many changes."""
+        """Follow the job's progress reports until it has counted this many changes."""
         if self._reported >= until:  # one report may cover all that is left
             return
         assert job.stdout is not None
@@ -306,7 +306,7 @@ class Demo:
         raise SystemExit(f"The Spark job ended with code {job.wait()}:\n{log[-4000:]}")
 
     def _now(self) -> float:
-        """Seconds since the start of the run."""
+        """Return the seconds since the start of the run."""
         return time.monotonic() - self._began
 
     def _watch(self) -> None:
@@ -324,7 +324,7 @@ class Demo:
 
 
 def _counts(path: Path) -> Counter[str]:
-    """Add up the changes of all windows by folder. A window that was written twice would make the sum too large."""
+    """Add up the changes of all windows by folder. A window that was written twice makes the sum too large."""
     counts: Counter[str] = Counter()
     if path.exists():
         for line in path.read_text().split("\n")[:-1]:

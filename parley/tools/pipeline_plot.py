@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 _BEFORE_S = 2.0
-"""Seconds before the first count that the chart shows."""
+"""The seconds before the first count that the chart shows."""
 INPUT, COUNTED, BEHIND = "#7a8794", "#1f6feb", "#b3261e"
 
 
 class Sample(NamedTuple):
-    """The progress at one moment, in seconds: the records written to the input so far, and those counted so far."""
+    """The progress at a moment: the time in seconds, and the numbers of records written to the input and counted so
+    far."""
 
     at: float
     given: int
@@ -20,7 +21,7 @@ class Sample(NamedTuple):
 
 
 def rates(samples: Sequence[Sample], window_s: float = 3.0) -> list[tuple[float, float, float]]:
-    """Return, for each sample, its time and the records per second written and counted in the window before it."""
+    """Return the time of each sample, and the records per second written and counted during the window before it."""
     found = []
     for index, one in enumerate(samples):
         before = next(each for each in samples[: index + 1] if each.at >= one.at - window_s)
@@ -31,14 +32,14 @@ def rates(samples: Sequence[Sample], window_s: float = 3.0) -> list[tuple[float,
 
 
 def shown_samples(samples: Sequence[Sample]) -> list[Sample]:
-    """Return the samples to draw: those before the first start of Spark are left out; times count from the first
-    count."""
+    """Return the samples to draw, with times relative to the first count. Samples from before Spark's first start are
+    omitted."""
     first = next((one.at for one in samples if one.counted), samples[0].at)
     return [one._replace(at=one.at - first) for one in samples if one.at >= first - _BEFORE_S]
 
 
 def plot(samples: Sequence[Sample], killed: float, again: float, verdict: str, path: Path) -> None:
-    """Draw a PNG. The job did not run between ``killed`` and ``again``, in seconds like the samples' times."""
+    """Draw a PNG. The job was stopped from ``killed`` to ``again``, both in seconds like the samples' times."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

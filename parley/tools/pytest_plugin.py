@@ -21,7 +21,7 @@ _INI = "kafka_broker_config"
 
 
 class _Served:
-    """What both fixtures offer."""
+    """The interface common to both fixtures."""
 
     def __init__(self, served: Broker | Cluster, replicas: int) -> None:
         self._served = served
@@ -29,7 +29,7 @@ class _Served:
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` of each broker, joined by commas, for the configuration of clients."""
+        """``host:port`` of each broker, separated by commas, for the configuration of clients."""
         return self._served.bootstrap_servers
 
     def _create_topic(self, name: str, partitions: int, replicas: int, configs: Mapping[str, str] | None) -> str:
@@ -46,14 +46,16 @@ class KafkaBroker(_Served):
     def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
         """Create a topic with these settings, wait until it can be used, and return its name.
 
-        Topics that a client names are also created automatically, with one partition. May be called from async tests,
-        too. Raises ``parley.protocol.errors.KafkaError`` if the broker refuses, for example with TOPIC_ALREADY_EXISTS.
+        A topic that a client uses is also created automatically, with one partition. This method may also be called
+        from async tests. Raises ``parley.protocol.errors.KafkaError`` if the broker refuses, for example with
+        TOPIC_ALREADY_EXISTS.
         """
         return self._create_topic(name, partitions, self._replicas, configs)
 
 
 class KafkaCluster(_Served):
-    """Three running brokers, for tests of clients that lose a broker. A test that stops a broker must restart it."""
+    """Three running brokers, to test how clients handle the loss of a broker. A test that stops a broker must restart
+    it."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster, len(cluster.brokers))
@@ -61,26 +63,25 @@ class KafkaCluster(_Served):
 
     @property
     def brokers(self) -> list[int]:
-        """The ids of all brokers, including those that are down."""
+        """The ids of all brokers, including stopped ones."""
         return list(self._cluster.brokers)
 
     def create_topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None, *, replicas: int | None = None
     ) -> str:
-        """Create a topic like ``KafkaBroker.create_topic``, by default with a replica of each partition on every
-        broker."""
+        """Create a topic like ``KafkaBroker.create_topic``. By default each broker has a replica of each partition."""
         return self._create_topic(name, partitions, self._replicas if replicas is None else replicas, configs)
 
     def kill(self, broker: int) -> None:
-        """End a broker like a killed process. The other brokers have all records acknowledged with ``acks=all``."""
+        """Stop a broker like a killed process. The other brokers hold all records acknowledged with ``acks=all``."""
         self._cluster.kill(broker)
 
     def stop(self, broker: int) -> None:
-        """Stop a broker with a controlled shutdown: it first hands over its leadership."""
+        """Stop a broker with a controlled shutdown, which first moves its leadership to other brokers."""
         self._cluster.stop(broker)
 
     def restart(self, broker: int) -> None:
-        """Start a broker again with its address and data."""
+        """Start a stopped broker with its previous address and data."""
         self._cluster.restart(broker)
 
 

@@ -2,14 +2,14 @@
 
 The steps are those of Kafka's quickstart: start brokers, create a topic, send and read records. Each is a command that
 a user could type, and is printed before it runs. While the leader is killed, a producer in this program sends the lines
-of the file again, with ``acks=all``. In the end every acknowledged line must be in the topic once and in order;
+of the file again, with ``acks=all``. At the end every acknowledged line must be in the topic exactly once and in order;
 otherwise the exit code is 1.
 
-The file is given on the command line; by default it is this repository's git log, else its README. The store is the
-embedded one. ``--store`` starts a real server of another store, ``--coordination-url`` uses a running one.
+The file is given on the command line. By default it is this repository's git log, or its README without git. The store
+is the embedded one. ``--store`` starts a real server of another store, ``--coordination-url`` uses a running one.
 
-With ``--secure`` (``SECURE=1``) brokers and store are secured. Strangers are refused at each door first. Then a user
-gets an account and rights, and sends and reads the records.
+With ``--secure`` (``SECURE=1``) brokers and store are secured. The program first shows that unauthorized clients are
+refused everywhere. Then a user gets an account and permissions, and sends and reads the records.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TOPIC: Final = "quickstart"
 BROKERS: Final = 3
 START_SECONDS_MAX: Final = 60
 RATE: Final = 2000
-"""Lines per second that the producer sends while the leader dies."""
+"""The lines per second that the producer sends while the leader is killed."""
 BEFORE_S, AFTER_S = 1.0, 2.0
 """How many seconds' worth of lines must be acknowledged before the kill, and after it."""
 PAUSE_MAX_S: Final = 60.0
@@ -103,14 +103,14 @@ def _input(named: Path | None, folder: Path) -> Path:
 
 
 def _parley(*words: str, reads: Path | None = None) -> list[str]:
-    """Print a command as a user types it, and return it as a program can run it. ``reads`` is its input file."""
+    """Print a command as a user types it, and return it as a program can run it. ``reads`` is its standard input."""
     print(f"\n$ parley {' '.join(words)}{'' if reads is None else f' < {reads}'}", flush=True)
     return [sys.executable, "-m", "parley", *words]
 
 
 @dataclass(frozen=True)
 class _Access:
-    """The brokers' command, their addresses, and how commands and producers log in there, if they have to."""
+    """The brokers' start command, their addresses, and how commands and producers log in, if they must."""
 
     process: subprocess.Popen[str]
     bootstrap: str
@@ -122,18 +122,18 @@ class _Access:
 
     @property
     def as_user(self) -> tuple[str, ...]:
-        """The options with which commands that send and read records reach the brokers."""
+        """The options that commands use to send and read records."""
         return ("--bootstrap-server", self.bootstrap, *self.words)
 
     @property
     def as_admin(self) -> tuple[str, ...]:
-        """The options with which all other commands reach the brokers."""
+        """The options that all other commands use."""
         return ("--bootstrap-server", self.bootstrap, *self.admin)
 
 
 @contextmanager
 def _store(options: argparse.Namespace, folder: Path, lock: Lock | None = None) -> Iterator[str | None]:
-    """Yield the address of the store, or None for the embedded store in the brokers' folder. A server ends with the
+    """Yield the store's URL, or None for the embedded store in the brokers' folder. A server is stopped with the
     context."""
     if options.coordination_url:
         address, mark, query = options.coordination_url.partition("?")
@@ -161,7 +161,7 @@ def _brokers(data: Path, url: str | None) -> AbstractContextManager[_Access]:
 
 @contextmanager
 def _running(*words: str) -> Iterator[_Access]:
-    """Run the brokers, each in its own process on a free port, while the context lasts."""
+    """Run the brokers until the context ends, each in its own process on a free port."""
     process = subprocess.Popen(_parley("start", *words), stdout=subprocess.PIPE, text=True)
     try:
         yield _Access(process, _wait_until_ready(process))
@@ -186,8 +186,10 @@ def _wait_until_ready(process: subprocess.Popen[str]) -> str:
 
 
 def _secured(stack: ExitStack, options: argparse.Namespace, folder: Path) -> _Access:
-    """Run a secured cluster until the stack is closed, show who is refused, and let a user in. Returns the access of
-    that user."""
+    """Run a secured cluster until the stack is closed, show which clients are refused, and grant a user access.
+
+    Returns the access of that user.
+    """
     from parley.protocol.security.librdkafka import librdkafka_settings
     from parley.tools.secured_demo.files import SecuredFiles
     from parley.tools.secured_demo.first_users import create_in_own_process
@@ -282,7 +284,7 @@ def _story(access: _Access, source: Path, lines: list[bytes]) -> tuple[_Sending,
 
 
 def _describe(to: Sequence[str]) -> int:
-    """Show the topic. Returns its leader."""
+    """Describe the topic. Returns its leader."""
     text = subprocess.run(
         _parley("topics", *to, "--describe", "--topic", TOPIC), stdout=subprocess.PIPE, text=True, check=True
     ).stdout
@@ -294,7 +296,7 @@ def _describe(to: Sequence[str]) -> int:
 
 
 def _pid_of(process: subprocess.Popen[str], broker: int) -> int:
-    """Return the process id of a broker, one of the children of the command."""
+    """Return the process id of a broker, which is a child process of the start command."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     for pid in children:
         if f"broker.id={broker}".encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
@@ -304,7 +306,7 @@ def _pid_of(process: subprocess.Popen[str], broker: int) -> int:
 
 @dataclass
 class _Sending:
-    """A producer in a thread: the lines that it has sent, and the times of their acknowledgements."""
+    """A producer in a thread, with the lines that it has sent and the times of their acknowledgements."""
 
     bootstrap: str
     lines: list[bytes]
@@ -345,14 +347,14 @@ class _Sending:
             self.failed.append(str(error))
 
     def wait_for(self, more: int) -> None:
-        """Wait until this many more lines are acknowledged, for at most ``PAUSE_MAX_S``. The report shows if some are
-        missing."""
+        """Wait until this many more lines are acknowledged, for at most ``PAUSE_MAX_S``. The final report names missing
+        lines."""
         goal, deadline = len(self.acknowledged_at) + more, time.monotonic() + PAUSE_MAX_S
         while len(self.acknowledged_at) < goal and time.monotonic() < deadline and self._thread.is_alive():
             time.sleep(0.005)
 
     def killed(self) -> None:
-        """Note that the leader has just been killed."""
+        """Record that the leader has just been killed."""
         self.killed_at = time.monotonic()
 
     @property

@@ -1,7 +1,7 @@
-"""Locks the server of a store, so that only the brokers' account may use it: TLS, users or ACLs, address options.
+"""Lock the server of a store so that only the brokers' account may use it: TLS, users or ACLs, URL options.
 
-The steps are those of docs/stores.md, carried out over the servers' HTTP APIs. They can be repeated: a server that is
-locked already stays as it is.
+The steps are those of docs/stores.md, performed over the servers' HTTP APIs. They can be repeated: a server that is
+already locked stays as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 USER: Final = "parley"
 PREFIX: Final = "parley"
-"""The path of the address: the only keys that the account may read and write."""
+"""The path of the store's URL. The account may read and write only keys below it."""
 _SECONDS: Final = 10
 _RULES: Final = f'key_prefix "{PREFIX}/" {{ policy = "write" }} session_prefix "" {{ policy = "write" }}'
 
@@ -27,8 +27,9 @@ _RULES: Final = f'key_prefix "{PREFIX}/" {{ policy = "write" }} session_prefix "
 class Lock:
     """The files of a locked store.
 
-    ``certificate`` is the server's, with its key; ``authority`` has signed it. ``password_file`` has the password of
-    the brokers' account (in Consul its token), ``root_file`` that of the account that creates it.
+    ``certificate`` contains the server's certificate and key; ``authority`` is the certificate that signed it.
+    ``password_file`` contains the password of the brokers' account (in Consul its token), and ``root_file`` that of the
+    administrator account that creates it.
     """
 
     authority: Path
@@ -38,20 +39,20 @@ class Lock:
 
     @property
     def password(self) -> str:
-        """The password, or token, of the brokers' account."""
+        """The password (in Consul the token) of the brokers' account."""
         return self.password_file.read_text().strip()
 
     @property
     def root_password(self) -> str:
-        """The password, or token, of the account that may do everything."""
+        """The password (in Consul the token) of the administrator account."""
         return self.root_file.read_text().strip()
 
     def tls_context(self) -> ssl.SSLContext:
-        """TLS that trusts the server's authority only."""
+        """Return a TLS context that trusts only the server's authority."""
         return ssl.create_default_context(cafile=str(self.authority))
 
     def query(self, store: str) -> str:
-        """The options of the store's address, with which the brokers log in over TLS."""
+        """Return the options of the store's URL with which the brokers log in over TLS."""
         if store == "consul":
             return urlencode({"ca-file": self.authority, "token-file": self.password_file}, safe="/")
         options = {"ca-file": self.authority, "user": USER, "password-file": self.password_file}
@@ -62,7 +63,8 @@ class Lock:
 
 
 def zookeeper_settings(lock: Lock, port: int) -> str:
-    """Lines of ZooKeeper's configuration: clients connect with TLS only. ACLs of the znodes are set by the brokers."""
+    """Return lines of ZooKeeper's configuration that require TLS from clients. The brokers set the ACLs of
+    the znodes."""
     return f"""\
 secureClientPort={port}
 secureClientPortAddress=127.0.0.1
@@ -74,7 +76,7 @@ ssl.trustStore.location={lock.authority}
 
 
 def etcd_arguments(lock: Lock) -> list[str]:
-    """Arguments of etcd: TLS for clients, TLS with certificates of both sides for other servers."""
+    """Return arguments of etcd that require TLS from clients, and mutual TLS between servers."""
     files = {
         "cert-file": lock.certificate,
         "key-file": lock.certificate,
@@ -86,9 +88,9 @@ def etcd_arguments(lock: Lock) -> list[str]:
 
 
 def consul_settings(lock: Lock, *, names_management_token: str) -> dict[str, Any]:
-    """Settings of Consul: HTTPS, and ACLs that deny what no token allows.
+    """Return settings of Consul that enable HTTPS, and ACLs that deny whatever no token allows.
 
-    ``names_management_token`` is the name that this release of Consul has for the token that may do everything.
+    ``names_management_token`` is this release's name for the token that may do everything.
     """
     tokens = {names_management_token: lock.root_password, "agent": lock.root_password}
     return {
@@ -103,7 +105,7 @@ def consul_settings(lock: Lock, *, names_management_token: str) -> dict[str, Any
 
 
 def lock_etcd(lock: Lock, port: int) -> None:
-    """Give the brokers a user that may use the prefix only, and refuse clients without a user. Raises OSError."""
+    """Give the brokers a user that may use only the prefix, and refuse clients without a user. Raises OSError."""
 
     def ask(path: str, body: object) -> None:
         _send(lock, "POST", f"https://127.0.0.1:{port}/v3/auth/{path}", body)
@@ -135,7 +137,7 @@ def lock_etcd(lock: Lock, port: int) -> None:
 
 
 def lock_consul(lock: Lock, port: int) -> None:
-    """Create the brokers' ACL token in Consul. Its policy grants access to the prefix and to sessions.
+    """Create the brokers' ACL token in Consul. Its policy grants access to the prefix and to sessions only.
 
     Raises OSError.
     """

@@ -1,10 +1,10 @@
-"""A real server of a coordination store on this machine, to try Parley on: one node, its data in a folder.
+"""Run a real server of a coordination store on this machine, to try Parley: a single node with its data in a folder.
 
-1. The server listens on 127.0.0.1 only. It has a process group of its own, so that Ctrl-C in a terminal reaches its
-   user first. It does not outlive this process, however that ends.
+1. The server listens on 127.0.0.1 only. It has a process group of its own, so that Ctrl-C in a terminal reaches the
+   brokers first. It never outlives this process, however this process ends.
 2. It is ready when it responds as a leader, not when its port is open.
 3. A folder has one server at a time. The next server finds the data in the folder, whatever its port.
-4. With a lock (store_locks.py) clients need TLS and an account; without one, every user of the machine is a client.
+4. With a lock (store_locks.py) clients need TLS and an account. Without a lock, every user of the machine has access.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ START_SECONDS: Final = 60
 STOP_SECONDS: Final = 20
 ASK_SECONDS: Final = 2
 _GRPC_TLS_SINCE: Final = (1, 14)
-"""The release of Consul that has one more port, and a setting for it that older ones refuse."""
+"""The first release of Consul with an additional gRPC port, and with a setting for it that older releases reject."""
 _INITIAL_MANAGEMENT_SINCE: Final = (1, 11)
-"""The release of Consul that gave the master token another name."""
+"""The first release of Consul that uses a new name for the master token."""
 _ZOOKEEPER_OPEN: Final = """\
 clientPort={port}
 clientPortAddress=127.0.0.1
@@ -59,12 +59,12 @@ autopurge.purgeInterval=24
 
 
 class StoreServerError(Exception):
-    """The server is not installed, or does not start. The text says what to do."""
+    """The server is not installed, or does not start. The text explains what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The command that starts a server, and the function that reports whether it is ready."""
+    """The command that starts a server, and the function that returns whether it is ready."""
 
     command: list[str]
     is_ready: Callable[[], bool]
@@ -74,8 +74,8 @@ class Launch:
 class Kind:
     """A kind of store server.
 
-    ``launch`` takes a folder, free ports (the first of them for clients), and the lock if there is one. ``lock``
-    creates the accounts of a locked server that is ready, at its port.
+    ``launch`` takes a folder, free ports (the first is for clients), and the lock, if any. ``lock`` creates the
+    accounts of a locked server that is ready at this port.
     """
 
     usual_port: int
@@ -84,38 +84,39 @@ class Kind:
 
 
 def zookeeper_class_path() -> str:
-    """The Java class path of ZooKeeper's server: Debian's, or ``PARLEY_ZOOKEEPER``. Raises StoreServerError."""
+    """Return the class path of ZooKeeper's server: ``PARLEY_ZOOKEEPER``, or Debian's. Raises StoreServerError if there
+    is none."""
     if named := os.environ.get("PARLEY_ZOOKEEPER"):
         return named
     if not (_JARS / "zookeeper.jar").exists() or shutil.which("java") is None:
-        raise StoreServerError("there is no ZooKeeper here: run `make peers`, or name one in PARLEY_ZOOKEEPER")
+        raise StoreServerError("ZooKeeper is not installed: run `make peers`, or set PARLEY_ZOOKEEPER to its class path")
     return ":".join(str(_JARS / name) for name in ("zookeeper.jar", "netty-codec.jar", "slf4j-simple.jar"))
 
 
 def etcd_program() -> str:
-    """The program of etcd: the one on the path, or ``PARLEY_ETCD``. Raises StoreServerError if there is none."""
+    """Return the etcd executable: ``PARLEY_ETCD``, or the one on the path. Raises StoreServerError if there is none."""
     found = os.environ.get("PARLEY_ETCD") or shutil.which("etcd")
     if found is None:
-        raise StoreServerError("there is no etcd here: run `make peers`, or name one in PARLEY_ETCD")
+        raise StoreServerError("etcd is not installed: run `make peers`, or set PARLEY_ETCD to its executable")
     return found
 
 
 def consul_program() -> str:
-    """The program of Consul: ``PARLEY_CONSUL``, what ``make peers`` fetched, or the one on the path.
+    """Return the Consul executable: ``PARLEY_CONSUL``, the one that ``make peers`` fetched, or the one on the path.
 
     Raises StoreServerError if there is none.
     """
     fetched = next(_CACHE.glob("consul-*/usr/bin/consul"), None)
     found = os.environ.get("PARLEY_CONSUL") or fetched or shutil.which("consul")
     if found is None:
-        raise StoreServerError("there is no Consul here: run `make peers`, or name one in PARLEY_CONSUL")
+        raise StoreServerError("Consul is not installed: run `make peers`, or set PARLEY_CONSUL to its executable")
     return str(found)
 
 
 def consul_ports_off() -> dict[str, int]:
-    """Settings that close the ports not needed here. They are fixed, so two servers would conflict.
+    """Return settings that close the ports not needed here. Their numbers are fixed, so two servers would conflict.
 
-    Raises StoreServerError if there is no Consul, or it does not run.
+    Raises StoreServerError if Consul is not installed or does not run.
     """
     closed = {"serf_wan": -1, "dns": -1, "grpc": -1}
     if _consul_version() >= _GRPC_TLS_SINCE:
@@ -130,7 +131,7 @@ def _consul_version() -> tuple[int, int]:
             [consul_program(), "version"], capture_output=True, text=True, timeout=60, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise StoreServerError(f"Consul does not run: {error}") from error
+        raise StoreServerError(f"Consul cannot be run: {error}") from error
     version = re.match(r"Consul v(\d+)\.(\d+)", version_run.stdout)
     return (0, 0) if version is None else (int(version[1]), int(version[2]))
 
@@ -222,14 +223,14 @@ KINDS: Final = {
     "etcd": Kind(2379, _etcd, lock_etcd),
     "consul": Kind(8500, _consul, lock_consul),
 }
-"""The stores that have servers, by the scheme of their addresses."""
+"""The stores that have servers, by URL scheme."""
 
 
 @contextmanager
 def store_server(name: str, folder: Path, *, usual_port: bool = False, lock: Lock | None = None) -> Iterator[str]:
-    """Run a server of the store ``name`` inside the context. Yields its address, which names the files of ``lock``.
+    """Run a server of the store ``name`` inside the context. Yields its URL, which refers to the files of ``lock``.
 
-    ``folder`` is created if necessary and has its configuration, data and ``server.log``. With ``usual_port`` the
+    ``folder`` is created if necessary. It holds the configuration, the data and ``server.log``. With ``usual_port`` the
     server uses the store's default port if that is free.
 
     Raises StoreServerError if the server is not installed, does not start, or already runs in this folder.
@@ -258,7 +259,7 @@ def store_server(name: str, folder: Path, *, usual_port: bool = False, lock: Loc
         try:
             kind.lock(lock, ports[0])
         except OSError as error:
-            raise StoreServerError(f"the server of {name} cannot be locked: {error}") from error
+            raise StoreServerError(f"cannot lock the server of {name}: {error}") from error
         yield f"{url}?{lock.query(name)}"
 
 
@@ -271,7 +272,7 @@ def _lock(stack: ExitStack, folder: Path) -> None:
 
 
 def _free_ports(first: int) -> list[int]:
-    """Three free ports. The first of them is ``first`` if that is free."""
+    """Return three free ports. The first is ``first`` if that port is free."""
     with ExitStack() as stack:
         ports = []
         for wanted in (first, 0, 0):

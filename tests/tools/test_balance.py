@@ -42,9 +42,9 @@ def test_every_plan_is_described(cluster: Cluster, emptied: set[int]) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"version": 2}, "no recorded cluster"),
-        ({"brokers": None}, 'no list of objects "brokers"'),
-        ({"brokers": [{"id": 1}, {"id": 1}]}, "a broker is in it twice"),
+        ({"version": 2}, "not a recorded cluster"),
+        ({"brokers": None}, 'missing list of objects "brokers"'),
+        ({"brokers": [{"id": 1}, {"id": 1}]}, "duplicate broker"),
         ({"brokers": [{"id": "1"}]}, '"id" must be a whole number'),
         ({"brokers": [{"id": 1, "rack": 1}]}, "rack"),
         ({"partitions": [{"topic": "t", "index": 0, "replicas": [1, 1]}]}, "two replicas on one broker"),

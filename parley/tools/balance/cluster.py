@@ -1,4 +1,4 @@
-"""What the planner knows of a cluster: its brokers, and its partitions with their sizes and rates."""
+"""The planner's view of a cluster: its brokers, and its partitions with their sizes and rates."""
 
 from __future__ import annotations
 
@@ -7,43 +7,44 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A running broker. None stands for what it did not report."""
+    """A running broker. A field is None if the broker did not report it."""
 
     id: int
     rack: str | None = None
     disk: int | None = None
-    """The size of the volumes of its log directories, in bytes."""
+    """The total size of the volumes of its log directories, in bytes."""
     free: int | None = None
-    """How much of that is free, in bytes."""
+    """The free space on these volumes, in bytes."""
 
     @property
     def rack_name(self) -> str:
-        """The rack; a broker without one has its own."""
+        """The rack, or a name unique to the broker if it has no rack."""
         return self.rack or f"broker {self.id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition: where it is, and what each replica costs. If it is moving, ``replicas`` are those of the target."""
+    """A partition: its brokers, and the load of each replica. ``replicas`` are the target replicas if it is being
+    reassigned."""
 
     topic: str
     index: int
     replicas: tuple[int, ...]
-    """The ids of its brokers, the preferred leader first. Some may not run."""
+    """The ids of its brokers, the preferred leader first. Some may be offline."""
     leader: int
     """The id of the leader, or -1."""
     size: int = 0
-    """The bytes on disk of the largest replica."""
+    """The size of the largest replica on disk, in bytes."""
     bytes_in: int = 0
-    """The bytes per second that each replica receives: from producers or from the leader."""
+    """The bytes per second that each replica receives from producers or from the leader."""
     bytes_out: int = 0
-    """The bytes per second that the leader sends: to followers and consumers."""
+    """The bytes per second that the leader sends to followers and consumers."""
     is_moving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster at a moment. Brokers are sorted by id, partitions by topic and index."""
+    """The state of a cluster at one moment. Brokers are sorted by id, partitions by topic and index."""
 
     brokers: tuple[Broker, ...]
     partitions: tuple[Partition, ...]

@@ -1,8 +1,8 @@
-"""Write a recorded cluster to standard output: the example of ``docs/balance.md``, or one of any size.
+"""Write a recorded cluster to standard output: the example of ``docs/balance.md``, or a larger cluster.
 
-``python -m parley.tools.balance.example`` is three brokers that became four: two topics, and ``__consumer_offsets``.
-``python -m parley.tools.balance.example BROKERS PARTITIONS`` is a cluster with so many brokers in three racks, the last
-of which is new: for measuring how long a plan takes.
+``python -m parley.tools.balance.example`` writes a cluster of three brokers to which a fourth was added, with two
+topics and ``__consumer_offsets``. ``python -m parley.tools.balance.example BROKERS PARTITIONS`` writes a cluster of
+that size in three racks, whose last broker is empty. Use it to measure how long planning takes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from parley.tools.balance.cluster import Broker, Cluster, Partition
 from parley.tools.balance.recording import as_data
 
 _TOPICS = (("__consumer_offsets", 6, 1, 2), ("clicks", 6, 400, 900), ("orders", 6, 60, 80))
-"""Names, numbers of partitions, MiB of a replica and kB/s produced to the first partition."""
+"""Topics: name, number of partitions, MiB per replica, and kB/s produced to the first partition."""
 
 
 def example() -> Cluster:
-    """The cluster that the documentation shows: broker 4 has been added."""
+    """Return the cluster that the documentation shows, to which broker 4 has been added."""
     found = []
     for topic, count, mebibytes, rate in _TOPICS:
         for index in range(count):
@@ -30,7 +30,8 @@ def example() -> Cluster:
 
 
 def large(brokers: int, partitions: int) -> Cluster:
-    """A cluster of three racks with lognormal sizes and rates, and three replicas. The last broker is empty."""
+    """Return a cluster in three racks, with three replicas per partition and lognormal sizes and rates. Its last broker
+    is empty."""
     random = Random(1)
     members = [[number for number in range(brokers - 1) if number % 3 == rack] for rack in range(3)]
     found = []

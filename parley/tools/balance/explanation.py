@@ -29,14 +29,14 @@ _HAS: Final = {
     Resource.BYTES_OUT: "sends {}",
 }
 _BAR: Final = 24
-"""The longest bar, in characters."""
+"""The maximum length of a bar, in characters."""
 _LISTED: Final = 20
-"""The moves that the text lists. The data has all of them."""
+"""The maximum number of moves listed in the text. The JSON output lists all of them."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """Moves for the same reason, of one broker."""
+    """The moves of one broker that have the same reason."""
 
     replicas: int = 0
     bytes: int = 0
@@ -44,13 +44,13 @@ class _Group:
 
 
 def lines(cluster: Cluster, plan: Plan, goals: Goals) -> list[str]:
-    """The plan for people."""
+    """Return the plan as lines of text."""
     before, done = Layout(cluster, goals), Layout(after(cluster, plan), goals)
     return [*bars(before, done), "", *_away(before), *sentences(before, plan)]
 
 
 def bars(before: Layout, done: Layout) -> list[str]:
-    """The loads of each broker before and after, for each resource that there is any of."""
+    """Return bars of each broker's load before and after, for each resource whose load is not zero everywhere."""
     found: list[str] = []
     for at, resource in enumerate(RESOURCES):
         most = max([load[at] for layout in (before, done) for load in layout.loads.values()], default=0)
@@ -86,23 +86,23 @@ def _range(layout: Layout, broker: int, at: int) -> str:
 
 
 def _away(before: Layout) -> Iterator[str]:
-    """The brokers that hold replicas and do not run."""
+    """Yield a sentence for each broker that holds replicas but is offline."""
     held = Counter(id_ for one in before.cluster.partitions for id_ in one.replicas if id_ not in before.loads)
     for broker, count in sorted(held.items()):
         yield (
-            f"Broker {broker} does not run. Its {_count(count, 'replica')} stay on it, and count in no share: "
+            f"Broker {broker} does not run. Its {_count(count, 'replica')} stay on it, and do not count in any share: "
             "start it first, or empty it with --empty-broker."
         )
 
 
 def sentences(before: Layout, plan: Plan) -> list[str]:
-    """What moves, and why."""
+    """Return sentences that explain which replicas and leaders move, and why."""
     if plan.is_empty and not plan.stranded:
         return ["Nothing moves: " + _why_nothing(before)]
     found = [_summary(plan)] if not plan.is_empty else []
     found += _reasons(before, plan)
     if plan.elections:
-        found.append(f"{_count(len(plan.elections), 'partition')} get back the preferred leader, without a copy.")
+        found.append(f"{_count(len(plan.elections), 'partition')} return to their preferred leader without a copy.")
     for (topic, index), reason in (plan.stranded or {}).items():
         found.append(f"{topic}-{index} keeps its replica on the broker that is to be emptied: {reason}.")
     for move in plan.moves[:_LISTED]:
@@ -118,19 +118,22 @@ def _why_nothing(before: Layout) -> str:
         return f"broker {_ids(sorted(before.goals.emptied))} holds no replica."
     if not before.skew():
         return f"every load is within {before.goals.tolerance:.0%} of its share."
-    return "no move that is allowed lowers the imbalance that is left."
+    return "no allowed move reduces the remaining imbalance."
 
 
 def _summary(plan: Plan) -> str:
     copies = sum(len(move.added) for move in plan.moves)
     reordered = sum(not move.added for move in plan.moves)
-    parts = [f"{_count(copies, 'replica')} ({bytes_text(plan.bytes)}) are copied"] if copies else []
-    parts += [f"{_count(reordered, 'preferred leader')} change without a copy"] if reordered else []
+    parts = [f"{_count(copies, 'replica')} ({bytes_text(plan.bytes)}) to copy"] if copies else []
+    parts += [f"{_count(reordered, 'preferred leader')} to change without a copy"] if reordered else []
     return f"{_count(len(plan.moves), 'partition')} to move: {', '.join(parts)}." if parts else "No replica moves."
 
 
 def _reasons(before: Layout, plan: Plan) -> Iterator[str]:
-    """One sentence for all moves of the same reason and broker: the one that is further from its share."""
+    """Yield one sentence for all moves of the same reason and broker.
+
+    The broker of a move is the source or the target, whichever is further from its share.
+    """
     groups: dict[tuple[Duty | Resource, int, bool], _Group] = {}
     for move in plan.moves:
         sources, targets = (move.removed, move.added) if move.added else (move.before[:1], move.after[:1])
@@ -150,7 +153,7 @@ def _reasons(before: Layout, plan: Plan) -> Iterator[str]:
 
 
 def _reason(move: Move) -> Duty | Resource:
-    """The reason, which is the leaders if no replica moves after all."""
+    """Return the reason to show: if the move ends up changing only the leader, a load of leaders."""
     return move.reason if move.added or move.reason is Resource.BYTES_OUT else Resource.LEADERS
 
 
@@ -182,7 +185,7 @@ def _ids(brokers: Iterable[int]) -> str:
 
 
 def as_data(cluster: Cluster, plan: Plan, goals: Goals) -> dict[str, object]:
-    """The plan for programs."""
+    """Return the plan as JSON data."""
     before, done = Layout(cluster, goals), Layout(after(cluster, plan), goals)
     racks = {broker.id: broker.rack for broker in cluster.brokers}
 

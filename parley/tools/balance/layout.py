@@ -1,4 +1,4 @@
-"""The replicas of a cluster while the planner moves them, with the loads and free space that follow."""
+"""The planner's working state: the replicas as moved so far, and the resulting loads and free space."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from parley.tools.balance.loads import (
 from parley.tools.balance.plan import Goals
 
 _ROOM: Final = 0.8
-"""The part of its free space that a broker receives at most: it needs the rest for what producers send meanwhile."""
+"""The fraction of a broker's free space that a plan may fill. The rest is for records produced in the meantime."""
 
 
 class Layout:
-    """The working state of a plan. Partitions have the numbers of their positions in the cluster."""
+    """The working state of a plan. A partition's number is its position in ``cluster.partitions``."""
 
     def __init__(self, cluster: Cluster, goals: Goals) -> None:
         self.cluster = cluster
         self.goals = goals
         self.brokers = [broker for broker in cluster.brokers if broker.id not in goals.emptied]
-        """Those that may hold replicas."""
+        """The brokers that may hold replicas."""
         self.ids = [broker.id for broker in self.brokers]
         self.rack_of = {broker.id: broker.rack_name for broker in cluster.brokers}
         self.replicas = [one.replicas for one in cluster.partitions]
@@ -44,7 +44,7 @@ class Layout:
             goals.tolerance,
         )
         self.on: dict[int, set[int]] = {broker: set() for broker in self.loads}
-        """The partitions on each broker."""
+        """The numbers of the partitions with a replica on each broker."""
         for number, replicas in enumerate(self.replicas):
             for broker in replicas:
                 if broker in self.on:
@@ -53,23 +53,23 @@ class Layout:
         self._leads = [replica_loads(one, leads=True) for one in cluster.partitions]
         self._follows = [replica_loads(one, leads=False) for one in cluster.partitions]
         self.copied = 0
-        """The bytes that the moves so far copy."""
+        """The bytes that the moves so far will copy."""
         self._room = {one.id: None if one.free is None else int(one.free * _ROOM) for one in self.brokers}
         self._incoming = dict.fromkeys(self.ids, 0)
 
     @cached_property
     def ranks(self) -> list[list[int]]:
-        """The places of the partitions if they are sorted by the load of their leaders, the highest first."""
+        """For each resource, the rank of each partition by the load of its leader, the highest first."""
         return [_ranks(self.cluster, at) for at in range(len(RESOURCES))]
 
     @cached_property
     def average_size(self) -> float:
-        """The mean number of bytes of a replica; 1 if all are empty."""
+        """The mean size of a replica in bytes, or 1 if all replicas are empty."""
         partitions = self.cluster.partitions
         return sum(one.size for one in partitions) / max(len(partitions), 1) or 1.0
 
     def move(self, number: int, replicas: tuple[int, ...]) -> None:
-        """Give a partition these replicas, the preferred leader first."""
+        """Assign these replicas to a partition, the preferred leader first."""
         one = self.cluster.partitions[number]
         before = self.replicas[number]
         for sign, each in ((-1, before), (1, replicas)):
@@ -89,13 +89,13 @@ class Layout:
         self.replicas[number] = replicas
 
     def gain(self, source: int, target: int, load: Sequence[int]) -> float:
-        """How much the skew falls if this load moves from one broker to another."""
+        """Return how much the skew falls if this load moves from one broker to another."""
         costs, loads, cost = self.costs, self.loads, self.shares.cost
         now = costs[source] + costs[target]
         return now and now - cost(source, loads[source], load, -1) - cost(target, loads[target], load)
 
     def gain_of(self, number: int, replicas: tuple[int, ...]) -> float:
-        """How much the skew falls if the partition gets these replicas."""
+        """Return how much the skew falls if the partition is assigned these replicas."""
         change: dict[int, list[int]] = {}
         one = self.cluster.partitions[number]
         for sign, each in ((-1, self.replicas[number]), (1, replicas)):
@@ -107,38 +107,45 @@ class Layout:
         return sum(self.costs[broker] - self.shares.cost(broker, load) for broker, load in change.items())
 
     def skew(self) -> float:
-        """How far the cluster is from balanced."""
+        """Return how far the cluster is from balanced; 0 if it is balanced."""
         return sum(self.costs[broker] for broker in self.ids)
 
     def collisions(self, replicas: Sequence[int]) -> int:
-        """The pairs of replicas in the same rack. Each broker without a rack, or that does not run, has its own."""
+        """Return the number of pairs of replicas in the same rack.
+
+        A broker that is offline or has no rack counts as a rack by itself.
+        """
         racks = [self.rack_of.get(broker, broker) for broker in replicas]
         return sum(count * (count - 1) // 2 for count in (racks.count(rack) for rack in set(racks)))
 
     def may_receive(self, number: int, broker: int) -> bool:
-        """True if the partition may get a replica on this broker: it has none, there is room, the limit allows it."""
+        """Return True if the partition may be given a replica on this broker.
+
+        The broker must not hold one yet and must have room for it, and the plan's limit must allow the copy.
+        """
         one = self.cluster.partitions[number]
         if broker in self.replicas[number]:
             return False
         if broker in one.replicas:
-            return True  # it has the data
+            return True  # it still holds the data
         return self.has_room(number, broker) and self.may_copy([number])
 
     def may_copy(self, numbers: Sequence[int]) -> bool:
-        """True if the plan may copy a replica of each of these partitions, within its limit."""
+        """Return True if the plan may copy a replica of each of these partitions without exceeding its limit."""
         limit = self.goals.max_bytes
         sizes = sum(self.cluster.partitions[number].size for number in numbers)
         return limit is None or self.copied + sizes <= limit
 
     def has_room(self, number: int, broker: int) -> bool:
-        """True if the broker's disk has room for a replica of the partition, whatever the limit is."""
+        """Return True if the broker's disk has room for a replica of the partition. Ignores the plan's limit."""
         room = self._room[broker]
         return room is None or self._incoming[broker] + self.cluster.partitions[number].size <= room
 
     def crowding(self, broker: int, load: Sequence[int]) -> float:
-        """How unwelcome a further load is on a broker: the increase of the squares of its loads relative to its shares.
+        """Return how undesirable this additional load is on a broker.
 
-        Unlike the skew, it tells brokers apart that are all balanced.
+        This is the increase of the squares of the broker's loads relative to its shares. Unlike the skew, it also ranks
+        brokers that are all within the tolerance.
         """
         return sum(
             ((amount + each) ** 2 - amount**2) / scale**2
@@ -146,11 +153,11 @@ class Layout:
         )
 
     def load_of(self, number: int, *, leads: bool) -> Loads:
-        """The load of a replica of the partition."""
+        """Return the load of a replica of the partition."""
         return self._leads[number] if leads else self._follows[number]
 
     def leader_load_of(self, number: int) -> Loads:
-        """What the partition's leader costs more than a follower."""
+        """Return the load that the partition's leader adds to that of a follower."""
         return leader_loads(self.cluster.partitions[number])
 
 
@@ -166,12 +173,12 @@ def _ranks(cluster: Cluster, at: int) -> list[int]:
 
 
 def exchanged(replicas: tuple[int, ...], source: int, target: int) -> tuple[int, ...]:
-    """The replicas with one broker in the place of another."""
+    """Return the replicas with ``source`` replaced by ``target``."""
     return tuple(target if broker == source else broker for broker in replicas)
 
 
 def led_by(replicas: tuple[int, ...], leader: int) -> tuple[int, ...]:
-    """The replicas with another preferred leader, which exchanges its place with the present one."""
+    """Return the replicas with ``leader`` as the preferred leader; it swaps places with the current one."""
     return tuple(
         leader if at == 0 else replicas[0] if broker == leader else broker for at, broker in enumerate(replicas)
     )

@@ -1,11 +1,12 @@
 """The loads of brokers, and how far they are from balanced.
 
-A broker has a load of each resource. Its share of a resource is the same as every other broker's; for the disk it is in
-proportion to the size of the disks, if all are known. A load within the tolerance of the share is balanced and costs
-nothing: so a plan ends as soon as all loads are good enough, and moves no more data than that takes. Beyond it, the
-cost is the square of the distance, so that the worst broker is relieved first. The skew of a cluster is the sum.
+A broker has a load of each resource. Its share of a resource is the same as every other broker's; its share of the disk
+is proportional to the size of its disks, if all sizes are known. A load within the tolerance of the share is balanced
+and costs nothing, so a plan stops as soon as all loads are good enough and moves no more data than necessary. Beyond
+the tolerance the cost is the square of the distance, so that the most unbalanced broker is relieved first. The skew of
+a cluster is the sum of all costs.
 
-Loads are whole numbers: sums do not depend on the order of moves, and a plan made twice is the same.
+Loads are integers, so that sums do not depend on the order of moves, and the same input always gives the same plan.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from parley.tools.balance.cluster import Broker, Cluster, Partition
 
 
 class Resource(StrEnum):
-    """What is balanced. The values are keys of JSON output."""
+    """A resource to balance. The values are keys of the JSON output."""
 
     REPLICAS = "replicas"
     LEADERS = "leaders"
@@ -32,24 +33,24 @@ class Resource(StrEnum):
 RESOURCES: Final = tuple(Resource)
 DISK: Final = RESOURCES.index(Resource.DISK)
 Loads = tuple[int, int, int, int, int]
-"""A number of replicas, of leaders, bytes on disk, bytes per second in and out: in the order of ``RESOURCES``."""
+"""Replicas, leaders, bytes on disk, bytes per second in, and bytes per second out, in the order of ``RESOURCES``."""
 _NOISE: Final = (0, 0, 1 << 20, 10_000, 10_000)
-"""Differences up to these are balanced: 1 MiB on a disk and 10 kB/s matter to no broker."""
+"""Differences up to these count as balanced: 1 MiB on a disk or 10 kB/s are negligible."""
 _NONE: Final = (0,) * len(RESOURCES)
 
 
 def replica_loads(one: Partition, *, leads: bool) -> Loads:
-    """The load of a replica on its broker."""
+    """Return the load of a replica on its broker."""
     return (1, 1, one.size, one.bytes_in, one.bytes_out) if leads else (1, 0, one.size, one.bytes_in, 0)
 
 
 def leader_loads(one: Partition) -> Loads:
-    """What the leader costs more than a follower."""
+    """Return the load that a leader adds to that of a follower."""
     return (0, 1, 0, 0, one.bytes_out)
 
 
 def loads_of(cluster: Cluster, brokers: Iterable[int]) -> dict[int, list[int]]:
-    """The loads of these brokers, if every partition is led by its preferred leader."""
+    """Return the loads of these brokers, assuming that the preferred leader leads each partition."""
     found = {broker: [0] * len(RESOURCES) for broker in brokers}
     for one in cluster.partitions:
         for position, broker in enumerate(one.replicas):
@@ -62,19 +63,21 @@ def loads_of(cluster: Cluster, brokers: Iterable[int]) -> dict[int, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The share of each broker, and the least and most that is balanced, by resource."""
+    """The share of each broker, and the lowest and highest balanced load, by resource."""
 
     shares: Mapping[int, Sequence[float]]
     bounds: Mapping[int, Sequence[tuple[float, float, float]]]
-    """The least and the most, and the mean share of all brokers, or 1."""
+    """The lowest and the highest balanced load, and the mean share of all brokers (at least 1)."""
 
     def excess(self, broker: int, load: Sequence[int], at: int) -> float:
-        """How far one resource is beyond what is balanced: negative if the broker has too little of it."""
+        """Return how far a load is above the highest balanced load, or below the lowest (negative); 0 if it is
+        balanced."""
         least, most, _ = self.bounds[broker][at]
         return load[at] - most if load[at] > most else min(0.0, load[at] - least)
 
     def cost(self, broker: int, load: Sequence[int], change: Sequence[int] = _NONE, sign: int = 1) -> float:
-        """How far a broker with this load is from balanced, if a change is added (sign 1) or subtracted (-1)."""
+        """Return how far from balanced a broker is with this load, after a change is added (sign 1) or
+        subtracted (-1)."""
         total = 0.0
         for amount, each, (least, most, scale) in zip(load, change, self.bounds[broker], strict=True):
             amount += sign * each
@@ -85,13 +88,13 @@ class Shares:
         return total
 
     def fill(self, broker: int, load: Sequence[int], at: int) -> float:
-        """A load relative to the broker's share; 1 is its share."""
+        """Return a load relative to the broker's share: 1 if it equals the share."""
         share = self.shares[broker][at]
         return load[at] / share if share else 1.0
 
 
 def shares_of(brokers: Sequence[Broker], total: Sequence[int], of_racks: OfRacks, tolerance: float) -> Shares:
-    """Divide a total load among these brokers: the same for each, as far as the racks allow."""
+    """Divide a total load evenly among these brokers, as far as the racks allow."""
     disks = [float(broker.disk or 0) for broker in brokers]
     even = [1.0] * len(brokers)
     shares: dict[int, list[float]] = {broker.id: [] for broker in brokers}
@@ -103,7 +106,7 @@ def shares_of(brokers: Sequence[Broker], total: Sequence[int], of_racks: OfRacks
     bounds = {}
     for broker_id, each in shares.items():
         slack = [max(tolerance * share, _NOISE[at]) for at, share in enumerate(each)]
-        # A count cannot be closer to its share than the whole numbers beside it.
+        # A count is an integer, so it can only be as close to its share as the nearest integers.
         bounds[broker_id] = [
             (min(share - slack[at], floor(share)), max(share + slack[at], ceil(share)), scale[at])
             for at, share in enumerate(each)
@@ -112,13 +115,14 @@ def shares_of(brokers: Sequence[Broker], total: Sequence[int], of_racks: OfRacks
 
 
 OfRacks = Mapping[int, tuple[float, float]]
-"""The least and most of a resource that a rack holds if replicas are spread over racks, by position of the resource."""
+"""The least and the most of a resource that a rack holds if replicas are spread over racks, by index in
+``RESOURCES``."""
 
 
 def of_racks(partitions: Iterable[Partition], racks: int, brokers: Container[int]) -> OfRacks:
-    """What each of so many racks holds of the resources that all replicas cost, not only leaders.
+    """Return what each of ``racks`` racks holds of the resources that every replica uses, followers included.
 
-    Replicas on other brokers than these do not count: a broker that does not run keeps its replicas.
+    Replicas on brokers outside ``brokers`` do not count, because an offline broker keeps its replicas.
     """
     least, most = [0] * len(RESOURCES), [0] * len(RESOURCES)
     for one in partitions:
@@ -132,7 +136,7 @@ def of_racks(partitions: Iterable[Partition], racks: int, brokers: Container[int
 def _divided(
     brokers: Sequence[Broker], weights: Sequence[float], amount: int, bounds: tuple[float, float] | None
 ) -> list[float]:
-    """Divide an amount in proportion to the weights, with the sum of each rack within the bounds."""
+    """Divide an amount in proportion to the weights, keeping the sum of each rack within the bounds."""
     free = dict.fromkeys(broker.rack_name for broker in brokers)
     weight_of = {
         rack: sum(weight for broker, weight in zip(brokers, weights, strict=True) if broker.rack_name == rack)
@@ -158,5 +162,5 @@ def _divided(
 
 
 def total_of(loads: Iterable[Sequence[int]]) -> list[int]:
-    """The sum of loads, by resource."""
+    """Return the sum of these loads, by resource."""
     return [sum(each) for each in zip(*loads, strict=True)] or [0] * len(RESOURCES)

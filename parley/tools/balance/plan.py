@@ -1,4 +1,4 @@
-"""A plan: what it is to achieve, and which partitions move."""
+"""A plan: its goals, and the partitions that move."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from parley.tools.balance.loads import Resource
 
 
 class Duty(StrEnum):
-    """Why a replica must move, whatever the loads are."""
+    """The reason why a replica must move regardless of the loads."""
 
     EMPTY = "empty"
-    """Its broker is to be emptied."""
+    """The replica's broker is to be emptied."""
     RACK = "rack"
-    """Its rack has more replicas of the partition than another one."""
+    """The rack holds more replicas of the partition than another rack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goals:
-    """What a plan is to achieve."""
+    """The goals of a plan."""
 
     tolerance: float = 0.1
-    """A load is balanced if it differs from the broker's share by no more than this part of the share."""
+    """A load is balanced if it differs from the broker's share by at most this fraction of the share."""
     emptied: frozenset[int] = frozenset()
-    """Brokers that hold no replica afterwards. If there are any, only their replicas move."""
+    """The brokers that the plan empties. If there are any, only their replicas move."""
     max_bytes: int | None = None
-    """The maximum number of bytes that the plan copies; None for no limit."""
+    """The maximum number of bytes that the plan may copy; None for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class Move:
     before: tuple[int, ...]
     after: tuple[int, ...]
     size: int
-    """The bytes of a replica."""
+    """The size of a replica, in bytes."""
     reason: Duty | Resource
-    """The load that the move improves most, or why it must be."""
+    """The load that the move improves most, or the duty that requires it."""
 
     @property
     def added(self) -> tuple[int, ...]:
-        """The brokers that get a new replica; empty if only the preferred leader changes."""
+        """The brokers that receive a new replica; empty if only the preferred leader changes."""
         return tuple(broker for broker in self.after if broker not in self.before)
 
     @property
@@ -56,33 +56,33 @@ class Move:
 
     @property
     def bytes(self) -> int:
-        """How many bytes the move copies."""
+        """The number of bytes that the move copies."""
         return self.size * len(self.added)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The moves, best first, and what the plan could not achieve."""
+    """The moves, best first, and the goals that could not be met."""
 
     moves: tuple[Move, ...] = ()
     elections: tuple[tuple[str, int], ...] = ()
-    """Partitions that do not move, and that another replica leads than the preferred one."""
+    """Partitions that do not move, but whose leader is not the preferred leader."""
     stranded: Mapping[tuple[str, int], str] | None = None
-    """Partitions that keep a replica on a broker to be emptied, with the reason."""
+    """Partitions that keep a replica on a broker to be emptied, each with the reason."""
 
     @property
     def is_empty(self) -> bool:
-        """True if there is nothing to do."""
+        """True if the plan changes nothing."""
         return not self.moves and not self.elections
 
     @property
     def bytes(self) -> int:
-        """How many bytes the plan copies."""
+        """The number of bytes that the plan copies."""
         return sum(move.bytes for move in self.moves)
 
 
 def after(cluster: Cluster, plan: Plan) -> Cluster:
-    """The cluster when the plan is done."""
+    """Return the cluster as it will be after the plan."""
     moved = {(move.topic, move.index): move.after for move in plan.moves}
     elected = set(plan.elections)
     running = {broker.id for broker in cluster.brokers}

@@ -1,14 +1,14 @@
 """Decide which replicas and leaders move. A pure function: the same cluster and goals give the same plan.
 
-What counts, in this order:
+The goals, in order of priority:
 
 1. No replica stays on a broker that is to be emptied.
-2. Replicas of a partition are in different racks, as far as there are racks. No move puts more of them into one.
+2. The replicas of a partition are in different racks, as far as there are enough. No move puts more of them into one.
 3. The skew (``loads``) is low.
 
-A partition keeps its number of replicas, and never has two on one broker. Every move of the plan is needed: without
-it, one of these would be worse. The search is a descent: it stops when no move that it looks at lowers the skew, and
-what it looks at depends on the cluster only. So the plan of a cluster whose plan is done is empty.
+A partition keeps its number of replicas, and never has two on the same broker. Every move of a plan is necessary: the
+cluster would be worse without it. The search is a descent. It considers moves in an order that depends only on the
+cluster, and stops when none of them lowers the skew. So after a plan has been executed, the next plan is empty.
 """
 
 from __future__ import annotations
@@ -22,35 +22,36 @@ from parley.tools.balance.loads import RESOURCES, Resource
 from parley.tools.balance.plan import Duty, Goals, Move, Plan
 
 _CANDIDATES: Final = 100
-"""The replicas of a broker that one look considers, spread over their sizes. All, if it has fewer."""
+"""The maximum number of replicas of a broker that each step considers, spread over their sizes."""
 _PARTNERS: Final = 5
-"""The brokers that one look considers as the other side of a move."""
+"""The maximum number of brokers that each step considers as the other side of a move."""
 _SWAPS: Final = 24
-"""The replicas of each side that one look considers for exchanges."""
+"""The maximum number of replicas on each side that each step considers for exchanges."""
 _LEAST_GAIN: Final = 1e-8
-"""A move that lowers the skew by less is not worth it."""
+"""The minimum gain of a move. A move that lowers the skew by less is not worthwhile."""
 _KEPT: Final = 0.5
-"""A move is made if it still has this part of the gain that it had when it was found; if not, it is looked at again."""
+"""A move is made only if at least this fraction of the gain computed when it was found remains. Otherwise the next step
+considers it again."""
 _LEADER_COST: Final = 0.2
-"""What a change of the preferred leader costs, compared with a move of an average replica, which costs 2."""
+"""The cost of changing the preferred leader. Moving a replica of average size costs 2."""
 
 
 class _Change(NamedTuple):
-    """A change of one partition's replicas, or of two at once, that shifts a load from one broker to another."""
+    """A change of the replicas of one or two partitions that shifts a load from one broker to another."""
 
     score: float
-    """The gain divided by the costs."""
+    """The gain divided by the cost."""
     gain: float
     source: int
     target: int
     load: Sequence[int]
     replicas: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
-    """Partition numbers with their replicas before and after."""
+    """The number of each partition, and its replicas before and after."""
     reason: Resource
 
 
 def plan(cluster: Cluster, goals: Goals) -> Plan:
-    """Make a plan."""
+    """Return the plan that reaches the goals as far as possible."""
     layout = Layout(cluster, goals)
     reasons: dict[int, Duty | Resource] = {}
     if goals.emptied:
@@ -74,7 +75,7 @@ def _moves(layout: Layout, reasons: dict[int, Duty | Resource]) -> tuple[Move, .
 
 
 def _elections(layout: Layout, reasons: dict[int, Duty | Resource]) -> tuple[tuple[str, int], ...]:
-    """The partitions that stay, and that another replica leads than the preferred one."""
+    """Return the partitions that do not move, but whose leader is not the preferred leader."""
     return tuple(
         (one.topic, one.index)
         for number, one in enumerate(layout.cluster.partitions)
@@ -89,14 +90,15 @@ def _elections(layout: Layout, reasons: dict[int, Duty | Resource]) -> tuple[tup
 
 
 def _empty(layout: Layout, reasons: dict[int, Duty | Resource]) -> dict[tuple[str, int], str]:
-    """Move all replicas off the brokers to be emptied, large ones first. Returns those that must stay."""
+    """Move all replicas off the brokers to be emptied, largest first. Returns the partitions that cannot move, with
+    reasons."""
     stranded = {}
     partitions = layout.cluster.partitions
     held = {number for number, one in enumerate(partitions) if not layout.goals.emptied.isdisjoint(one.replicas)}
     for number in sorted(held, key=lambda each: (-partitions[each].size, each)):
         one = partitions[number]
         if one.is_moving:
-            stranded[one.topic, one.index] = "it is moving already"
+            stranded[one.topic, one.index] = "it is already being reassigned"
             continue
         for source in [broker for broker in one.replicas if broker in layout.goals.emptied]:
             targets = [broker for broker in layout.ids if layout.may_receive(number, broker)]
@@ -110,7 +112,7 @@ def _empty(layout: Layout, reasons: dict[int, Duty | Resource]) -> dict[tuple[st
 
 
 def _level_leaders(layout: Layout, numbers: Sequence[int]) -> None:
-    """Lower the skew by other preferred leaders of these partitions, which move anyway."""
+    """Lower the skew by changing the preferred leaders of these partitions, which move anyway."""
     found = True
     while found:
         found = False
@@ -130,16 +132,17 @@ def _level_leaders(layout: Layout, numbers: Sequence[int]) -> None:
 def _why_stranded(layout: Layout, number: int) -> str:
     others = [broker for broker in layout.ids if broker not in layout.replicas[number]]
     if not others:
-        return "every other broker has a replica already" if layout.ids else "there is no other broker"
+        return "every other broker has a replica already" if layout.ids else "no other broker is running"
     if any(layout.has_room(number, broker) for broker in others):
         return "the plan would copy more than its limit"
     return "no other broker has room for it"
 
 
 def _replaced(layout: Layout, number: int, source: int, targets: Sequence[int]) -> tuple[int, ...]:
-    """The partition's replicas with the best target in the place of a broker.
+    """Return the partition's replicas with ``source`` replaced by the best target.
 
-    If the broker was the preferred leader, the replica that is best for the leaders' load becomes it.
+    If ``source`` was the preferred leader, the replica that best balances the load of leaders becomes the preferred
+    leader.
     """
     replicas = layout.replicas[number]
     follows = layout.load_of(number, leads=False)
@@ -160,13 +163,13 @@ def _replaced(layout: Layout, number: int, source: int, targets: Sequence[int]) 
 
 
 def _spread_over_racks(layout: Layout, reasons: dict[int, Duty | Resource]) -> None:
-    """Move replicas out of racks that have more of a partition than another rack."""
+    """Move replicas out of racks that hold more replicas of a partition than another rack."""
     for number, one in enumerate(layout.cluster.partitions):
         while not one.is_moving and layout.collisions(replicas := layout.replicas[number]):
             before = layout.collisions(replicas)
             after = [
                 _replaced(layout, number, source, better)
-                for source in reversed(replicas)  # rather a follower than the preferred leader
+                for source in reversed(replicas)  # prefer moving a follower to moving the preferred leader
                 if source in layout.costs
                 and (
                     better := [
@@ -187,7 +190,7 @@ def _spread_over_racks(layout: Layout, reasons: dict[int, Duty | Resource]) -> N
 
 
 def _level(layout: Layout, reasons: dict[int, Duty | Resource]) -> None:
-    """Lower the skew until no change that is found lowers it."""
+    """Lower the skew until no change that is found lowers it any further."""
     while found := sorted(_single_changes(layout), reverse=True) or sorted(_exchanges(layout), reverse=True):
         for change in found:
             gain = layout.gain(change.source, change.target, change.load)
@@ -200,7 +203,7 @@ def _level(layout: Layout, reasons: dict[int, Duty | Resource]) -> None:
 
 
 def _is_possible(layout: Layout, change: _Change) -> bool:
-    """True if each partition still has its replicas, and may get the new ones."""
+    """Return True if the partitions' replicas have not changed since, and the brokers may receive the new ones."""
     if len(change.replicas) > 1 and not layout.may_copy([number for number, _, _ in change.replicas]):
         return False
     for number, before, after in change.replicas:
@@ -216,7 +219,8 @@ def _is_possible(layout: Layout, change: _Change) -> bool:
 
 
 def _pairs(layout: Layout) -> Iterator[tuple[int, int, int]]:
-    """For every load beyond the tolerance: a broker that may give, a broker that may take, and the resource."""
+    """Yield, for every load outside the tolerance: the broker to move load from, the broker to move it to, and the
+    resource."""
     for at in range(len(RESOURCES)):
         fill = {broker: layout.shares.fill(broker, layout.loads[broker], at) for broker in layout.ids}
         rising = sorted(layout.ids, key=lambda broker: (fill[broker], broker))
@@ -231,14 +235,15 @@ def _pairs(layout: Layout) -> Iterator[tuple[int, int, int]]:
 
 
 def _partners(layout: Layout, broker: int, others: Sequence[int]) -> dict[int, None]:
-    """The first of these brokers, and the first ones of the broker's rack: a move within a rack is always allowed."""
+    """Return the first of these brokers, and the first in the broker's own rack, because a move within a rack is always
+    allowed."""
     rack = layout.rack_of[broker]
     near = [other for other in others if layout.rack_of[other] == rack]
     return dict.fromkeys([*others[:_PARTNERS], *near[:_PARTNERS]])
 
 
 def _single_changes(layout: Layout) -> Iterator[_Change]:
-    """The changes of one partition that lower the skew."""
+    """Yield the changes of a single partition that lower the skew."""
     partitions = layout.cluster.partitions
     samples = _Samples(layout)
     seen = set()
@@ -265,7 +270,8 @@ def _single_changes(layout: Layout) -> Iterator[_Change]:
 
 
 def _exchanges(layout: Layout) -> Iterator[_Change]:
-    """The exchanges of two replicas between two brokers that lower the skew. Looked at if no single change does."""
+    """Yield the exchanges of two replicas between two brokers that lower the skew. Used only if no single change lowers
+    it."""
     partitions = layout.cluster.partitions
     samples = _Samples(layout, _SWAPS)
     for source, target, at in _pairs(layout):
@@ -294,7 +300,7 @@ def _exchanges(layout: Layout) -> Iterator[_Change]:
 
 
 class _Samples:
-    """The partitions of a broker that a look considers: spread over their loads of a resource."""
+    """Samples of the partitions on a broker, spread over their loads of a resource."""
 
     def __init__(self, layout: Layout, limit: int = _CANDIDATES) -> None:
         self._layout = layout
@@ -302,7 +308,7 @@ class _Samples:
         self._found: dict[tuple[int, int], Sequence[int]] = {}
 
     def of(self, broker: int, at: int) -> Sequence[int]:
-        """The numbers of the partitions, the largest first."""
+        """Return the numbers of the sampled partitions, the largest load first."""
         if (found := self._found.get((broker, at))) is None:
             found = self._found[broker, at] = self._sample(broker, at)
         return found
@@ -322,7 +328,7 @@ class _Samples:
 
 
 def _drop_needless(layout: Layout, reasons: dict[int, Duty | Resource]) -> bool:
-    """Take back moves without which the cluster is as balanced. Returns True if there were any."""
+    """Take back moves that are not needed for the balance of the cluster. Returns True if there were any."""
     partitions = layout.cluster.partitions
     moved = [number for number in reasons if layout.replicas[number] != partitions[number].replicas]
     dropped = False

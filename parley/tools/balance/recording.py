@@ -1,4 +1,4 @@
-"""A recorded cluster: what the planner knows of it, as JSON, to plan without the cluster."""
+"""A recorded cluster: a ``Cluster`` as JSON, to plan without a connection to the cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VERSION: Final = 1
 
 
 def as_data(cluster: Cluster) -> dict[str, object]:
-    """The cluster as JSON data."""
+    """Return the cluster as JSON data."""
     return {
         "version": VERSION,
         "brokers": [asdict(broker) for broker in cluster.brokers],
@@ -21,15 +21,15 @@ def as_data(cluster: Cluster) -> dict[str, object]:
 
 
 def from_data(data: object) -> Cluster:
-    """Read what ``as_data`` has made. Raises ValueError if it is something else."""
+    """Return the cluster that ``as_data`` recorded. Raises ValueError if the data is invalid."""
     if not isinstance(data, Mapping) or data.get("version") != VERSION:
-        raise ValueError(f"it is no recorded cluster of version {VERSION}")
+        raise ValueError(f"not a recorded cluster of version {VERSION}")
     brokers = [_broker(each) for each in _objects(data, "brokers")]
     partitions = [_partition(each) for each in _objects(data, "partitions")]
     if len({broker.id for broker in brokers}) < len(brokers):
-        raise ValueError("a broker is in it twice")
+        raise ValueError("duplicate broker")
     if len({(one.topic, one.index) for one in partitions}) < len(partitions):
-        raise ValueError("a partition is in it twice")
+        raise ValueError("duplicate partition")
     return Cluster(
         tuple(sorted(brokers, key=lambda one: one.id)),
         tuple(sorted(partitions, key=lambda one: (one.topic, one.index))),
@@ -39,14 +39,14 @@ def from_data(data: object) -> Cluster:
 def _objects(data: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     found = data.get(name)
     if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
-        raise ValueError(f'it has no list of objects "{name}"')
+        raise ValueError(f'missing list of objects "{name}"')
     return found
 
 
 def _broker(data: Mapping[str, Any]) -> Broker:
     rack = data.get("rack")
     if rack is not None and not isinstance(rack, str):
-        raise ValueError("the rack of a broker is no string")
+        raise ValueError("the rack of a broker is not a string")
     sizes = [None if data.get(name) is None else _number(data, name) for name in ("disk", "free")]
     return Broker(_number(data, "id"), rack, *sizes)
 

@@ -1,4 +1,4 @@
-"""A history checker for any Kafka cluster: the acknowledgements of producers against the records of consumers.
+"""A history checker for any Kafka cluster: compares the acknowledgements of producers with the records of consumers.
 
 ::
 
@@ -7,9 +7,9 @@
     verdict = trial.verdict()
     assert verdict.ok, verdict
 
-``history.py`` has the record of a run, ``verdict.py`` the rules that it is checked against, and ``trial.py`` the
-librdkafka clients that produce it (with transactions: ``transactional_producer.py``). The history of any other client
-can be checked too: a ``History`` needs no client.
+``history.py`` defines the record of a run, ``verdict.py`` the rules that it is checked against, and ``trial.py`` the
+librdkafka clients that produce it (``transactional_producer.py``: with transactions). A ``History`` needs no client, so
+the history of any other client can be checked, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Guarantees", "History", "Kind", "Outcome", "Trial", "Verdict", "Viol
 
 
 def __getattr__(name: str) -> object:
-    """Import librdkafka only when a Trial is used."""
+    """Import librdkafka only when ``Trial`` is used."""
     if name == "Trial":
         from parley.tools.checker.trial import Trial
 

@@ -1,7 +1,7 @@
 """A transactional producer that is replaced again and again, like an application that restarts.
 
-Each instance commits most of its transactions and aborts some. It leaves the last one open; the next instance takes
-over the transactional id, which aborts that transaction. Then the old instance tries to commit it, and must fail.
+Each instance commits most of its transactions, aborts some, and leaves the last one open. The next instance takes over
+the transactional id, which aborts the open transaction. Then the old instance tries to commit it, and must fail.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from confluent_kafka import KafkaException, Producer
 from parley.tools.checker.history import History, Outcome
 
 RECORDS_MAX: Final = 10
-"""Records in one transaction: with a few partitions, most transactions have records in all of them."""
+"""The maximum number of records in a transaction. With a few partitions, most transactions write to all of them."""
 _TRANSACTIONS: Final = 25
-"""Transactions of one instance."""
+"""The number of transactions of an instance."""
 _ABORTED_EVERY: Final = 5
 _CALL_S: Final = 5.0
-"""How long one call may wait before it is repeated."""
+"""The timeout of a call, in seconds. A call that times out is repeated."""
 
 _UNHEARD: Final = logging.Logger("librdkafka")
-"""librdkafka logs whatever its settings that a producer was fenced, which this one is on purpose."""
+"""A logger without output: whatever its settings, librdkafka logs that a producer was fenced, which is
+intended here."""
 _UNHEARD.addHandler(logging.NullHandler())
 
 Send = Callable[[Producer, str, int, int], None]
-"""Sends a record of a producer with this name, by number and partition, and notes its acknowledgement."""
+"""Called with (client, producer name, record number, partition): sends the record and records its acknowledgement."""
 
 
 class TransactionalProducer:
-    """One transactional id and the instances that use it in turn. ``run`` is called in a thread of its own."""
+    """A transactional id and the successive instances that use it. Call ``run`` in a thread of its own."""
 
     def __init__(
         self,
@@ -49,7 +50,8 @@ class TransactionalProducer:
         over: Event,
         send: Send,
     ) -> None:
-        """``pause_s`` is the time between two records, ``give_up_s`` how long the cluster may not respond."""
+        """``pause_s`` is the time between two records. ``give_up_s`` limits how long calls to the cluster
+        are retried."""
         self._name = name
         self._history = history
         self._settings = {**settings, "acks": "all", "linger.ms": 1, "transactional.id": transactional_id}
@@ -60,7 +62,7 @@ class TransactionalProducer:
         self._send = send
 
     def run(self) -> None:
-        """Produce until ``over`` is set. No transaction is open afterwards. Raises KafkaException."""
+        """Produce until ``over`` is set. No transaction is open when this returns. Raises KafkaException."""
         replaced: tuple[str, Producer] | None = None
         for number in itertools.count():
             producer = Producer(self._settings, logger=_UNHEARD)
@@ -75,7 +77,8 @@ class TransactionalProducer:
             self._history.producers[name].ended_at = time.monotonic()
 
     def _use(self, name: str, producer: Producer) -> bool:
-        """Carry out some transactions. Returns True if the last one is still open, False if the instance failed."""
+        """Run the instance's transactions. Returns True if the last one is still open, or False if the instance has
+        failed."""
         for turn in range(1, _TRANSACTIONS):
             if not self._transact(name, producer, commit=turn % _ABORTED_EVERY != 0):
                 return False
@@ -84,7 +87,7 @@ class TransactionalProducer:
         return self._fill(name, producer, RECORDS_MAX // 2)
 
     def _transact(self, name: str, producer: Producer, *, commit: bool) -> bool:
-        """Carry out a transaction. Returns False if its outcome is unknown and the instance is of no more use."""
+        """Run a transaction. Returns False if its outcome is unknown; the instance is then unusable."""
         if not self._fill(name, producer, RECORDS_MAX):
             return False
         while True:
@@ -100,7 +103,7 @@ class TransactionalProducer:
                 return True
 
     def _fill(self, name: str, producer: Producer, records: int) -> bool:
-        """Begin a transaction, and send its records. Returns False if the instance has failed."""
+        """Begin a transaction and send its records. Returns False if the instance has failed."""
         try:
             producer.begin_transaction()
         except KafkaException as refused:
@@ -118,7 +121,7 @@ class TransactionalProducer:
         return True
 
     def _commit_as_zombie(self, name: str, producer: Producer) -> None:
-        """Try to commit the open transaction of an instance that was replaced: its transactional id is taken over."""
+        """Try to commit the open transaction of an instance whose transactional id was taken over."""
         self._history.ended(name, Outcome.ABORTED)
         try:
             producer.commit_transaction(_CALL_S)
@@ -127,7 +130,7 @@ class TransactionalProducer:
         self._history.producers[name].commits_after_fencing += 1
 
     def _until_done(self, call: Callable[[float], None]) -> None:
-        """Repeat a call while it fails with a retriable error, for at most ``give_up_s``. Raises KafkaException."""
+        """Retry a call while it fails with a retriable error, for at most ``give_up_s``. Raises KafkaException."""
         deadline = time.monotonic() + self._give_up_s
         while True:
             try:

@@ -1,8 +1,8 @@
 """Clients that produce a history: librdkafka producers and readers on any Kafka cluster, each in a thread.
 
-Producers send to the partitions in turn, at a steady rate, with acks=all, and retry until the trial ends. They pass
-over a partition that does not respond. They may use transactions (``transactional_producer.py``). Readers follow every
-partition from its beginning and see committed records only. In the end another reader reads every partition from
+Producers send to the partitions in turn, at a steady rate, with ``acks=all``, and retry until the trial ends. They skip
+a partition that does not respond. They may use transactions (``transactional_producer.py``). Readers follow every
+partition from its beginning, and read committed records only. At the end, another reader reads every partition from
 beginning to end.
 """
 
@@ -27,16 +27,16 @@ from parley.tools.checker.verdict import Verdict, check
 _log = logging.getLogger(__name__)
 
 WAIT_S: Final = 60.0
-"""How long the cluster may take for one response after the faults have ended."""
+"""The time that the cluster may take for a response after the faults have ended."""
 STOP_S: Final = 2 * WAIT_S
-"""How long the clients may take to stop. A consumer of librdkafka may never: two of its threads can deadlock when a
-broker dies while the consumer closes (its issue 5476)."""
+"""The time that the clients may take to stop. A consumer of librdkafka may never stop: two of its threads can deadlock
+if a broker dies while the consumer closes (librdkafka issue 5476)."""
 END_WAIT_S: Final = 15.0
-"""How long a partition may end below an acknowledged record until the record counts as lost."""
+"""If a partition's end offset stays below an acknowledged record for longer than this, the record counts as lost."""
 UNDER_WAY_MAX: Final = 5
-"""Records of a partition that a producer sends before it waits for the first acknowledgement. librdkafka's idempotent
-producer has five requests of a partition under way at most. With more records than that, its threads ask all the time
-whether they may send: a trial whose broker hangs would take the CPU that the other brokers need."""
+"""The maximum number of unacknowledged records per partition of a producer. librdkafka's idempotent producer has at
+most five requests per partition in flight. With more records its threads poll constantly whether they may send, so a
+trial with a hanging broker would take the CPU that the other brokers need."""
 _QUICK: Final = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
@@ -48,11 +48,11 @@ _QUICK: Final = {
 
 
 class Unreadable(RuntimeError):
-    """A partition could not be read in the end. The text has its name and the reason."""
+    """A partition could not be read at the end of a trial. The text contains its name and the reason."""
 
 
 class Trial:
-    """Clients that run while the cluster is being broken. Use it as a context manager, then call ``verdict``."""
+    """Clients that run while the cluster is disrupted. Use it as a context manager, then call ``verdict``."""
 
     def __init__(
         self,
@@ -68,18 +68,19 @@ class Trial:
         record_bytes: int = 100,
         client: Mapping[str, Any] | None = None,
     ) -> None:
-        """``rate`` is in records per second of each producer. ``client`` has further settings of every client."""
+        """``rate`` is in records per second for each producer. ``client`` contains additional settings for every
+        client."""
         self.history = History()
         self.topic = topic
         self.partitions = partitions
         self.errors: list[str] = []
-        """The errors with which clients of this trial stopped early."""
+        """Errors with which clients of this trial stopped early."""
         self._settings = {"bootstrap.servers": bootstrap_servers, **_QUICK, **(client or {})}
         self._idempotent = idempotent
         self._interval_s = 1 / rate
         self._record_bytes = record_bytes
         self._under_way: Counter[tuple[str, int]] = Counter()
-        """The unacknowledged records of each producer and partition."""
+        """The number of unacknowledged records by producer and partition."""
         self._over = Event()
         produce = self._transact if transactional else self._produce
         self._threads = [self._thread(produce, f"p{n}") for n in range(producers)]
@@ -111,14 +112,14 @@ class Trial:
                 self._left_behind(thread.name)
 
     def _left_behind(self, name: str) -> None:
-        """Go on without a client that does not stop. Its thread is a daemon, so the process can end.
+        """Continue without a client that does not stop. Its thread is a daemon, so the process can end.
 
-        A reader has seen what it has seen. A producer may still send, so the trial says nothing.
+        What a reader has read so far remains valid. A producer may still be sending, so the trial fails with an error.
         """
         if name.startswith("p"):
-            self.errors.append(f"{name}: it has not stopped within {STOP_S:.0f} s")
+            self.errors.append(f"{name} did not stop within {STOP_S:.0f} s")
         else:
-            _log.warning("the reader %s does not stop, and is left behind", name)
+            _log.warning("reader %s does not stop; continuing without it", name)
 
     @property
     def acknowledged(self) -> int:
@@ -126,15 +127,15 @@ class Trial:
         return sum(len(each.acknowledged_at) for each in list(self.history.producers.values()))
 
     def wait_for_acknowledged(self, more: int, *, within_s: float = WAIT_S) -> None:
-        """Wait until this many more records are acknowledged. Raises TimeoutError."""
+        """Wait until this many more records have been acknowledged. Raises TimeoutError."""
         goal, deadline = self.acknowledged + more, time.monotonic() + within_s
         while self.acknowledged < goal:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.acknowledged} records are acknowledged, not {goal}: {self.errors}")
+                raise TimeoutError(f"only {self.acknowledged} of {goal} records were acknowledged in time: {self.errors}")
             self._over.wait(0.005)
 
     def verdict(self) -> Verdict:
-        """Read all partitions to their ends, and check the history. Raises Unreadable."""
+        """Read all partitions to their ends, and return the result of checking the history. Raises Unreadable."""
         ends = [0] * self.partitions
         for producer in self.history.producers.values():
             for partition, offset in zip(producer.partitions, producer.offsets, strict=True):
@@ -218,7 +219,7 @@ class Trial:
 
 
 def create(admin: AdminClient, new: NewTopic) -> None:
-    """Create a topic. Repeats the request while the cluster elects a controller, which librdkafka does not do.
+    """Create a topic. Retries while the cluster elects a controller, which librdkafka does not do.
 
     Raises KafkaException.
     """
@@ -255,7 +256,7 @@ def _reader(settings: Mapping[str, Any]) -> Consumer:
 def _read(
     settings: Mapping[str, Any], topic: str, partition: int, expected_end: int
 ) -> tuple[int, int, list[tuple[int, bytes | None]]]:
-    """Read a partition from beginning to end. Returns the offsets of both, and the records."""
+    """Read a partition from beginning to end. Returns its start and end offsets, and the records."""
     consumer = _reader(settings)
     try:
         start, end = _bounds(consumer, TopicPartition(topic, partition), expected_end)
@@ -266,7 +267,7 @@ def _read(
 
 
 def _bounds(consumer: Consumer, partition: TopicPartition, expected_end: int) -> tuple[int, int]:
-    """The start and end offsets of the partition. Waits for a new leader that does not know the end yet."""
+    """Return the partition's start and end offsets. Waits if a new leader does not know the end offset yet."""
     began = time.monotonic()
     while True:
         waited = time.monotonic() - began
@@ -287,7 +288,7 @@ def _until(consumer: Consumer, end: int, name: str) -> Iterator[tuple[int, bytes
         message = consumer.poll(1.0)
         if message is None or ((error := message.error()) is not None and error.code() != KafkaError._PARTITION_EOF):
             if time.monotonic() > deadline:
-                raise Unreadable(f"{name} was read to {position} of {end}, and no further for {WAIT_S:.0f} s")
+                raise Unreadable(f"{name} was read to offset {position} of {end}, and then nothing for {WAIT_S:.0f} s")
             continue
         if message.error() is not None:
             if (message.offset() or 0) >= end:

@@ -1,19 +1,19 @@
-"""The rules that a history is checked against, each by the name of its violation.
+"""The rules that a history is checked against. Each has the name of its violation.
 
-1. LOST: an acknowledged record is in the partition in the end, unless the partition starts after it.
+1. LOST: an acknowledged record is in the partition at the end, unless the partition starts after it.
 2. MOVED: an acknowledged record is at the offset of its acknowledgement.
 3. INVENTED: every record in the partition was sent, and to that partition.
-4. DUPLICATED: a record of a producer with the guarantee ``once`` is there once.
+4. DUPLICATED: a record of a producer with the guarantee ``once`` is in the partition only once.
 5. REORDERED: the records of a producer with the guarantee ``ordered`` are in the order in which they were sent.
-6. VANISHED: a record that a reader has seen is still there in the end.
-7. CHANGED: it is the same record, at the same offset.
-8. SKIPPED: a reader has seen every record between the first and the last that it saw.
+6. VANISHED: a record that a reader has read is still in the partition at the end.
+7. CHANGED: a record that a reader has read is still the same record at the same offset.
+8. SKIPPED: a reader has read every record between its first and its last.
 
 Readers see committed records only. A record of a transaction counts as acknowledged if the transaction was committed.
 
-9. UNCOMMITTED: no reader sees a record of a transaction that was aborted.
-10. TORN: of a transaction whose outcome its producer does not know, all records are there in the end, or none.
-11. NOT_FENCED: an instance of a producer commits nothing after another one has taken over its transactional id.
+9. UNCOMMITTED: no reader reads a record of an aborted transaction.
+10. TORN: if the producer does not know the outcome of a transaction, all of its records are there at the end, or none.
+11. NOT_FENCED: an instance of a producer commits nothing after another instance has taken over its transactional id.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One violation of a rule."""
+    """A violation of a rule."""
 
     kind: Kind
     text: str
@@ -60,7 +60,7 @@ class Verdict:
     violations: tuple[Violation, ...]
     counts: Mapping[str, int]
     longest_pause_s: float
-    """The longest time that a producer waited for the next acknowledgement from one partition."""
+    """The longest time that a producer waited for the next acknowledgement from the same partition."""
 
     @property
     def ok(self) -> bool:
@@ -192,18 +192,18 @@ def _of_transactions(history: History) -> Iterator[Violation]:
 def _of_unknown(
     history: History, there: Set[tuple[str | None, int]], name: str, one: Transaction, end: int
 ) -> Iterator[Violation]:
-    """Check that all or none of the records of a transaction of unknown outcome are there."""
+    """Yield a violation if only some records of a transaction with unknown outcome are in the partitions."""
     partitions = history.producers[name].partitions
     whole = {index for index, partition in history.partitions.items() if not partition.start}
     judged = [number for number in range(one.first, end) if partitions[number] in whole]
     missing = [number for number in judged if (name, number) not in there]
     if missing and len(missing) < len(judged):
-        text = f"of the records {name}:{one.first} to {end - 1} of one transaction, {len(missing)} are not there"
+        text = f"of the records {name}:{one.first} to {end - 1} of one transaction, {len(missing)} are missing"
         yield Violation(Kind.TORN, f"{text}, first {missing[0]}; the others are")
 
 
 def longest_pause_s(history: History) -> float:
-    """The longest time between two acknowledgements to one producer by one partition; 0 if there are none."""
+    """Return the longest time between two acknowledgements from a partition to a producer; 0 if there are none."""
     longest = 0.0
     for producer in history.producers.values():
         last: dict[int, float] = {}

@@ -1,1 +1,1 @@
-"""The parts of ``parley coordination``: status, fitness, dump and restore of a coordination store."""
+"""The implementation of ``parley coordination``: status, fitness, dump and restore of a coordination store."""

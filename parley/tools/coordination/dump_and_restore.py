@@ -1,8 +1,8 @@
-"""Dump the lasting content of a store as readable JSON, and restore it.
+"""Dump the persistent content of a store as readable JSON, and restore it.
 
-``entries`` has every key that outlives sessions: topics, partitions, settings, the counters of ids, the epochs of
-elections, the incarnations of members. A JSON value is included as it is, any other as ``{"$base64": ...}``. Secret
-settings are masked by default; a dump with masks cannot be restored.
+``entries`` contains every key that outlives sessions: topics, partitions, settings, id counters, election epochs, and
+the incarnations of members. A JSON value is included as it is, any other value as ``{"$base64": ...}``. Secret settings
+are masked by default; a dump with masks cannot be restored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FORMAT = "parley-coordination-1"
 MASK = "<hidden>"
 _RAW = "$base64"
 _HELD_MS = 10_000
-"""How long a broker that starts on the store at the same time waits at most, if this process is killed."""
+"""If this process is killed, the longest time that a broker starting on the store waits."""
 _SETTLE_S = 30.0
 
 
@@ -45,11 +45,12 @@ class NotDumped(Exception):
 
 
 class NotRestored(Exception):
-    """The dump cannot or must not be restored on this store; the text has the reason."""
+    """The dump cannot or must not be restored to this store. The text contains the reason."""
 
 
 async def dump(backend: Backend, *, show_secrets: bool) -> dict[str, Any]:
-    """The lasting content of a store. Raises NotDumped if another store is in charge, and the store's errors."""
+    """Return the persistent content of a store. Raises NotDumped if another store is in charge, and the
+    store's errors."""
     record, _ = await read_record(backend)
     if record.state not in IN_CHARGE_STATES:
         elsewhere = f"; dump {record.other.url}" if record.other is not None else ""
@@ -69,7 +70,7 @@ async def dump(backend: Backend, *, show_secrets: bool) -> dict[str, Any]:
 
 
 def readable(value: bytes) -> Any:
-    """The JSON that a value is, or an object with its base64."""
+    """Return the value parsed as JSON, or an object with its base64 if it is not JSON."""
     try:
         return json.loads(value)
     except ValueError:
@@ -83,7 +84,7 @@ def _stored(value: Any) -> bytes:
 
 
 def masked(key: str, value: Any) -> Any:
-    """A value without its secrets."""
+    """Return the value with its secrets masked."""
     if key.startswith((DATA + SCRAM, DATA + SECRETS)):
         return dict.fromkeys(value, MASK) if isinstance(value, dict) else {_RAW: MASK}
     if not key.startswith(DATA + CONFIGS) or not isinstance(value, dict):
@@ -92,7 +93,7 @@ def masked(key: str, value: Any) -> Any:
 
 
 def _is_secret(name: str) -> bool:
-    """True if a setting is secret, or unknown and may be; also with a prefix such as that of a listener."""
+    """Return True if a setting is secret or unknown. The name may have a prefix, such as that of a listener."""
     if name in TopicConfig.KEYS:
         return False
     found = [key for known, key in BrokerConfig.KEYS.items() if name == known or name.endswith(f".{known}")]
@@ -100,29 +101,30 @@ def _is_secret(name: str) -> bool:
 
 
 async def restore(backend: Backend, dumped: Mapping[str, Any], *, overwrite: bool) -> int:
-    """Replace the content of a store by a dump, and put the store in charge. Returns the number of keys.
+    """Replace the content of a store with a dump, and put the store in charge. Returns the number of keys.
 
-    Brokers whose data belongs to the dumped store accept this one as its successor. A mark in the store tells the next
-    controller not to rely on its epochs and ISRs (``SET_BACK_KEY``).
+    Brokers whose data belongs to the dumped store accept this store as its successor. A mark in the store
+    (``SET_BACK_KEY``) tells the next controller not to rely on the restored epochs and ISRs.
 
-    Raises NotRestored if the dump is invalid or has masks, if the store is in use, or if it is not empty and
-    ``overwrite`` is False. Raises the store's errors; the store is then not in charge, and the call may be repeated.
+    Raises NotRestored if the dump is invalid or masked, if the store is in use, or if it is not empty and ``overwrite``
+    is False. Raises the store's errors. After an error of the store, the store is not in charge, and the call may be
+    repeated.
     """
     wanted, successor = _read(dumped)
     if backend.identity == dumped["identity"] and not overwrite:
-        raise NotRestored("this is the store that was dumped; --overwrite puts it back to that state")
+        raise NotRestored("this store is the one that was dumped; use --overwrite to reset it to that state")
     if (wrong := too_large(backend.capabilities, wanted)) is not None:
-        raise NotRestored(f"the store cannot hold it: {wrong}")
+        raise NotRestored(f"the dump exceeds a limit of this store: {wrong}")
 
     def decide(was: StoreRecord, there: list[Entry]) -> StoreRecord:
         if any(each.session for each in there):
             raise NotRestored("brokers are running on this store; stop all of them first")
         if there and not overwrite:
             raise NotRestored(
-                f"the store is not empty: it has {len(there)} keys, such as {there[0].key}; see --overwrite"
+                f"the store is not empty: it contains {len(there)} keys, such as {there[0].key}; see --overwrite"
             )
         if was.state not in IN_CHARGE_STATES and not overwrite:
-            raise NotRestored(f"the store is {was.state.value}: a cluster that moved knows it; see --overwrite")
+            raise NotRestored(f"the store is {was.state.value}: a cluster that has moved still refers to it; see --overwrite")
         return replace(successor, term=max(successor.term, was.term + 1), begun=max(successor.begun, was.begun))
 
     move = secrets.token_hex(8)
@@ -136,7 +138,7 @@ async def restore(backend: Backend, dumped: Mapping[str, Any], *, overwrite: boo
 
 
 def _read(dumped: Mapping[str, Any]) -> tuple[Content, StoreRecord]:
-    """The content to store, and the store record for it."""
+    """Return the content to store, and its store record. Raises NotRestored if the dump is invalid."""
     if not isinstance(dumped, dict) or dumped.get("format") != FORMAT:
         raise NotRestored("this is not a dump of a coordination store")
     nonce = (secrets.token_hex(8),)
@@ -150,7 +152,7 @@ def _read(dumped: Mapping[str, Any]) -> tuple[Content, StoreRecord]:
         for key, value in dumped["entries"].items():
             check_key(key)
             if key.startswith(RECORD_FOLDER):  # a wrong store record would make the store unusable
-                raise ValueError(f"{key} is not a key of a cluster's state")
+                raise ValueError(f"{key} cannot be restored")
             wanted[key] = wrap(_stored(value), nonce)
         past = (str(dumped["identity"]), *map(str, dumped["past"]))
         term, begun = int(dumped["term"]) + 1, int(dumped.get("begun", 0))

@@ -1,7 +1,8 @@
-"""The metadata in a store that no broker uses: users and quotas that are there before the first broker starts.
+"""Read and change the metadata in a store that no broker uses, to create users and quotas before the first broker
+starts.
 
-The controller of a running cluster has the metadata in memory, and would not notice a change of the store. So the store
-must not have a session of any broker.
+The controller of a running cluster keeps the metadata in memory and would not notice a change of the store. So no
+broker may have a session in the store.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ T = TypeVar("T")
 
 
 class NotChanged(Exception):
-    """The metadata of this store cannot be read or changed here; the text has the reason."""
+    """The metadata of this store cannot be read or changed here. The text contains the reason."""
 
 
 async def change_in_store(backend: Backend, decide: Decide[T]) -> T:
-    """Carry out a decision of the controller, in one transaction. Returns the decision's result.
+    """Apply a decision of the controller to the store in one transaction. Returns the decision's result.
 
-    Raises NotChanged if brokers use the store or the cluster has moved to another one, the store's errors, and what
-    ``decide`` raises.
+    Raises NotChanged if brokers use the store or if the cluster has moved to another store. Also raises the store's
+    errors and any error of ``decide``.
     """
     await _check_idle(backend)
     store = KeyValue(backend, secrets.SystemRandom())

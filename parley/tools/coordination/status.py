@@ -22,7 +22,7 @@ from parley.consensus.store_move.store_record import IN_CHARGE_STATES, RECORD_FO
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """A broker with a session, and its epoch."""
+    """A broker that has a session, and its epoch."""
 
     broker: BrokerRegistration
     epoch: int
@@ -31,10 +31,11 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The content of a store at about one moment.
+    """The content of a store, read at about one moment.
 
-    ``controller_epoch`` is that of the latest controller. ``sessions`` are those that keys are bound to. ``watches`` is
-    the number open in the store's servers. ``sizes`` has the number and the bytes of the keys of each kind.
+    ``controller_epoch`` is the epoch of the latest controller. ``sessions`` are the sessions that keys are bound to.
+    ``watches`` is the number of open watches on the store's servers. ``sizes`` is the number of keys of each kind, and
+    their bytes.
     """
 
     store: str
@@ -50,12 +51,12 @@ class Status:
 
     @property
     def state(self) -> str:
-        """The state of the store, or "empty" if no cluster has begun in it."""
+        """The state of the store, or "empty" if no cluster has used it yet."""
         is_empty = self.record.state in IN_CHARGE_STATES and not self.sizes
         return "empty" if is_empty else self.record.state.value
 
     def as_data(self) -> dict[str, Any]:
-        """The status as JSON data, for programs."""
+        """Return the status as JSON data."""
         other = self.record.other
         move = {
             "id": self.record.move,
@@ -82,7 +83,7 @@ class Status:
         }
 
     def as_text(self) -> list[str]:
-        """The status as lines of text."""
+        """Return the status as lines of text."""
         state = self.state
         if self.record.other is not None:
             state += f" (latest move: {self.record.other.url}{'; ' if self.record.note else ''}{self.record.note})"
@@ -112,7 +113,7 @@ def _at(present: Present) -> list[str]:
 
 
 async def status_of(backend: Backend, url: str) -> Status:
-    """Read the whole store. Raises the store's errors, and BadConfig if the keys are not a cluster's."""
+    """Read the whole store. Raises the store's errors, and BadConfig if its keys do not belong to a Parley cluster."""
     record, _ = await read_record(backend)
     entries = {each.key: each for each in await everything(backend)}
     election = f"{ELECTIONS}{ELECTION}/"
@@ -137,7 +138,7 @@ async def status_of(backend: Backend, url: str) -> Status:
 
 
 def _carried(entry: Entry, field: str) -> BrokerRegistration:
-    """The registration of a broker, from its membership or its leadership."""
+    """Return the broker registration contained in a membership or leadership entry."""
     return registration_from_bytes(json.loads(unwrap(entry).value)[field].encode("latin-1"))
 
 

@@ -1,8 +1,8 @@
-"""The fitness of a store for a cluster: its guarantees are tried, and its latencies are measured.
+"""The fitness of a store for a cluster: tests its guarantees and measures its latencies.
 
-Everything happens below one scratch folder that is removed afterwards. Nothing else is read or written, except the
+Everything happens below a scratch folder that is removed afterwards. Nothing else is read or written, except the
 identity that an empty store is given. The conformance kit (``python -m parley.consensus.conformance``) is the complete
-test; this one takes a few seconds and can be run on a store in use.
+test. This one takes a few seconds and may run on a store in use.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ WRITES = 50
 PARALLEL = 200
 SESSION_MS = 6000
 GOOD_P99_S = 0.1
-"""Slower writes delay the creation of topics and changes of leaders noticeably."""
+"""Writes slower than this noticeably delay the creation of topics and changes of leaders."""
 BAD_P99_S = 1.0
-"""With slower writes brokers lose their sessions under load."""
+"""If writes are slower than this, brokers lose their sessions under load."""
 SLOW_NOTICE_S = 1.0
 NEEDED_VALUE_BYTES = 64 * 1024
-"""Enough for a hundred partitions of many replicas."""
+"""Enough for a hundred partitions with many replicas."""
 LONG_TTL_MS = 9000
-"""Kafka's default of broker.session.timeout.ms. With a longer minimum a hanging broker is detected later than there."""
+"""Kafka's default of ``broker.session.timeout.ms``. A store with a longer minimum detects a hanging broker later than
+Kafka."""
 
 
 class Broken(Exception):
-    """The store violates a guarantee that a cluster needs; the text names it."""
+    """The store violates a guarantee that a cluster needs. The text names the guarantee."""
 
 
 @dataclass(slots=True)
 class Found:
-    """The findings. ``problems`` keep a cluster from running, ``remarks`` from running well."""
+    """The findings. ``problems`` prevent a cluster from running, ``remarks`` from running well."""
 
     identity: str = ""
     passed: list[str] = field(default_factory=list)
@@ -56,7 +57,7 @@ class Found:
         return "A cluster would run well on this store."
 
     def as_data(self, url: str) -> dict[str, Any]:
-        """The findings as JSON data."""
+        """Return the findings as JSON data."""
         return {
             "store": url,
             "identity": self.identity,
@@ -71,7 +72,7 @@ class Found:
 
 
 def protection_as_data(protection: Protection) -> dict[str, dict[str, str]]:
-    """What protects a store, as JSON data."""
+    """Return a store's protection as JSON data."""
     found = {"tree": protection.tree, "connection": protection.connection}
     return {
         name: {"state": finding.guard.value, "text": finding.text, "advice": finding.advice}
@@ -80,9 +81,9 @@ def protection_as_data(protection: Protection) -> dict[str, dict[str, str]]:
 
 
 async def check(backend: Backend, connected_s: float) -> Found:
-    """Test an open store. ``connected_s`` is the time that opening it took.
+    """Test an open store. ``connected_s`` is how long opening it took.
 
-    Raises CoordinationError if the scratch folder cannot be removed, or the store's protection not be read.
+    Raises CoordinationError if the scratch folder cannot be removed, or if the store's protection cannot be read.
     """
     found = Found(identity=backend.identity, latencies_ms={"connect": _ms(connected_s)})
     folder = f"scratch/{secrets.token_hex(8)}"
@@ -119,18 +120,18 @@ def _judge(found: Found, backend: Backend) -> None:
     if p99 > BAD_P99_S:
         found.problems.append(f"a write takes up to {p99:.1f} s: brokers would lose their sessions under load")
     elif p99 > GOOD_P99_S:
-        found.remarks.append(f"a write takes up to {_ms(p99):g} ms, and so does every change of a leader or a topic")
+        found.remarks.append(f"a write takes up to {_ms(p99):g} ms, and so does every change to a leader or a topic")
     if found.latencies_ms.get("notice", 0) / 1000 > SLOW_NOTICE_S:
         found.remarks.append(f"a watch reports changes only after {found.latencies_ms['notice']:g} ms")
     if limits.value_bytes_max < NEEDED_VALUE_BYTES:
-        found.problems.append(f"a value may have {limits.value_bytes_max} bytes; {NEEDED_VALUE_BYTES} are needed")
+        found.problems.append(f"a value may be {limits.value_bytes_max} bytes at most; {NEEDED_VALUE_BYTES} are needed")
     if not backend.is_shared:
-        found.remarks.append("it ends with its broker, and no other broker can use it")
+        found.remarks.append("it exists only in its broker's process, so no other broker can use it")
     if limits.ttl_ms_min > LONG_TTL_MS:
         longest = limits.ttl_ms_min * limits.expiry_factor_max / 1000
         found.remarks.append(
             f"sessions last at least {limits.ttl_ms_min / 1000:g} s: a broker that hangs may count as alive for "
-            f"{longest:g} s (a killed broker is detected at once)"
+            f"{longest:g} s (a killed broker is detected immediately)"
         )
 
 
@@ -139,7 +140,7 @@ def _ms(seconds: float) -> float:
 
 
 async def _timed(work: Callable[[int], Awaitable[object]], times: int) -> list[float]:
-    """Make several calls one after the other, and return their durations in seconds, sorted."""
+    """Make several calls one after another. Returns their durations in seconds, sorted."""
     loop, taken = asyncio.get_running_loop(), []
     for at in range(times):
         begun = loop.time()
@@ -157,7 +158,7 @@ def _percentiles(found: Found, name: str, taken: Sequence[float]) -> None:
 
 
 async def _sessions(backend: Backend, folder: str) -> None:
-    """A key is deleted with its session, and a write bound to an ended session is refused."""
+    """Check that a key is deleted with its session, and that a write bound to an ended session is refused."""
     session: Session = await backend.open_session(SESSION_MS)
     await backend.put(f"{folder}/bound", b"", session=session)
     await session.close()
@@ -182,7 +183,7 @@ async def _writes(backend: Backend, folder: str, found: Found) -> None:
 
 
 async def _conditions(backend: Backend, folder: str, found: Found) -> None:
-    """A transaction whose condition does not hold changes nothing."""
+    """Check that a transaction whose condition does not hold changes nothing."""
     key, other = f"{folder}/condition", f"{folder}/other"
     first = await backend.put(key, b"1", expect=ABSENT)
     second = await backend.put(key, b"2", expect=At(first))
@@ -203,16 +204,16 @@ async def _conditions(backend: Backend, folder: str, found: Found) -> None:
 
 
 async def _large(backend: Backend, folder: str, found: Found) -> None:
-    """A value as large as a cluster may need is stored."""
+    """Check that a value as large as a cluster may need can be stored."""
     value = secrets.token_bytes(min(NEEDED_VALUE_BYTES, backend.capabilities.value_bytes_max))
     await backend.put(f"{folder}/large", value)
     entry = await backend.get(f"{folder}/large")
     if entry is None or entry.value != value:
-        raise Broken("a large value is not read as it was written")
+        raise Broken("a large value does not read back as it was written")
 
 
 async def _watches(backend: Backend, folder: str, found: Found) -> None:
-    """A watch reports changes; measure how soon."""
+    """Check that a watch reports changes, and measure how soon."""
     loop, taken = asyncio.get_running_loop(), []
     async with asyncio.timeout(30), backend.watch(f"{folder}/heard") as watch:
         if not isinstance(await anext(watch), Snapshot):

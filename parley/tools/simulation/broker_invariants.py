@@ -1,14 +1,14 @@
 """The invariants that are checked inside the brokers throughout a run. ``client_invariants.py`` has the others.
 
-* **SingleLeaderPerEpoch**: a leader epoch of a partition, and a controller epoch, belongs to one process.
-* **MonotonicEpoch**: no epoch goes back, in the store or in a broker's image, no partition epoch has two states, and no
+* **SingleLeaderPerEpoch**: each leader epoch of a partition, and each controller epoch, belongs to one process.
+* **MonotonicEpoch**: no epoch goes back, in the store or in a broker's image; no partition epoch has two states; and no
   leader's epoch is below those in its log.
 * **ReplicasAgree**: below their high watermarks all replicas have the same batches at the same offsets.
-* **ISRSound**: every live ISR member has everything below the leader's high watermark, and everything acknowledged.
-* **NoCommittedLoss**: the leader's log reaches the end of what was acknowledged.
-* **HighWatermarkNeverBack**: it does not go back while one process leads in one epoch.
-* **Recovers**: in time after the last fault, everything is in sync and every record sent is acknowledged; in time after
-  a fault that destroyed data, every replica has all that is committed, unaltered.
+* **ISRSound**: every live ISR member has all records below the leader's high watermark, and all acknowledged records.
+* **NoCommittedLoss**: the leader's log reaches the end of the acknowledged records.
+* **HighWatermarkNeverBack**: the high watermark never goes back while the same process leads in the same epoch.
+* **Recovers**: soon after the last fault, all replicas are in sync and every record sent is acknowledged; soon after a
+  fault that destroyed data, every replica has all committed records, unaltered.
 * **OwnDisk**: no broker serves with the log directories of another broker.
 * **NoFailure**: no traceback appears in a broker's log, and asyncio reports no error.
 """
@@ -48,7 +48,7 @@ _REGISTRATIONS = FOLDER + BROKERS
 
 
 class Invariants:
-    """Checks a world, and reports to its violations."""
+    """Checks a world and reports its violations."""
 
     def __init__(self, world: World, ledger: Ledger, violations: Violations) -> None:
         self._world = world
@@ -89,11 +89,11 @@ class Invariants:
         return all(state.leader >= 0 and len(state.isr) == len(state.replicas) for state in self._stored.values())
 
     def has_topics(self, names: Iterable[str]) -> bool:
-        """True if all of these topics exist."""
+        """Return True if all of these topics exist."""
         return {key[1] for key in self._stored}.issuperset(names)
 
     def no_transaction_is_open(self) -> bool:
-        """True if no partition has an open transaction at its leader."""
+        """Return True if no leader has an open transaction in its log."""
         logs = [
             log_of(partition)
             for machine in self._world.machines.values()
@@ -103,11 +103,11 @@ class Invariants:
         return all(log is None or log.last_stable_offset >= log.high_watermark for log in logs)
 
     def is_out_of_sync(self, broker_id: int) -> bool:
-        """True if the broker is in no ISR."""
+        """Return True if the broker is in no ISR."""
         return not any(broker_id in state.isr for state in self._stored.values())
 
     def damage(self) -> list[str]:
-        """What the files of replicas lack or have altered, below the high watermarks of their leaders."""
+        """Return what is missing or altered in the files of replicas, below the replicas' high watermarks."""
         found: list[str] = []
         for machine in self._world.machines.values():
             for partition in partitions_of(machine) if machine.serves else ():
@@ -135,15 +135,16 @@ class Invariants:
             yield f"{name} ends at {expected}, below its high watermark {committed}"
 
     def describe(self) -> str:
-        """A description of each partition's state, and of the brokers that serve."""
+        """Return a description of each partition's state, and of the serving brokers."""
         stored = "; ".join(f"{key[1]}-{key[2]} {_short(state)}" for key, state in self._stored.items())
         serving = [each.host for each in self._world.machines.values() if each.serves]
         return f"{stored}; serving: {serving}; damage: {self.damage()}"
 
     def store_restored(self) -> None:
-        """Note that the store has an older state now, and that no broker runs.
+        """Forget the epochs seen so far, because the store was restored to an older state. No broker runs.
 
-        Epochs may be used again that no log has; ``ReplicasAgree`` finds one that is used for other batches.
+        Epochs that are in no log may then be used again. ``ReplicasAgree`` detects an epoch that is reused for other
+        batches.
         """
         self._stored.clear()
         self._registered.clear()
@@ -246,7 +247,7 @@ class Invariants:
     # --- Logs ---
 
     def _check_isr(self, machines: Sequence[Machine]) -> None:
-        """Check by the state in the store, because a broker's own state may be outdated."""
+        """Check the ISR against the state in the store, because a broker's own state may be outdated."""
         serving = {machine.broker_id: machine for machine in machines}
         for (_, topic, index), state in self._stored.items():
             acknowledged = self._ledger.acknowledged_end[topic, index]
@@ -271,7 +272,7 @@ class Invariants:
                     )
 
     def _compare(self, machine: Machine, partition: Partition) -> None:
-        """Continue the comparison of this replica with what other replicas had at the same offsets."""
+        """Continue comparing this replica with what other replicas had at the same offsets."""
         log = log_of(partition)
         if log is None or (log.config.compact and self._world.properties["log.cleaner.enable"] == "true"):
             return  # each broker compacts its replica at another time
@@ -309,7 +310,7 @@ def _batches(log: Log, position: int, end: int) -> Iterator[tuple[int, Batch]]:
 
 
 def partitions_of(machine: Machine) -> list[Partition]:
-    """The partitions that the broker of a serving machine hosts."""
+    """Return the partitions hosted by the broker of a serving machine."""
     assert machine.server is not None
     return list(machine.server.parts.partitions)
 
@@ -321,7 +322,7 @@ def _hosted(machine: Machine | None, topic: str, index: int) -> Partition | None
 
 
 def log_of(partition: Partition | None) -> Log | None:
-    """The replica's log, if it is open."""
+    """Return the replica's log, or None if it is not open."""
     return partition.log if partition is not None and partition.is_open else None
 
 

@@ -1,9 +1,10 @@
 """The ledger of the records that clients sent and read, and the invariants that it checks.
 
-* **NoCommittedLoss**: a record that was acknowledged, or read once, stays at its offset, for every reader and for ever.
-* **NoAlteredRecord**: no reader gets a batch with a wrong checksum.
+* **NoCommittedLoss**: a record that was acknowledged, or read once, stays at its offset forever, for every reader.
+* **NoAlteredRecord**: no reader receives a batch with a wrong checksum.
 * **NoDuplicateFromIdempotent**: no record of an idempotent producer is at two offsets.
-* **HighWatermarkNeverBack**: for one reader the end of a partition never goes back, and its position stays in range.
+* **HighWatermarkNeverBack**: the end of a partition never goes back for the same reader, and the reader's position
+  stays in range.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Violations:
         self._history = history
 
     def report(self, invariant: str, text: str) -> None:
-        """Add a violation, unless it is known."""
+        """Add a violation, unless it was reported before."""
         if not any(each.invariant == invariant and each.text == text for each in self.found):
             self.found.append(Violation(invariant, self._history.now(), text))
             self._history.note("INVARIANT", f"{invariant}: {text.partition(chr(10))[0]}")
@@ -54,13 +55,13 @@ class Ledger:
     """What the clients of a run know about each record."""
 
     def __init__(self, history: History, violations: Violations, *, compacted: Collection[str] = ()) -> None:
-        """``compacted`` are the compacted topics; ``compaction_invariants.py`` says what must hold of them."""
+        """``compacted`` are the compacted topics, whose invariants are in ``compaction_invariants.py``."""
         self.history = history
         self.compacted = compacted
         self.acknowledged_end: defaultdict[TopicPartition, int] = defaultdict(int)
-        """The offset after the last one that was acknowledged to a producer."""
+        """The offset after the last acknowledged record."""
         self.acknowledged_at: defaultdict[TopicPartition, float] = defaultdict(float)
-        """When something was acknowledged to a producer last."""
+        """The time of the last acknowledgement."""
         self._violations = violations
         self._value_at: defaultdict[TopicPartition, dict[int, str]] = defaultdict(dict)
         self._offset_of: defaultdict[TopicPartition, dict[str, int]] = defaultdict(dict)
@@ -78,14 +79,15 @@ class Ledger:
     # --- Reports of producers ---
 
     def sent(self, who: str, topic: str, partition: int, values: list[str]) -> None:
-        """A batch was sent for the first time."""
+        """Record that a batch was sent for the first time."""
         self.records_sent += len(values)
         if topic in self.compacted:
             self._sent[topic, partition] += values
         self.history.note(who, f"sends {topic}-{partition} {' '.join(values)}")
 
     def acknowledged(self, who: str, topic: str, partition: int, values: list[str], offset: int, node: int) -> None:
-        """A batch was acknowledged. ``offset`` is -1 if the broker no longer knew it."""
+        """Record that a batch was acknowledged. ``offset`` is -1 if the broker responded without an offset, for an old
+        duplicate."""
         where = f"at {offset}" if offset >= 0 else "as a duplicate"
         self.history.note(who, f"  acknowledged by {node} {topic}-{partition} {' '.join(values)} {where}")
         at = (topic, partition)
@@ -97,14 +99,14 @@ class Ledger:
                 self._settle(at, offset + i, value, f"acknowledged to {who} by broker {node}")
 
     def refused(self, who: str, topic: str, partition: int, values: list[str], code: ErrorCode, node: int) -> None:
-        """A batch was refused with an error which means that the log lacks acknowledged records."""
+        """Report that a batch was refused with an error that implies that the log has lost acknowledged records."""
         text = f"broker {node} responds with {code.name} to {who} for {topic}-{partition} {values[0]}"
         self._violations.report("NoCommittedLoss", text)
 
     # --- Reports of readers ---
 
     def read(self, who: str, topic: str, partition: int, offset: int, value: str, node: int) -> None:
-        """A record was read."""
+        """Record that a reader has read a record."""
         self.history.note(who, f"reads {topic}-{partition} {value} at {offset} from {node}")
         at = (topic, partition)
         self._settle(at, offset, value, f"read by {who} from broker {node}")
@@ -113,12 +115,12 @@ class Ledger:
             self._read_by_final_reader[at][value] = None
 
     def read_damaged(self, who: str, topic: str, partition: int, offset: int, node: int, error: str) -> None:
-        """A batch was read that is not what a producer sent."""
+        """Report that a reader has received a batch that differs from what a producer sent."""
         text = f"broker {node} serves {who} a damaged batch at {offset} in {topic}-{partition}: {error}"
         self._violations.report("NoAlteredRecord", text)
 
     def saw_end(self, who: str, topic: str, partition: int, end: int, node: int, epoch: int) -> None:
-        """A reader got the end offset of a partition."""
+        """Record the end offset of a partition that a reader was given."""
         reached = self._reached[who, topic, partition]
         if end < reached:
             self._violations.report(
@@ -129,7 +131,7 @@ class Ledger:
         self._reach(who, topic, partition, end)
 
     def out_of_range(self, who: str, topic: str, partition: int, position: int, node: int, epoch: int) -> None:
-        """A reader's fetch at the position it had reached was refused."""
+        """Report that a reader's fetch was refused at a position that the reader had already reached."""
         self._violations.report(
             "HighWatermarkNeverBack",
             f"{position} in {topic}-{partition} is out of range for {who} at broker {node}, leader of epoch {epoch}",
@@ -152,7 +154,7 @@ class Ledger:
     # --- The end of the run ---
 
     def read_to_end(self, who: str, topic: str, partition: int, end: int) -> None:
-        """A reader has reached the end of a partition."""
+        """Record that a reader has reached the end of a partition."""
         self.history.note(who, f"has read {topic}-{partition} to its end {end}")
 
     def judge(self) -> None:
@@ -161,11 +163,12 @@ class Ledger:
             self._violations.report("NoCommittedLoss", f"{value}, acknowledged, is not in {topic}-{partition}")
 
     def final_reads(self) -> Mapping[TopicPartition, Sequence[str]]:
-        """The records of compacted topics that ``FINAL_READER`` has read, in their order."""
+        """Return the records of compacted topics that ``FINAL_READER`` has read, in order."""
         return {at: list(values) for at, values in self._read_by_final_reader.items() if at[0] in self.compacted}
 
     def last_sent(self, at: TopicPartition) -> Mapping[str, str]:
-        """The last record of each key. Each key has one producer, so its records are sent in the order of the log."""
+        """Return the last record of each key. Each key has only one producer, so the order of sending is the order of
+        the log."""
         return last_of_each_key(self._sent[at])
 
     def _missing(self) -> Iterator[tuple[TopicPartition, str]]:
@@ -176,4 +179,4 @@ class Ledger:
 
 
 FINAL_READER = "final-reader"
-"""The reader that reads everything once more at the end of the run."""
+"""The name of the reader that reads everything once more at the end of the run."""

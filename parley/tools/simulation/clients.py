@@ -1,6 +1,6 @@
 """Clients of a simulated cluster. They report every acknowledgement and every record read to the ledger.
 
-The producer is idempotent and never gives up a batch: it sends a batch again until it is acknowledged. So in the end
+The producer is idempotent and never gives up on a batch: it retries until the batch is acknowledged. So at the end
 every record that it has sent must be in the log once, and in order. The reader follows KIP-320: it never goes back to
 an older leader epoch.
 """
@@ -30,9 +30,10 @@ from parley.tools.simulation.transaction_ledger import TransactionLedger
 
 REQUEST_TIMEOUT_S = 4.0
 IN_FLIGHT_MAX = 5
-"""In-flight batches of one producer to one partition: as many as brokers remember of each producer."""
+"""The maximum number of in-flight batches of a producer to a partition: as many as brokers remember of each
+producer."""
 TOMBSTONES = 0.25
-"""The part of records with a key that delete their key."""
+"""The fraction of keyed records that are tombstones."""
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 _FATAL = frozenset(
@@ -54,7 +55,7 @@ class _User:
     def __init__(self, name: str, bootstrap: Iterable[tuple[str, int]], ledger: Ledger, rng: Random) -> None:
         self.name = name
         self.stopping = False
-        """Set to make the client finish what it has begun and start nothing new."""
+        """Set it to make the client finish its current work and start nothing new."""
         self.client = Client(bootstrap, client_id=name, timeout=REQUEST_TIMEOUT_S, connect_timeout=REQUEST_TIMEOUT_S)
         self.ledger = ledger
         self.rng = rng
@@ -64,7 +65,7 @@ class _User:
         await asyncio.sleep(self.rng.uniform(0.0, longest))
 
     async def retry_later(self, what: str, error: KafkaError | ErrorCode) -> None:
-        """Note a temporary failure, and pause."""
+        """Record a temporary failure, and pause before the retry."""
         name = error.code.name if isinstance(error, KafkaError) else error.name
         self.ledger.history.trace(f"{self.name} {what}: {name}")
         await self.pause(0.3)
@@ -76,11 +77,11 @@ class _Batch(NamedTuple):
 
 
 class Producer(_User):
-    """Sends batches to partitions of one topic; to each partition one at a time, or several in flight.
+    """Sends batches to the partitions of a topic, with one or several batches in flight per partition.
 
-    Like a real client it sends nothing more after a batch has failed, until it has the responses to all batches in
-    flight. Then it sends the unacknowledged batches again, in order. The acknowledgement of a batch covers those before
-    it.
+    Like a real client, it sends nothing more after a batch has failed until it has received the responses to all
+    batches in flight. Then it sends the unacknowledged batches again, in order. The acknowledgement of a batch also
+    acknowledges all batches before it.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Producer(_User):
         rng: Random,
         keys: Sequence[str] = (),
     ) -> None:
-        """``keys`` are the keys of the records; without keys the records have none."""
+        """``keys`` are the keys of the records. If it is empty, records have no key."""
         super().__init__(name, bootstrap, ledger, rng)
         self._keys = keys
 
@@ -140,9 +141,10 @@ class Producer(_User):
         return text
 
     async def _deliver(self, topic: str, partition: int, batches: list[_Batch]) -> tuple[int, ErrorCode | None]:
-        """Send batches without waiting. Returns how many of the first ones are acknowledged, and the first error.
+        """Send these batches without waiting between them.
 
-        After an error the next call looks up the leader again.
+        Returns how many of them, from the first on, are acknowledged, and the first error. After an error the next call
+        looks up the leader again.
         """
         try:
             node = await self.client.leader(topic, partition, fresh=(topic, partition) in self._stale_leaders)
@@ -203,10 +205,10 @@ def _produce(topic: str, partition: int, batch: bytearray) -> ProduceRequest:
 
 
 class Reader(_User):
-    """Reads partitions from their beginning, and asks for their end offsets.
+    """Reads partitions from their beginning, and requests their end offsets.
 
-    With a ledger of transactions it reads committed records only, as KIP-98 says: up to the last stable offset, without
-    the aborted transactions that the leader names.
+    With a ledger of transactions it reads committed records only, as specified by KIP-98: up to the last stable offset,
+    and without the aborted transactions that the leader lists.
     """
 
     def __init__(
@@ -222,7 +224,7 @@ class Reader(_User):
         self._isolation_level = 0 if transactions is None else 1
 
     async def run(self, topic: str, partitions: Iterable[int], *, until_ends: bool = False) -> None:
-        """Read until ``stopping`` is set, or with ``until_ends`` up to the current ends."""
+        """Read until ``stopping`` is set, or with ``until_ends`` up to the current end offsets."""
         await asyncio.gather(*(self._lane(topic, each, until_ends) for each in partitions))
         await self.client.close()
 
@@ -307,14 +309,14 @@ class Reader(_User):
 
 
 class AbortedTransactions:
-    """The aborted transactions in a fetch response, as a consumer goes through its batches."""
+    """The aborted transactions in a fetch response, applied batch by batch as a consumer does."""
 
     def __init__(self, named: Iterable[Any]) -> None:
         self._to_come = sorted((each.first_offset, each.producer_id) for each in named)
         self._producers: dict[int, None] = {}
 
     def skips(self, header: BatchHeader, data: bytes, at: int) -> bool:
-        """True if a consumer does not see the batch: a control batch, or one of an aborted transaction."""
+        """Return True if a consumer skips the batch: a control batch, or a batch of an aborted transaction."""
         while self._to_come and self._to_come[0][0] <= header.last_offset:
             self._producers[self._to_come.pop(0)[1]] = None
         if header.is_control:

@@ -1,8 +1,8 @@
 """The invariants of compacted topics.
 
-* **LastValuePerKey**: the last record of each key is in every log, unless it is a tombstone; an older record of the key
-  never comes back.
-* **OffsetsNeverChange**: a record that is still there has its offset, key, value and headers, in every log and for
+* **LastValuePerKey**: every log contains the last record of each key, unless it is a tombstone; an older record of the
+  key never comes back.
+* **OffsetsNeverChange**: a record that is not compacted keeps its offset, key, value and headers, in every log and for
   every reader.
 """
 
@@ -26,7 +26,7 @@ _READ_BYTES = 1 << 20
 
 
 class CompactionInvariants:
-    """Checks the compacted topics of a world, and reports to its violations."""
+    """Checks the compacted topics of a world and reports violations."""
 
     def __init__(self, world: World, ledger: Ledger, violations: Violations) -> None:
         self._world = world
@@ -36,7 +36,7 @@ class CompactionInvariants:
         self._checked: dict[Log, tuple[tuple[Segment, ...], int]] = {}
 
     def check(self) -> None:
-        """Compare what is new in each log, and all of a log whose segments were replaced, with the other logs."""
+        """Compare the new records of each log with the other logs. If segments were replaced, compare the whole log."""
         for machine, partition, log in self._logs():
             segments, position = self._checked.get(log, ((), log.log_start_offset))
             sealed = log.segments[:-1]
@@ -54,7 +54,7 @@ class CompactionInvariants:
                     )
 
     def judge(self) -> None:
-        """Compare every log, and what the final reader has read, with what the producers have sent."""
+        """Compare every log, and everything that the final reader has read, with what the producers have sent."""
         for at, texts in self._ledger.final_reads().items():
             self._judge(at, texts, "the final reader")
         for machine, partition, log in self._logs():
@@ -70,7 +70,7 @@ class CompactionInvariants:
                 self._violations.report("LastValuePerKey", text)
 
     def _logs(self) -> Iterator[tuple[Machine, Partition, Log]]:
-        """Every open log of a compacted topic, with its machine."""
+        """Yield each open log of a compacted topic, with its machine."""
         for machine in self._world.machines.values():
             for partition in partitions_of(machine) if machine.serves else ():
                 log = log_of(partition)
@@ -79,7 +79,7 @@ class CompactionInvariants:
 
 
 def _texts(log: Log, position: int, end: int) -> Iterator[tuple[int, str]]:
-    """The records of a log, with their offsets, as far as they can be read."""
+    """Yield the records of a log with their offsets, as far as the log is readable."""
     while position < end:
         data = bytes(log.read(position, _READ_BYTES, up_to=end).read())
         if not data:

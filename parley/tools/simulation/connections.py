@@ -1,6 +1,6 @@
 """Connections of the simulated network: two pipes each, with an asyncio transport at either end.
 
-``links.py`` decides how long their segments take; ``network.py`` makes the connections.
+``links.py`` decides how long their segments take. ``network.py`` creates the connections.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOW_WATER_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Some bytes of a connection."""
+    """A segment of bytes."""
 
     content: bytes
 
@@ -35,7 +35,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a connection: RST if it was reset, else FIN."""
+    """The end of a connection: RST if it was reset, otherwise FIN."""
 
     reset: bool
 
@@ -73,7 +73,7 @@ class ListeningSocket(socket.socket):
         return self._number
 
     def setblocking(self, flag: bool) -> None:
-        """Do nothing: it never blocks."""
+        """Do nothing: this socket never blocks."""
 
     def listen(self, backlog: int = 0) -> None:
         self.listens = True
@@ -99,7 +99,7 @@ class ListeningSocket(socket.socket):
         self._call_reader()
 
     def watch(self, reader: asyncio.Handle | None) -> None:
-        """Set the callback for waiting connections; None removes it."""
+        """Set the callback for waiting connections. None removes it."""
         self._reader = reader
         self._call_reader()
 
@@ -115,13 +115,13 @@ class ListeningSocket(socket.socket):
 
 
 class AcceptedSocket(socket.socket):
-    """An accepted connection that has no transport yet."""
+    """An accepted connection without a transport yet."""
 
     def __init__(self, end: Transport) -> None:
         self.end = end
 
     def setblocking(self, flag: bool) -> None:
-        """Do nothing: it never blocks."""
+        """Do nothing: this socket never blocks."""
 
     def close(self) -> None:
         self.end.close()
@@ -155,7 +155,7 @@ class Pipe:
                 self._travel(self._links.retransmission())
 
     def forget(self) -> None:
-        """Retransmit nothing from now on: the connection is closed at both ends."""
+        """Stop retransmitting: the connection is closed at both ends."""
         self._links.stop_calling(self.retransmit)
 
     def _travel(self, latency: float) -> None:
@@ -212,7 +212,7 @@ class Transport(asyncio.Transport):
     # --- For the other end ---
 
     def take(self, segment: Segment) -> None:
-        """Receive a segment that has arrived at the host. The process reads it when it runs."""
+        """Receive a segment that has arrived at the host. The process reads it when it next runs."""
         process = self.process
         if process is not None and process.state is ProcessState.DEAD:
             if not (isinstance(segment, End) and segment.reset):
@@ -222,13 +222,13 @@ class Transport(asyncio.Transport):
         self._soon(self._read)
 
     def connect(self, protocol: asyncio.BaseProtocol) -> None:
-        """Attach the protocol: the connection is established."""
+        """Attach the protocol, and call its ``connection_made``."""
         self._protocol = protocol
         protocol.connection_made(self)
         self._read()
 
     def reset(self) -> None:
-        """Reset the connection. The segments in flight are lost from some point on."""
+        """Reset the connection. The last segments in flight are lost."""
         self.outgoing.drop_some(self._links.rng)
         self.outgoing.send(End(reset=True))
 

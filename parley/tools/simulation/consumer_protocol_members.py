@@ -1,7 +1,7 @@
 """Simulated consumers of the consumer protocol (KIP-848).
 
-A seed decides whether a member subscribes by name or by regular expression, which assignor it wants, and who chooses
-its id.
+A seed decides whether a member subscribes by name or by regular expression, which assignor it requests, and whether the
+client or the broker chooses its member id.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PROPERTIES: Final = {
     **{f"group.consumer.{each}session.timeout.ms": str(int(SESSION_S * 1000)) for each in ("", "min.")},
     **{f"group.consumer.{each}heartbeat.interval.ms": str(int(HEARTBEAT_S * 1000)) for each in ("", "min.")},
 }
-"""What the brokers need, so that sessions are as short as those of classic groups."""
+"""Broker settings that make sessions as short as those of classic groups."""
 _ID_OF_CLIENT: Final = 1
-"""The version of ConsumerGroupHeartbeat from which on the client chooses its id, and may send regular expressions."""
+"""The first version of ConsumerGroupHeartbeat in which the client chooses its id, and may send regular expressions."""
 _LEAVE_FOR_NOW: Final = -2
 
 
 class ConsumerProtocolMember(ReconcilingMember):
-    """One process of a consumer."""
+    """A process of a consumer."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ConsumerProtocolMember(ReconcilingMember):
         return frozenset(found)
 
     def goodbye(self) -> ConsumerGroupHeartbeatRequest:
-        """Leave; mostly for now only if this is a static member."""
+        """Return the heartbeat by which the member leaves: for a static member, usually a temporary leave."""
         leaves_for_now = self.place.instance_id is not None and (not self.is_newest or self.rng.random() < 0.7)
         return self._with_epoch(_LEAVE_FOR_NOW if leaves_for_now else LEAVE)
 

@@ -1,13 +1,14 @@
-"""Simulated disks: when their machine crashes, they lose what was never synced.
+"""Simulated disks: if their machine crashes, they lose what was not synced.
 
-Each machine has a folder on the real file system. While ``Disks`` is entered, ``os.fsync`` and ``os.fdatasync`` note
-the content of the file, or the names in the directory, at that moment.
+Each machine has a folder on the real file system. While ``Disks`` is entered, ``os.fsync`` and ``os.fdatasync`` record
+the current content of the file, or the names in the directory.
 
-* The death of a process loses nothing: its writes are in the page cache.
-* A crash keeps the synced content of each file. Of later writes it keeps all, nothing, a prefix, or single pages.
-* A name created, renamed or removed since the last sync of its directory exists or not. A rename is never half done.
-* Each start of a process gets a new folder, a copy of what is left, out of reach of an earlier process's open files.
-* While no process runs, ``disk_damage`` may change what is on the disk.
+* If a process dies, nothing is lost: its writes are in the page cache.
+* If a machine crashes, each file keeps its synced content, and all, none, a prefix or single pages of its later writes.
+* A name created, renamed or removed since the last sync of its directory may or may not exist. A rename is atomic.
+* Each start of a process gets a new folder, a copy of what is left, so that open files of an earlier process have no
+  effect.
+* While no process runs, ``disk_damage`` may change the files.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Disks:
         os.fsync, os.fdatasync = self._fsync, self._fdatasync
 
     def disk(self, host: str) -> Disk:
-        """The disk of a machine; a new one is empty."""
+        """Return the disk of a machine. A new disk is empty."""
         if host not in self._disks:
             self._disks[host] = Disk(self.root / host)
         return self._disks[host]
@@ -71,9 +72,9 @@ class Disk:
         self._home = home
         self._generation = 0
         self._files: dict[int, bytes] = {}
-        """inode -> its synced content"""
+        """The synced content by inode."""
         self._names: dict[int, dict[str, int]] = {}
-        """inode of a directory -> the synced names in it, with their inodes"""
+        """The synced names in each directory and their inodes, by the directory's inode."""
         self.path = self._new_folder()
         """The folder of the process that runs now."""
 
@@ -87,7 +88,7 @@ class Disk:
         return path
 
     def synced(self, fd: int, path: Path) -> None:
-        """Note the ``fsync`` of a file or directory whose path is, or was, ``path``."""
+        """Record the ``fsync`` of a file or directory whose current or former path is ``path``."""
         if not path.exists():
             return  # it no longer has a name, so nothing of it survives a crash
         status = os.fstat(fd)
@@ -100,13 +101,13 @@ class Disk:
             self._keep(path, status.st_ino)
 
     def _keep(self, path: Path, inode: int) -> None:
-        """Keep an inode alive, so that no other file gets its number while this disk refers to it."""
+        """Keep an inode alive, so that its number is not reused while this disk refers to it."""
         shadow = self._home / _SHADOW / str(inode)
         if not shadow.exists() and not path.is_dir():
             os.link(path, shadow)
 
     def keep_copy(self) -> None:
-        """Keep a copy of the disk as it is, and the copy before that."""
+        """Keep a copy of the current content of the disk, and the previous copy."""
         latest, older = (self._home / name for name in _COPIES)
         shutil.rmtree(older, ignore_errors=True)
         if latest.exists():
@@ -114,7 +115,7 @@ class Disk:
         shutil.copytree(self.path, latest)
 
     def put_back_copy(self) -> bool:
-        """Replace the content of the disk by the older copy. Returns False if there is none."""
+        """Replace the content of the disk with the older copy. Returns False if there is no older copy."""
         older = self._home / _COPIES[1]
         if not older.exists():
             return False
@@ -123,12 +124,12 @@ class Disk:
         return True
 
     def empty(self) -> None:
-        """Replace the disk by a new one."""
+        """Replace the disk with an empty one."""
         self.path = self._new_folder()
         self.all_is_synced()
 
     def all_is_synced(self) -> None:
-        """Note that everything on the disk survives a crash."""
+        """Record that everything on the disk survives a crash."""
         self._files, self._names = {}, {}
         for path in (self.path, *_below(self.path)):
             if path.is_dir():
@@ -138,7 +139,7 @@ class Disk:
                 self._keep(path, path.stat().st_ino)
 
     def process_died(self) -> None:
-        """Copy everything to a new folder. What was not synced is still not synced there."""
+        """Copy everything to a new folder. Content that was not synced is not synced in the new folder, either."""
         old, files, names = self.path, self._files, self._names
         self.path = self._new_folder()
         self._files, self._names = {}, {}
@@ -183,7 +184,8 @@ class Disk:
     def _survivors(
         self, directory: Path, place: Path, sources: dict[int, Path], rng: Random, lost: list[str]
     ) -> dict[Path, bytes | None]:
-        """The content of a directory after a crash, by path below the disk's root. None stands for a directory."""
+        """Return the content of a directory after a crash, by path below the disk's root. The value of a directory is
+        None."""
         current = _names_in(directory)
         names = surviving_names(self._names.get(directory.stat().st_ino, {}), current, rng)
         lost += [f"{place / name} was lost" for name in current if name not in names]
@@ -204,7 +206,7 @@ class Disk:
 
 
 def surviving_names(durable: dict[str, int], current: dict[str, int], rng: Random) -> dict[str, int]:
-    """The names in a directory after a crash. The seed decides about each change since the last sync.
+    """Return the names in a directory after a crash. ``rng`` decides whether each change since the last sync survives.
 
     Names and inodes connected by a change, such as a rename, all keep the old state or all have the new one.
     """
@@ -233,7 +235,8 @@ def surviving_names(durable: dict[str, int], current: dict[str, int], rng: Rando
 
 
 def torn(durable: bytes, written: bytes, rng: Random) -> bytes:
-    """The content of a file after a crash. ``durable`` was synced; ``written`` is the content before the crash."""
+    """Return the content of a file after a crash. ``durable`` was synced; ``written`` is the content before
+    the crash."""
     if durable == written:
         return written
     fate = rng.choice(("lost", "kept", "prefix", "pages"))
@@ -253,7 +256,7 @@ def torn(durable: bytes, written: bytes, rng: Random) -> bytes:
 
 
 def _names_in(path: Path | str) -> dict[str, int]:
-    """The names in a directory with their inodes, sorted."""
+    """Return the names in a directory with their inodes, sorted."""
     with os.scandir(path) as entries:
         return dict(sorted((entry.name, entry.inode()) for entry in entries))
 

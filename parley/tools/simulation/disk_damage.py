@@ -1,4 +1,4 @@
-"""Damage to the disk of a machine whose broker is down: a lost, older or altered part of what is on it.
+"""Damage to the disk of a machine whose broker is down: files are lost, replaced by older copies, or altered.
 
 Each function changes a ``Disk`` and returns a description of what it did, or an empty text if there was nothing to
 damage.
@@ -24,7 +24,7 @@ from parley.tools.simulation.faults import Kind
 
 FLIPPED_MAX = 8
 EPOCHS_FLIPPED = 0.3
-"""The share of the flips that hit a leader epoch, which no checksum of a batch covers."""
+"""The fraction of the flips that hit a leader epoch, which no checksum of a batch covers."""
 CHECKPOINT = "-checkpoint"
 LEADER_EPOCH_AT = 12
 """The position of the leader epoch in a batch."""
@@ -64,18 +64,20 @@ def _flip(disk: Disk, rng: Random) -> str:
 
 
 def _appended_epochs(segment: Path) -> AppendedEpochs:
-    """What the partition's directory says about the epochs of batches, if that counts."""
+    """Return the epochs of batches recorded in the partition's directory. They are empty after a restart of the
+    machine."""
     path = segment.with_name(APPENDED_EPOCHS)
     same_boot = (path.parent.parent / BOOT_FILE).exists()
     return AppendedEpochs.open(path, same_boot=True) if same_boot else AppendedEpochs(path)
 
 
 def _epoch_bit(content: bytes | bytearray, appended: AppendedEpochs, rng: Random) -> tuple[int, int] | None:
-    """Choose a bit of the leader epoch of a batch: the position of its byte, and its number in that.
+    """Choose a bit in the leader epoch of a batch. Returns the offset of its byte in the segment, and its number in the
+    byte.
 
-    It is any bit if ``appended`` knows the epoch of the batch, or the batches before and behind have the same epoch.
-    Otherwise it is a bit by which the epoch becomes higher than any that a broker believes (docs/damage.md). Returns
-    None if the segment has no batch.
+    Any bit may be chosen if ``appended`` knows the epoch of the batch, or if the batches before and after it have the
+    same epoch. Otherwise it is a bit that makes the epoch higher than any that a broker accepts (docs/damage.md).
+    Returns None if the segment contains no batch.
     """
     try:
         found = list(headers(content))
@@ -143,7 +145,7 @@ def _exchange_directories(disk: Disk, rng: Random) -> str:
 
 
 def adopt(disk: Disk, broker_id: int) -> None:
-    """Make a broker the owner of the log directories on the disk, as an operator does who edits ``meta.properties``."""
+    """Assign the log directories on the disk to a broker, like an operator who edits ``meta.properties``."""
     for directory in _directories(disk):
         identity = DirectoryIdentity.read(directory)
         assert identity is not None
@@ -164,12 +166,12 @@ _DAMAGE: Mapping[Kind, Callable[[Disk, Random], str]] = {
 
 
 def _directories(disk: Disk) -> list[Path]:
-    """The log directories that a broker has used, sorted."""
+    """Return the log directories that a broker has used, sorted."""
     return sorted(path.parent for path in disk.path.rglob(DIRECTORY_FILE))
 
 
 def _segments(disk: Disk) -> list[Path]:
-    """The ``.log`` files of all partitions, sorted."""
+    """Return the ``.log`` files of all partitions, sorted."""
     return sorted(path for path in disk.path.rglob(f"*{LOG_SUFFIX}") if not path.parent.name.endswith("-delete"))
 
 

@@ -1,6 +1,6 @@
 """The events of a simulation, for the report of a failure and for the digest.
 
-Two runs of one seed have the same digest: every event and every arrived segment is part of it.
+Every event and every arrived segment is part of the digest, so two runs of a seed must have the same digest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 @dataclass(frozen=True, slots=True)
 class HistoryEvent:
-    """One event. ``at`` is in seconds of virtual time."""
+    """An event. ``at`` is in seconds of virtual time."""
 
     at: float
     who: str
@@ -32,7 +32,7 @@ class HistoryEvent:
 
 
 class History:
-    """All events of one run, in order."""
+    """All events of a run, in order."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.events: list[HistoryEvent] = []
@@ -54,20 +54,20 @@ class History:
         self._hash.update(f"{self.now():.9f} {line}\n".encode())
 
     def close(self) -> None:
-        """End the history: what processes do after the run does not belong to it."""
+        """End the history. Events after the run are ignored."""
         self.is_closed = True
 
     @property
     def digest(self) -> str:
-        """The hash of everything that has happened."""
+        """The hash of all events so far."""
         return self._hash.hexdigest()
 
 
 class LogCapture(logging.Handler):
     """A context manager that adds the brokers' log lines to the history.
 
-    It calls ``on_failure`` for lines with a traceback, which no network or disk fault may cause. ``folder`` has the
-    brokers' files; its name differs between runs and is removed from the lines.
+    It calls ``on_failure`` for lines with a traceback, which no network or disk fault may cause. ``folder`` contains
+    the brokers' files. Its name differs between runs, so it is removed from the lines.
     """
 
     def __init__(self, history: History, folder: str, on_failure: Callable[[str], None]) -> None:

@@ -1,7 +1,7 @@
-"""Injects the faults of a plan into a running cluster, each at its moment, and ends them.
+"""Inject the faults of a plan into a running cluster, each at its time, and end them.
 
-``faults.py`` says which faults may overlap. The rules are kept here: a crash without synced appends happens alone, and
-so does a fault that destroys data, until the damage of the one before is mended.
+``faults.py`` defines which faults may overlap, and this module enforces it. A crash without synced appends happens
+alone. A fault that destroys data waits until the damage of the previous one is repaired.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ COPY_EVERY_S: Final = 1.0
 
 
 class Cluster(Protocol):
-    """What faults wait for."""
+    """The conditions that faults wait for."""
 
     def all_in_sync(self) -> bool:
         """True if all brokers serve, and every replica is in sync."""
         ...
 
     def is_whole(self) -> bool:
-        """True if everything is in sync, and no replica lacks anything."""
+        """True if every replica is in sync, complete and undamaged."""
         ...
 
     def is_out_of_sync(self, broker_id: int) -> bool:
-        """True if the broker is in no ISR."""
+        """Return True if the broker is in no ISR."""
         ...
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition, at most as long as a recovery may take."""
+        """Wait for a condition, for at most as long as a recovery may take."""
         ...
 
 
 class FaultInjection:
-    """The faults of one run."""
+    """The faults of a run."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class FaultInjection:
         on_change: Callable[[], None],
         on_restored: Callable[[], None],
     ) -> None:
-        """``seconds`` is the length of the run; ``flushes`` is True if every append is synced. ``on_change()`` is
+        """``seconds`` is the length of the run. ``flushes`` is True if every append is synced. ``on_change()`` is
         called when a fault begins or ends, ``on_restored()`` when the store was restored to an older copy."""
         self._world = world
         self._faults = faults
@@ -68,7 +68,7 @@ class FaultInjection:
         self._active: dict[Fault, None] = {}  # the faults that are going on
         self._crashing: Machine | None = None
         self._destroyed: Fault | None = None
-        """The destructive fault whose damage may not be mended yet."""
+        """The last destructive fault, if its damage may not be repaired yet."""
         self._store_copies: list[dict[str, bytes]] = []
         self._begin = 0.0
 
@@ -79,7 +79,7 @@ class FaultInjection:
         return len(in_trouble - {0}) <= 1 and self._crashing is None and self._destroyed is None
 
     async def run(self) -> None:
-        """Inject all faults, and wait until they are over and the run has lasted long enough."""
+        """Inject all faults. Returns when all have ended and the run has lasted long enough."""
         world = self._world
         begin = self._begin = world.loop.time()
         copying = asyncio.ensure_future(self._copy_store())
@@ -92,7 +92,7 @@ class FaultInjection:
         copying.cancel()
 
     def end_all(self) -> None:
-        """Mend everything."""
+        """End all faults."""
         self._world.history.note("world", "everything is mended")
         self._world.links.heal()
         for machine in self._world.machines.values():
@@ -146,7 +146,8 @@ class FaultInjection:
         self._on_change()
 
     def _sides(self, fault: Fault) -> tuple[list[str], list[str]]:
-        """The two sets of hosts that a partition separates. If it is one-way, the first cannot reach the second."""
+        """Return the two sets of hosts that a partition separates. If it is one-way, the first set cannot reach the
+        second."""
         host, other = self._world.machines[fault.broker].host, self._world.machines[fault.other].host
         if fault.kind is Kind.ISOLATE:
             return [host], [each for each in self._world.hosts if each != host]
@@ -172,7 +173,7 @@ class FaultInjection:
         self._world.history.note("world", f"MENDED {fault}")
 
     async def _crash_alone(self, fault: Fault) -> None:
-        """Crash a machine when there is no other fault. Other faults wait until the cluster has noticed the crash."""
+        """Crash a machine when there is no other fault. Other faults wait until the cluster has detected the crash."""
         machine = self._world.machines[fault.broker]
         while not (
             self._crashing is None and self._destroyed is None and not self._active and self._cluster.all_in_sync()
@@ -200,7 +201,7 @@ class FaultInjection:
             await asyncio.sleep(COPY_EVERY_S)
 
     async def _destroy_alone(self, fault: Fault) -> None:
-        """Carry out a destructive fault when the damage of the one before is mended."""
+        """Inject a destructive fault once the damage of the previous one is repaired."""
         while self._destroyed is not None or self._crashing is not None:
             if self._world.loop.time() > self._begin + self._seconds:
                 return  # there was no moment for it

@@ -1,14 +1,14 @@
 """The faults of a run, planned from its seed before the run begins.
 
-A plan is a list of faults, each with its moment and duration, so that it can be printed, and a part of it run again.
+A plan is a list of faults, each with its time and duration. It can be printed, and parts of it can be run again.
 
-A crash of a machine loses what was not synced; Kafka promises only that the *other* in-sync replicas have it. So unless
-every append is synced (``flush.messages=1``), a crash waits until there is no other fault, and the next fault waits
-until the cluster has removed the machine from its ISRs.
+A machine that crashes loses everything that was not synced. Kafka promises only that the *other* in-sync replicas have
+that data. So unless every append is synced (``flush.messages=1``), a crash waits until there is no other fault, and the
+next fault waits until the cluster has removed the machine from its ISRs.
 
-Faults of ``DESTRUCTIVE`` destroy or misplace data that was on disk, or the store's knowledge of it. Kafka's guarantee
-is that one machine's data may be destroyed at a time, so the next such fault waits until every replica is whole again.
-All other faults may overlap.
+Faults of ``DESTRUCTIVE`` destroy or misplace data on disk, or the metadata in the store. Kafka's guarantees cover the
+data of one machine at a time, so the next such fault waits until every replica is complete again. All other faults may
+overlap.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Kind(Enum):
     """The kinds of faults."""
 
     KILL = "kill"
-    """SIGKILL of a broker. It is started again at the end of the fault."""
+    """SIGKILL of a broker. It is restarted at the end of the fault."""
     CRASH = "crash"
     """A machine loses power, and everything that was not synced."""
     STOP = "stop"
     """SIGSTOP of a broker, and SIGCONT at the end."""
     SHUT_DOWN = "shut down"
-    """SIGTERM of a broker. It is started again at the end, or as soon as it has exited."""
+    """SIGTERM of a broker. It is restarted at the end, or when it has exited if that is later."""
     ISOLATE = "isolate"
     """Nothing passes between a broker and the other brokers and clients."""
     PART = "part"
@@ -47,7 +47,7 @@ class Kind(Enum):
     LOSE_DISK = "lose disk"
     """A broker is killed, and starts again on an empty disk."""
     OLD_DISK = "old disk"
-    """A broker is killed, and starts again on a copy of its disk, made when it ended the previous time."""
+    """A broker is killed, and starts again from an older copy of its disk."""
     FLIP = "flip bytes"
     """A broker is killed, and some bytes of a segment change before it starts again."""
     LOSE_SEGMENT = "lose segment"
@@ -61,11 +61,11 @@ class Kind(Enum):
     LOSE_INDEXES = "lose indexes"
     """A broker is shut down, or killed with all others, and all its indexes are missing when it starts again."""
     EXCHANGE_DIRECTORIES = "exchange directories"
-    """A broker is killed, and its two log directories are exchanged before it starts again."""
+    """A broker is killed, and its two log directories are swapped before it starts again."""
     EXCHANGE_DISKS = "exchange disks"
-    """Two brokers are killed, and their disks are exchanged. An operator corrects the ids in the directories."""
+    """Two brokers are killed, and their disks are swapped. An operator corrects the broker ids in the directories."""
     MISPLACE_DISKS = "misplace disks"
-    """Two brokers are killed, and their disks are exchanged. They start so, and the disks are put back at the end."""
+    """Two brokers are killed and restarted with each other's disks. The disks are put back at the end."""
     RESTORE_STORE = "restore store"
     """All brokers are killed, and the store is restored from an older copy before they start again."""
 
@@ -74,11 +74,11 @@ class Scope(Enum):
     """The brokers that a destructive fault kills."""
 
     ONE = ""
-    """The broker with the disk, or both of them. They start again at the end of the fault."""
+    """Only the broker or brokers whose disks are damaged. They start again at the end of the fault."""
     ALL = ", all brokers killed"
-    """All of them at once. The broker with the disk starts first, the others at the end of the fault."""
+    """All brokers simultaneously. The broker with the damaged disk starts first, the others at the end of the fault."""
     IN_TURN = ", all brokers killed in turn"
-    """One after the other, the broker with the disk last. It starts first, the others at the end of the fault."""
+    """All brokers one after another, the broker with the damaged disk last. It starts first, the others at the end."""
 
 
 WEIGHTS = {
@@ -127,33 +127,33 @@ EXCHANGES = frozenset({Kind.EXCHANGE_DISKS, Kind.MISPLACE_DISKS})
 """The kinds that exchange the disks of two machines."""
 DESTRUCTIVE = frozenset(DESTRUCTIVE_WEIGHTS)
 DESTRUCTIVE_RUNS = 0.3
-"""The share of the runs with such faults, among those for which no kinds are wanted."""
+"""The fraction of runs with destructive faults, among the runs for which no kinds are given."""
 _INSTANT = frozenset({Kind.CUT, Kind.LOSE_RESPONSE, Kind.SKEW})
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. ``at`` is in seconds from the beginning of the load, ``lasts`` its duration."""
+    """A fault. ``at`` is in seconds after the start of the load; ``lasts`` is its duration in seconds."""
 
     at: float
     kind: Kind
     broker: int
     other: int
-    """The second broker, for kinds that concern two."""
+    """The second broker, for kinds that involve two."""
     lasts: float
     amount: float
-    """SKEW: the seconds by which the clock jumps. LOSE_RESPONSE: above 0 if the write is applied. LOSE_STORE: above 0
-    if requests arrive late, else they fail. RESTORE_STORE: the age of the copy in tenths of seconds. ``DAMAGE`` and
-    ``EXCHANGES``: the scope, in three equal parts."""
+    """SKEW: the seconds by which the clock jumps. LOSE_RESPONSE: positive if the write is applied. LOSE_STORE: positive
+    if requests arrive late, otherwise they fail. RESTORE_STORE: the age of the copy in tenths of seconds. ``DAMAGE``
+    and ``EXCHANGES``: selects the scope."""
 
     @property
     def two(self) -> bool:
-        """True if the fault concerns two brokers."""
+        """True if the fault involves two brokers."""
         return self.kind in (Kind.PART, Kind.DEAFEN, Kind.CUT, *EXCHANGES)
 
     @property
     def scope(self) -> Scope:
-        """The brokers that are killed, or shut down."""
+        """The brokers that are killed or shut down."""
         if self.kind is Kind.RESTORE_STORE:
             return Scope.ALL
         if abs(self.amount) <= 100.0:
@@ -170,7 +170,7 @@ class Fault:
 
 
 def plan(rng: Random, brokers: int, seconds: float, kinds_wanted: Collection[Kind] = ()) -> list[Fault]:
-    """Plan the faults of a run of this many seconds, in order; only of the kinds wanted, if any are given."""
+    """Return the faults for a run of this many seconds, in order. If kinds are given, only those are used."""
     faults = []
     at = rng.uniform(0.5, 5.0)
     rate = rng.choice((1.0, 3.0, 8.0))  # average seconds between faults
@@ -192,7 +192,7 @@ def plan(rng: Random, brokers: int, seconds: float, kinds_wanted: Collection[Kin
 
 
 def destructive_plan(rng: Random, brokers: int, seconds: float) -> list[Fault]:
-    """Plan the destructive faults of a run for which no kinds are wanted: none in most runs, a few in the others."""
+    """Return the destructive faults of a run for which no kinds are given: none in most runs, a few in the others."""
     if brokers < 3 or rng.random() > DESTRUCTIVE_RUNS:
         return []
     planned = plan(rng, brokers, seconds, DESTRUCTIVE_WEIGHTS)
@@ -200,7 +200,7 @@ def destructive_plan(rng: Random, brokers: int, seconds: float) -> list[Fault]:
 
 
 def _random_weights(rng: Random) -> dict[Kind, int]:
-    """The weights of a few kinds, or of all. With few kinds a run repeats the same fault, which finds more."""
+    """Return weights for a few kinds or for all. With few kinds a run repeats the same fault, which finds more."""
     if rng.random() < 0.4:
         return dict(WEIGHTS)
     chosen = rng.sample(list(WEIGHTS), rng.randint(1, 4))

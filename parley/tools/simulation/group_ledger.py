@@ -1,13 +1,13 @@
-"""The ledger of a consumer group in a simulation, and the invariants that it checks.
+"""The ledger of a classic consumer group in a simulation, and the invariants that it checks.
 
-* **OneOwner**: no two members hold the same partition in the same generation. A commit fails if the member sent it
-  after a newer generation had its assignments, or after another process had taken the member's place.
+* **OneOwner**: no two members hold the same partition in the same generation. A commit fails if it was sent after a
+  member had received its assignment in a newer generation, or after another process had replaced the member.
 * **AssignmentOfLeader**: each member gets the partitions that the leader of its generation assigned to it.
-* **GroupProgress**: after the faults, the group soon is stable and has consumed everything. A member begins to consume
-  only where a member has committed, so that it skips nothing.
+* **GroupProgress**: soon after the faults, the group is stable and has consumed everything. A member begins to consume
+  only at an offset that a member has committed, so that it skips nothing.
 
-A generation may be lost with its coordinator until a member has its assignment. The next coordinator then uses its
-number again, so that a generation may have several leaders; but the assignments of one of them count for all members.
+Until a member has received its assignment, a generation may be lost with its coordinator. The next coordinator then
+uses its number again. So a generation may have several leaders, but all members get the assignments of the same leader.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Plan = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a member in a generation. ``who`` is the name of the client."""
+    """A member in a generation. ``who`` is the name of the client."""
 
     who: str
     member_id: str
@@ -35,7 +35,7 @@ class Place:
 
     @property
     def identity(self) -> str:
-        """What stays the same if another process takes the place of a static member."""
+        """The part that stays the same if another process replaces a static member."""
         return self.instance_id or self.member_id
 
     def __str__(self) -> str:
@@ -43,16 +43,16 @@ class Place:
 
 
 class GroupLedger:
-    """What the members of a group know about it."""
+    """What the members of a group know about the group."""
 
     PROGRESS: ClassVar = "GroupProgress"
-    """The invariant that the group gets on."""
+    """The name of the invariant that the group makes progress."""
 
     def __init__(self, history: History, violations: Violations) -> None:
         self.newest_generation = 0
-        """The newest generation in which a member has its assignment."""
+        """The newest generation in which a member has received its assignment."""
         self.newest_since = history.now()
-        """When the first member of the newest generation got its assignment."""
+        """The time when the first member of the newest generation received its assignment."""
         self._history = history
         self._violations = violations
         self._plans: defaultdict[int, list[Plan]] = defaultdict(list)
@@ -66,16 +66,17 @@ class GroupLedger:
     # --- Reports of members ---
 
     def assigns(self, leader: Place, plan: Plan) -> None:
-        """A leader is about to send the assignments of its generation."""
+        """Record that a leader is about to send the assignments of its generation."""
         self._history.note(leader.who, f"assigns in generation {leader.generation} {dict(plan)}")
         self._plans[leader.generation].append(plan)
 
     def ids_of(self, instance_id: str | None) -> set[str]:
-        """The member ids with which clients of this group instance id have had an assignment so far."""
+        """Return the member ids with which clients of this group instance id have received assignments so far."""
         return set(self._ids[instance_id]) if instance_id is not None else set()
 
     def assigned(self, place: Place, partitions: tuple[int, ...], replaced: Collection[str]) -> None:
-        """A member has its assignment. ``replaced`` is what ``ids_of`` returned before the member asked for it."""
+        """Record a member's assignment. ``replaced`` is what ``ids_of`` returned before the member requested the
+        assignment."""
         self._history.note(place.who, f"has {list(partitions)} in generation {place.generation}")
         for partition in partitions:
             owner = self._owners.setdefault((place.generation, partition), place)
@@ -96,17 +97,17 @@ class GroupLedger:
         self._held[place.who] = place, partitions
 
     def begins(self, place: Place, partition: int, offset: int) -> None:
-        """A member begins to consume a partition at the offset that the coordinator has for the group."""
+        """Check the offset at which a member begins to consume a partition: a member must have committed it."""
         if offset not in self._sent[partition] | {0}:
             text = f"{place} begins partition {partition} at {offset}, which no member has committed"
             self._violations.report("GroupProgress", text)
 
     def releases(self, who: str) -> None:
-        """A client stops consuming its partitions: it joins again, leaves or has died."""
+        """Record that a client stops consuming its partitions: it rejoins, leaves or has died."""
         self._held.pop(who, None)
 
     def commits(self, place: Place, offsets: Mapping[int, int]) -> str:
-        """A commit is about to be sent. Returns why it must fail; empty if it need not."""
+        """Record that a commit is about to be sent. Returns why it must fail, or an empty text if it may succeed."""
         for partition, offset in offsets.items():
             self._sent[partition].add(offset)
         if place.generation < self.newest_generation:
@@ -114,7 +115,7 @@ class GroupLedger:
         return "another process had taken its place" if place.member_id in self._replaced else ""
 
     def committed(self, place: Place, offsets: Mapping[int, int], outdated: str) -> None:
-        """A commit succeeded. ``outdated`` is what ``commits`` returned when it was sent."""
+        """Record that a commit succeeded. ``outdated`` is what ``commits`` returned when it was sent."""
         self._history.note(place.who, f"has committed {dict(offsets)} in generation {place.generation}")
         if outdated:
             text = f"a commit of {place} succeeded, although {outdated} when it was sent"
@@ -125,7 +126,8 @@ class GroupLedger:
     # --- The end of the run ---
 
     def lacks(self, members: Collection[str], ends: Mapping[int, int]) -> list[str]:
-        """What the group lacks until it is stable with these members, and has consumed all partitions to these ends."""
+        """Return what is missing until the group is stable with these members, and has consumed all partitions to these
+        ends."""
         held = {who: self._held[who] for who in members if who in self._held}
         found = [f"{who} has no assignment" for who in members if who not in held]
         generations = sorted({place.generation for place, _ in held.values()})

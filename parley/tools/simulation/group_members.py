@@ -1,8 +1,8 @@
-"""Simulated consumers in a classic group, which record what they hold and commit in the ``GroupLedger``.
+"""Simulated consumers in a classic group, which record their assignments and commits in the ``GroupLedger``.
 
-A consumer joins, assigns the partitions at random if it leads the group, consumes its own from the committed offsets
-on, sends heartbeats, and commits. Some consumers are static members (KIP-345). A seed decides which processes speak as
-clients did before KIP-814.
+A consumer joins, assigns the partitions at random if it leads the group, consumes its own partitions from the committed
+offsets, sends heartbeats, and commits. Some consumers are static members (KIP-345). A seed decides which processes use
+the request versions from before KIP-814.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from parley.tools.simulation.group_reading import COMMIT_CHANCE, GroupReader, co
 GROUP: Final = "group"
 REBALANCE_S: Final = 6.0
 JOIN_LIMIT_S: Final = REBALANCE_S + 5.0
-"""How long a client waits for the response to a JoinGroup: as long as the Java client, beyond the rebalance."""
+"""The time that a client waits for a JoinGroup response after the rebalance timeout, as in the Java client."""
 HEARTBEAT_S: Final = 1.5
 PROTOCOL: Final = "random"
 _OLD: Final[dict[type[Request], int]] = {
@@ -62,12 +62,12 @@ _MUST_JOIN: Final = frozenset(
         ErrorCode.FENCED_INSTANCE_ID,
     }
 )
-"""Errors after which a member joins again."""
+"""Errors after which a member rejoins."""
 _MUST_JOIN_AS_NEW: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 
 
 class ClassicMember(GroupReader):
-    """One process of a consumer."""
+    """A process of a consumer."""
 
     def __init__(
         self,
@@ -84,10 +84,10 @@ class ClassicMember(GroupReader):
         self._place = Place(name, "", instance_id, -1)
         self._must_join = True
         self._is_fenced = False
-        """True once the group has given the place of this static member to another process."""
+        """True once another process has replaced this static member."""
 
     async def live(self, topic: str, partitions: Sequence[int]) -> None:
-        """Consume with the group until ``stopping`` is set, or another process has taken the place."""
+        """Consume with the group until ``stopping`` is set, or until another process has replaced this member."""
         try:
             while not self.stopping:
                 try:
@@ -105,7 +105,7 @@ class ClassicMember(GroupReader):
     # --- Membership ---
 
     async def _join(self, topic: str, partitions: Sequence[int]) -> tuple[int, ...]:
-        """Take part in a rebalance, and return the assignment. Raises KafkaError."""
+        """Take part in a rebalance. Returns the assignment. Raises KafkaError."""
         joined = await self._join_group(topic)
         self._place = Place(self.name, joined.member_id, self._place.instance_id, joined.generation_id)
         assignments = []
@@ -155,7 +155,7 @@ class ClassicMember(GroupReader):
     def _assign(
         self, topic: str, partitions: Sequence[int], members: Sequence[JoinGroupResponse.JoinGroupResponseMember]
     ) -> list[SyncGroupRequest.SyncGroupRequestAssignment]:
-        """Assign each partition to a member, at random, so that most rebalances move partitions."""
+        """Assign each partition to a random member, so that most rebalances move partitions."""
         order = self.rng.sample(list(members), len(members))
         shares = [tuple(partitions[i :: len(order)]) for i in range(len(order))]
         shares_by_member = list(zip(order, shares, strict=True))
@@ -183,7 +183,7 @@ class ClassicMember(GroupReader):
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _leave(self) -> None:
-        """Leave the group. As Kafka's consumer, try it once; and mostly stay if this is a static member."""
+        """Leave the group. Like Kafka's consumer, try only once, and as a static member usually do not leave."""
         if not self._place.member_id or (self._place.instance_id is not None and self.rng.random() < 0.7):
             return
         identity = LeaveGroupRequest.MemberIdentity(
@@ -234,7 +234,7 @@ class ClassicMember(GroupReader):
             return
 
     async def _commit(self, topic: str) -> None:
-        """Commit the positions. If that fails, the next commit includes them."""
+        """Commit the positions. If the commit fails, the next commit includes them."""
         offsets = dict(self.positions)
         if not offsets or not self._place.member_id:
             return
@@ -257,7 +257,8 @@ class ClassicMember(GroupReader):
     # --- Requests ---
 
     async def _ask(self, request: Request, code_of: Callable[[Any], int], limit_s: float = REQUEST_TIMEOUT_S) -> Any:
-        """Send a request to the coordinator, and return the response. Raises KafkaError, also for its error code."""
+        """Send a request to the coordinator, and return the response. Raises KafkaError, also for the response's error
+        code."""
         place = self._place
         answer = await self.ask_coordinator(request, self._versions[type(request)], limit_s)
         code = ErrorCode(code_of(answer))
@@ -270,8 +271,7 @@ class ClassicMember(GroupReader):
         raise KafkaError(code)
 
     def _lose_place(self, place: Place, code: ErrorCode) -> None:
-        """Join again, because a request that was sent from this place failed; as a new member if the group has removed
-        this one."""
+        """Rejoin after a request of this member failed. If the group has removed the member, join as a new one."""
         if place != self._place:
             return
         self._must_join = True
@@ -286,7 +286,7 @@ def _assignment(topic: str, partitions: Sequence[int]) -> bytes:
 
 
 def _partitions_in(assignment: bytes) -> tuple[int, ...]:
-    """The partitions of a member's assignment, which is empty if the leader did not know the member."""
+    """Return the partitions in a member's assignment, which is empty if the leader did not know the member."""
     if not assignment:
         return ()
     decoded, _ = decode_stored(ConsumerProtocolAssignment, assignment)

@@ -1,8 +1,7 @@
-"""Places in simulated groups: each is one member of a group, which one process after another has.
+"""Members of simulated groups. Each member is run by one process after another.
 
-Processes leave, die, stand still for longer than their session, and come back; a static member may also be replaced
-while its process still runs. What a process does is up to its protocol (``group_members.py``,
-``reconciling_members.py``).
+Processes leave, die, freeze for longer than their session, and come back; a static member may also be replaced while
+its process still runs. What a process does is up to its protocol (``group_members.py``, ``reconciling_members.py``).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SESSION_S: Final = 6.0
 
 Addresses = Sequence[tuple[str, int]]
 Begin = Callable[[str, Addresses, Random, str | None], GroupReader]
-"""Makes a member for a process: its name, the brokers, its randomness, and its group instance id."""
+"""Creates a member for a process from its name, the brokers, its random generator, and its group instance id."""
 
 
 class _Fate(Enum):
@@ -38,7 +37,7 @@ class _Fate(Enum):
 
 @dataclass(slots=True, eq=False)
 class _Life:
-    """One process of a group member."""
+    """A process of a group member."""
 
     member: GroupReader
     process: Process
@@ -46,9 +45,9 @@ class _Life:
 
 
 class GroupConsumer:
-    """One place in the group. Starts one process after another until ``settle``; the last one consumes until ``stop``.
+    """A member of the group. Runs one process after another until ``settle``; the last process consumes until ``stop``.
 
-    Its task belongs to no simulated process, since it stops and kills processes.
+    Its task belongs to no simulated process, because it stops and kills processes.
     """
 
     def __init__(
@@ -61,8 +60,8 @@ class GroupConsumer:
         is_static: bool,
         stays_away: bool,
     ) -> None:
-        """``releases`` is told which processes have died. ``stays_away`` is True if the last process dies at the end of
-        all faults, for ever."""
+        """``releases`` is called with the name of each process that has died. If ``stays_away`` is True, the last
+        process dies when the faults have ended, and is not replaced."""
         self.name = name
         self._world = world
         self._releases = releases
@@ -75,22 +74,22 @@ class GroupConsumer:
         self._lives: list[_Life] = []
         """All processes that have not been killed."""
         self._newest: _Life | None = None
-        """The process that should consume; None after it was killed, or told to leave."""
+        """The process that should consume. None after it was killed, or asked to leave."""
         self._number = 0
 
     def settle(self) -> None:
-        """From now on let the member consume undisturbed."""
+        """Let the member consume undisturbed from now on."""
         self._settled.set()
         for life in self._lives:
             life.member.is_settled = True
 
     def stop(self) -> None:
-        """Let the member leave. Its task ends soon."""
+        """Make the member leave. Its task ends soon afterwards."""
         self._stopped.set()
 
     @property
     def consuming(self) -> str | None:
-        """The name of the process that should consume, if there is one."""
+        """The name of the process that should consume, or None."""
         return self._newest.member.name if self._newest is not None else None
 
     async def live(self, topic: str, partitions: Sequence[int]) -> None:
@@ -115,14 +114,14 @@ class GroupConsumer:
         await asyncio.gather(*(life.task for life in self._lives))
 
     async def _next_fate(self) -> _Fate | None:
-        """Wait until something happens to the process. None if the faults have ended before."""
+        """Wait until something happens to the process. Returns None if the faults have ended."""
         await self._pause(self._rng.uniform(1.0, 8.0))
         if self._settled.is_set():
             return None
         return self._rng.choice([each for each in _Fate if each is not _Fate.IS_REPLACED or self._instance_id])
 
     async def _meet(self, fate: _Fate | None, life: _Life) -> None:
-        """Carry out the end of a process, and wait until the next one may start."""
+        """End a process in this way, and wait until the next process may start."""
         match fate:
             case _Fate.DIES:
                 self._kill(life)
@@ -135,7 +134,7 @@ class GroupConsumer:
                 self._note(life, "is replaced")
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but not longer than until ``settle``."""
+        """Wait for this many seconds, or until ``settle``."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._settled.wait()

@@ -1,4 +1,4 @@
-"""What simulated consumers of both group protocols have in common: they ask the coordinator, and read partitions."""
+"""The common part of simulated consumers of all group protocols: find the coordinator, and read partitions."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from parley.tools.simulation.client_invariants import Ledger
 from parley.tools.simulation.clients import REQUEST_TIMEOUT_S, Reader
 
 COMMIT_CHANCE: Final = 0.5
-"""How likely a member commits after it has polled its partitions."""
+"""The probability that a member commits after it has polled its partitions."""
 
 
 class GroupReader(Reader):
-    """One process of a consumer in a group."""
+    """A process of a consumer in a group."""
 
     def __init__(
         self, group: str, name: str, bootstrap: Iterable[tuple[str, int]], ledger: Ledger, rng: Random
     ) -> None:
         super().__init__(name, bootstrap, ledger, rng)
         self.is_newest = True
-        """False once another process takes the place of this one."""
+        """False once another process has replaced this one."""
         self.is_settled = False
-        """True once the faults have ended, and the group must get on."""
+        """True once the faults have ended, so that the group must make progress."""
         self.group = group
         self.positions: dict[int, int] = {}
-        """The next offset of each partition that the member has."""
+        """The next offset to read of each partition of the member."""
         self.coordinator: int | None = None
         self.leader_epochs: dict[int, int] = {}
-        """The newest leader epochs known of partitions (KIP-320)."""
+        """The newest known leader epochs of partitions (KIP-320)."""
         self._leaders: dict[int, tuple[int, int]] = {}
         """The leaders of partitions with their epochs, until a fetch fails."""
 
     async def live(self, topic: str, partitions: Sequence[int]) -> None:
-        """Consume with the group until ``stopping`` is set, or another process has taken the place."""
+        """Consume with the group until ``stopping`` is set, or until another process has replaced this one."""
         raise NotImplementedError
 
     async def ask_coordinator(self, request: Request, version: int, limit_s: float = REQUEST_TIMEOUT_S) -> Any:
-        """Send a request to the coordinator, and return the response. Raises KafkaError if there is none."""
+        """Send a request to the coordinator, and return the response. Raises KafkaError if there is no response."""
         try:
             if self.coordinator is None:
                 self.coordinator = await self.client.coordinator(self.group)
@@ -51,7 +51,7 @@ class GroupReader(Reader):
             raise
 
     def begin_at(self, found: Any) -> int:
-        """Take a partition's position from the response to an OffsetFetch, and return it."""
+        """Set a partition's position from the response to an OffsetFetch. Returns the position."""
         partition = found.partition_index
         self.leader_epochs[partition] = max(self.leader_epochs.get(partition, -1), found.committed_leader_epoch)
         offset: int = max(found.committed_offset, 0)
@@ -59,7 +59,7 @@ class GroupReader(Reader):
         return offset
 
     async def poll(self, topic: str, partition: int) -> None:
-        """Read some records of a partition, from the member's position on."""
+        """Read some records of a partition from the member's position."""
         position = self.positions[partition]
         try:
             if partition not in self._leaders:
@@ -75,7 +75,7 @@ class GroupReader(Reader):
             self.positions[partition] = after
 
     def to_commit(self, topic: str, offsets: dict[int, int]) -> list[OffsetCommitRequest.OffsetCommitRequestTopic]:
-        """Return offsets as a request has them."""
+        """Return offsets in the form of an OffsetCommit request."""
         partitions = [
             OffsetCommitRequest.OffsetCommitRequestPartition(
                 partition_index=partition,

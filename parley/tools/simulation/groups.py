@@ -1,5 +1,4 @@
-"""The groups of a run: three members each, of the classic or consumer protocol, of a share group, or of a streams
-group."""
+"""The groups of a run, with three members each: classic and consumer groups, share groups, and streams groups."""
 
 from __future__ import annotations
 
@@ -22,35 +21,35 @@ from parley.tools.simulation.streams_group_members import StreamsProgram
 from parley.tools.simulation.world import World
 
 PROGRESS_S: Final = 60.0
-"""How long a group may take until it is stable and has consumed everything, once the cluster has recovered. Some
-sessions and rebalances may follow each other."""
+"""The time within which a group must be stable and have consumed everything, once the cluster has recovered. It allows
+for several sessions and rebalances in a row."""
 STABLE_S: Final = 2 * SESSION_S
-"""How long a group must keep its assignment to be stable: no member that sends heartbeats is removed."""
+"""A group is stable once it has kept its assignment for this long: no member that sends heartbeats is removed."""
 
 
 @dataclass
 class RunningGroup:
-    """A group in a run: what its members report, its members, and their tasks once it runs."""
+    """A group in a run: its ledger, its members, and their tasks once they run."""
 
     ledger: GroupLedger | ConsumerGroupLedger | ShareGroupLedger
     members: Sequence[GroupConsumer]
     lives: list[asyncio.Task[None]] = field(default_factory=list)
 
     def start(self, topic: str, partitions: Sequence[int]) -> None:
-        """Let the members live."""
+        """Start the members."""
         self.lives = [asyncio.ensure_future(each.live(topic, partitions)) for each in self.members]
 
     def settle(self) -> None:
-        """From now on let the members consume undisturbed."""
+        """Let the members consume undisturbed from now on."""
         for member in self.members:
             member.settle()
 
     def lacks(self, ends: Mapping[int, int]) -> list[str]:
-        """What the group lacks until it is stable, and has consumed all partitions to these ends."""
+        """Return what is missing until the group is stable, and has consumed all partitions to these ends."""
         return self.ledger.lacks([each.consuming for each in self.members if each.consuming is not None], ends)
 
     async def get_on(self, world: World, ends: Mapping[int, int], violations: Violations) -> None:
-        """Wait until the group is stable and has consumed everything. Then tell its members to leave."""
+        """Wait until the group is stable and has consumed everything. Then make its members leave."""
 
         def is_stable() -> bool:
             lasts_s = world.loop.time() - self.ledger.newest_since
@@ -105,7 +104,8 @@ def streams_group(world: World, ledger: Ledger, groups: StreamsGroupLedger) -> R
 def _members(
     world: World, prefix: str, releases: Callable[[str], None], begin: Begin, *, has_static: bool = True
 ) -> list[GroupConsumer]:
-    """A dynamic member, a static one, and a third: the seed decides which it is, and whether it outlives the faults."""
+    """Return a dynamic member, a static member, and a third whose kind the seed decides, and whether it outlives the
+    faults."""
     rng = world.random(f"{prefix}s")
     is_static, stays_away = rng.random() < 0.5, rng.random() < 0.5
     return [

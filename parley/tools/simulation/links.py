@@ -1,7 +1,7 @@
-"""The links between simulated hosts: which hosts reach each other, and how long segments take.
+"""The links between simulated hosts: which hosts can reach each other, and how long segments take.
 
-* Segments between partitioned hosts, or to a host that is down, wait like TCP's retransmissions: they arrive some time
-  after the hosts can reach each other again. Neither side is notified, so a partition is silence and never a refusal.
+* Segments to an unreachable host, partitioned or down, wait like TCP's retransmissions: they arrive some time after the
+  hosts can reach each other again. Neither side is notified, so a partition is silent; connections are never refused.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """How the network behaves. Times are in seconds, probabilities per segment."""
+    """The behavior of the network. Times are in seconds, probabilities are per segment."""
 
     latency_min: float = 0.0001
     latency_max: float = 0.002
     stall_chance: float = 0.001
     stall_max: float = 0.2
-    """How long a stalled segment takes, like one that had to be retransmitted."""
+    """The maximum delay of a stalled segment, which stands for retransmissions."""
     cut_chance: float = 0.3
     """The probability that a write is cut into pieces that arrive one by one."""
 
     @classmethod
     def drawn(cls, rng: Random) -> Weather:
-        """Draw a behaviour: a fast network more often than a slow one."""
+        """Draw a behavior: a fast network more often than a slow one."""
         slowest = rng.choice((0.001, 0.002, 0.005, 0.02))
         return cls(
             slowest / 20, slowest, rng.choice((0.0, 0.001, 0.01)), rng.choice((0.05, 0.3)), rng.choice((0.05, 0.5))
@@ -51,7 +51,8 @@ class Links:
     # --- Faults ---
 
     def part(self, one_side: Collection[str], other_side: Collection[str], *, one_way: bool = False) -> None:
-        """Cut one set of hosts off from the other, also backwards unless ``one_way``. Each call needs one ``join``."""
+        """Cut off one set of hosts from the other: in one direction if ``one_way``, else in both. ``join`` undoes one
+        call."""
         for pair in _pairs(one_side, other_side, one_way):
             self._cut[pair] += 1
 
@@ -67,7 +68,7 @@ class Links:
         self._improved()
 
     def host_down(self, host: str) -> None:
-        """Take a machine down: it neither sends nor receives."""
+        """Take a machine down. It neither sends nor receives."""
         self._down[host] = None
 
     def host_up(self, host: str) -> None:
@@ -84,29 +85,29 @@ class Links:
     # --- Behaviour ---
 
     def reaches(self, source: str, target: str) -> bool:
-        """True if segments from one host reach the other."""
+        """Return True if segments from one host reach the other."""
         return not self._cut[source, target] and target not in self._down and source not in self._down
 
     def latency(self) -> float:
-        """The seconds that the next segment takes."""
+        """Return how many seconds the next segment takes."""
         weather = self.weather
         if self.rng.random() < weather.stall_chance:
             return self.rng.uniform(weather.latency_max, weather.stall_max)
         return self.rng.uniform(weather.latency_min, weather.latency_max)
 
     def retransmission(self) -> float:
-        """The seconds until a waiting segment is retransmitted after the hosts can reach each other again."""
+        """Return the seconds until a waiting segment is retransmitted after the hosts can reach each other again."""
         return self.rng.uniform(0.01, 1.0)
 
     def pieces(self, data: bytes) -> list[bytes]:
-        """The pieces in which a write arrives."""
+        """Return the pieces in which a write arrives."""
         if len(data) < 2 or self.rng.random() >= self.weather.cut_chance:
             return [data]
         cuts = sorted(self.rng.sample(range(1, len(data)), min(len(data) - 1, self.rng.randint(1, 3))))
         return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
     async def travel(self, source: str, target: str) -> None:
-        """Wait for the time that one segment takes."""
+        """Wait as long as a segment takes."""
         latency = self.latency()
         while not self.reaches(source, target):
             await self._changed.wait()

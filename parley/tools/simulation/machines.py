@@ -1,4 +1,4 @@
-"""Simulated machines with one broker each: start, stop, kill, crash, loss of the store. Also the shared store."""
+"""Simulated machines with one broker each, and their shared store: start, stop, kill, crash, loss of the store."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from parley.tools.simulation.processes import CURRENT, Process
 from parley.tools.simulation.virtual_time_loop import SimulatedLoop
 
 EPOCH_MS = 1_700_000_000_000
-"""The wall clock time of the simulated machines when the loop's time is 0."""
+"""The wall clock time of the simulated machines at time 0 of the loop."""
 PORT = 9092
 
 
 class MachineClock:
-    """The clock of one machine. Its wall clock is wrong by ``skew_s``."""
+    """The clock of a machine. Its wall clock is off by ``skew_s``."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
@@ -44,22 +44,22 @@ class MachineClock:
 
 
 class SharedStore(MemoryStore):
-    """The coordination store of all machines, as a server that takes time to reach."""
+    """The coordination store of all machines, simulated as a server that takes time to reach."""
 
     def __init__(self, rng: Random, latency: Callable[[], float]) -> None:
         super().__init__(rng=rng)
         self.latency = latency
         self.clients: dict[Process, MemoryBackend] = {}
-        """The clients by the process that opened them."""
+        """The store's clients by the process that opened them."""
         self.on_write: Callable[[Sequence[Op]], None] = lambda ops: None
         """Called after each transaction with its operations."""
 
     def copy(self) -> dict[str, bytes]:
-        """The entries that outlive sessions, as in a backup."""
+        """Return the entries that outlive sessions, as a backup contains them."""
         return {key: entry.value for key, entry in self._entries.items() if entry.session is None}
 
     def restore(self, copy: Mapping[str, bytes]) -> None:
-        """End all sessions, and replace the content by that of a copy."""
+        """End all sessions, and replace the content with that of a copy."""
         for session in self.sessions:
             self.expire(session)
         gone = [Delete(key) for key in self._entries if key not in copy]
@@ -80,14 +80,14 @@ class SharedStore(MemoryStore):
         super().attach(client)
 
     def _tell_expired(self, client: StoreClient, session_id: str) -> None:
-        """Tell a client that a session has expired, once its process runs and not while it is stopped."""
+        """Notify a client that a session has expired. If its process is stopped, it is notified once it runs again."""
         process = next((process for process, each in self.clients.items() if each is client), None)
         context = process.context if process is not None else None
         asyncio.get_running_loop().call_soon(client.expired, session_id, context=context)
 
 
 def _arriving(txn: Callable[..., Coroutine[Any, Any, TxnResult]]) -> Callable[..., Coroutine[Any, Any, TxnResult]]:
-    """A ``txn`` whose transactions reach the store once they are sent, even if the caller is cancelled."""
+    """Wrap ``txn`` so that a transaction that was sent reaches the store even if the caller is cancelled."""
 
     async def arrive(checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
         sent = asyncio.ensure_future(txn(checks, ops))
@@ -98,7 +98,7 @@ def _arriving(txn: Callable[..., Coroutine[Any, Any, TxnResult]]) -> Callable[..
 
 
 class Machine:
-    """A machine and its broker; each may be up or down."""
+    """A machine and its broker. Each may be up or down."""
 
     def __init__(
         self,
@@ -119,13 +119,13 @@ class Machine:
         self.host = f"broker-{broker_id}"
         self.clock = MachineClock(loop)
         self.process: Process | None = None
-        """None while no broker runs."""
+        """The broker's process. None while no broker runs."""
         self.server: BrokerServer | None = None
         self.is_stopping = False
-        """True while its broker is shutting down."""
+        """True while the broker is shutting down."""
         self.starts = 0
         self.past: list[Process] = []
-        """Processes that died here."""
+        """The processes that died on this machine."""
         self.has_foreign_disk = False
         """True if the log directories belong to another broker."""
         self._properties = properties
@@ -146,16 +146,16 @@ class Machine:
 
     @property
     def is_up(self) -> bool:
-        """True if a broker process exists, even a stopped one."""
+        """True if a broker process exists, even if it is stopped."""
         return self.process is not None
 
     @property
     def serves(self) -> bool:
-        """True if the broker has finished its start and runs."""
+        """True if the broker has finished its start and is running."""
         return self.process is not None and self.process.runs and self._ready
 
     def start(self) -> None:
-        """Start the broker, unless it exists. If the start fails it is repeated, as a supervisor would do."""
+        """Start the broker, unless it exists. A start that fails is repeated, as a supervisor would do."""
         if self.process is not None:
             return
         self.starts += 1
@@ -192,7 +192,7 @@ class Machine:
             await asyncio.sleep(1.0)
 
     def shut_down(self) -> None:
-        """SIGTERM: the broker shuts down cleanly, and its process exits."""
+        """SIGTERM: shut the broker down cleanly. Its process exits."""
         process, server = self.process, self.server
         if process is None or server is None or not process.runs:
             return
@@ -215,7 +215,7 @@ class Machine:
             self._disk.keep_copy()
 
     def kill(self) -> None:
-        """SIGKILL. The broker's writes to its disk remain."""
+        """SIGKILL: end the broker. Its writes to the disk remain."""
         if (process := self.process) is not None:
             self._history.note("world", f"kill {self.host}")
             self._forget(process, silently=False)
@@ -223,12 +223,12 @@ class Machine:
             self._disk.keep_copy()
 
     def damage_disk(self, kind: Kind, rng: Random) -> None:
-        """Damage the disk in one of the ways of ``faults.DAMAGE``. No broker may run."""
+        """Damage the disk in one of the ways of ``faults.DAMAGE``. The broker must not be running."""
         assert self.process is None
         self._history.note("world", f"  {self.host} has {damage(self._disk, kind, rng) or 'nothing to damage'}")
 
     def exchange_disks(self, other: Machine) -> None:
-        """Exchange the disks of two machines. No broker may run on them."""
+        """Exchange the disks of two machines. Neither broker may be running."""
         assert self.process is other.process is None
         self._history.note("world", f"  {self.host} and {other.host} have exchanged their disks")
         self._disk, other._disk = other._disk, self._disk
@@ -236,12 +236,13 @@ class Machine:
             machine.has_foreign_disk = not machine.has_foreign_disk
 
     def adopt_disk(self) -> None:
-        """Make this machine's broker the owner of the log directories on its disk. No broker may run."""
+        """Make this machine's broker the owner of the log directories on its disk. The broker must not be running."""
         adopt(self._disk, self.broker_id)
         self.has_foreign_disk = False
 
     def crash(self, rng: Random) -> None:
-        """The machine loses power. Its peers are not notified; unsynced writes may be lost. ``boot`` restarts it."""
+        """Cut the machine's power. Its peers are not notified, and unsynced writes may be lost. ``boot``
+        restarts it."""
         self._history.note("world", f"crash {self.host}")
         if (process := self.process) is not None:
             self._forget(process, silently=True)
@@ -262,13 +263,13 @@ class Machine:
         self._ready = self.is_stopping = False
 
     def stop(self) -> None:
-        """SIGSTOP."""
+        """SIGSTOP: freeze the broker."""
         if self.process is not None:
             self._history.note("world", f"stop {self.host}")
             self.process.stop()
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """SIGCONT: let the broker continue."""
         if self.process is not None:
             self._history.note("world", f"resume {self.host}")
             self.process.resume(self._loop.take_back)
@@ -276,7 +277,7 @@ class Machine:
     def cut_from_store(self, seconds: float, *, silently: bool) -> None:
         """Cut the broker off from the coordination store, until ``join_store``.
 
-        Its requests fail; or, if ``silently``, they reach the store late, after ``seconds``.
+        Its requests fail. If ``silently``, they reach the store ``seconds`` late instead.
         """
         until = self._loop.time() + seconds
 
@@ -297,7 +298,7 @@ class Machine:
         self._in_process("store back", join)
 
     def lose_store_response(self, *, applied: bool) -> None:
-        """Lose the response to the next write, after it is applied or before."""
+        """Lose the response to the next write to the store, after the write is applied or instead of applying it."""
         self._in_process(f"response lost, applied={applied}", lambda client: client.lose_next_response(applied=applied))
 
     def _in_process(self, what: str, work: Callable[[MemoryBackend], None]) -> None:

@@ -1,9 +1,10 @@
-"""A network in memory whose connections are slow, cut, refused or silent, as the seed decides.
+"""An in-memory network whose connections are slow, cut, refused or silent, as the seed decides.
 
-* A connection is two pipes. The data of a pipe arrive in order, later, and in other pieces. Pipes have no common order.
+* A connection is two pipes. The data of a pipe arrives in order, later, and in different pieces. Pipes have no common
+  order.
 * Partitions and machines that are down delay segments (``links``).
-* A process that dies resets its connections. A machine that dies does not; once it is back, it resets connections
-  that it no longer knows when something is sent to them.
+* A process that dies resets its connections. A machine that dies does not; once it is back, it resets connections that
+  it no longer knows when something is sent to them.
 * A connection to a host that is up, but does not listen on that port, is refused.
 """
 
@@ -19,10 +20,10 @@ from parley.tools.simulation.links import Links
 from parley.tools.simulation.processes import CURRENT, Process
 
 CONNECT_TIMEOUT_S = 127.0
-"""When Linux gives up connecting, with its default of six retransmissions."""
+"""The time after which Linux gives up connecting, with its default of six retransmissions."""
 _EPHEMERAL = 32768
 _FIRST_NUMBER = 1 << 24
-"""The first number of simulated sockets: beyond any real file descriptor."""
+"""The first number of simulated sockets, higher than any real file descriptor."""
 
 
 class Network:
@@ -73,12 +74,13 @@ class Network:
         return sock
 
     def _unbind(self, sock: ListeningSocket) -> None:
-        """Free the address of a socket, unless another socket has it by now."""
+        """Free the address of a socket, unless another socket has taken it in the meantime."""
         if self._bound.get(sock.getsockname()) is sock:
             del self._bound[sock.getsockname()]
 
     def watch(self, number: int, reader: asyncio.Handle | None) -> bool:
-        """Call ``reader`` while connections wait to be accepted; None ends that. False if there is no such socket."""
+        """Call ``reader`` while connections wait to be accepted. None stops the calls. Returns False if the socket is
+        unknown."""
         sock = self._by_number.get(number)
         if sock is not None:
             sock.watch(reader)
@@ -117,7 +119,7 @@ class Network:
         return near, far
 
     def _lost(self, end: Transport) -> None:
-        """Note that this end is closed. The connection is removed when both are."""
+        """Record that this end is closed. The connection is removed when both ends are closed."""
         if end.other_end.lost:
             for each in (end, end.other_end):
                 self._ends.pop(each, None)

@@ -1,4 +1,4 @@
-"""The invariant that bounds pauses.
+"""The invariant that limits pauses.
 
 * **Continues**: if at most one broker has a fault, every partition acknowledges records again within two sessions.
 
@@ -14,7 +14,7 @@ from parley.tools.simulation.clients import REQUEST_TIMEOUT_S
 
 
 class Pauses:
-    """Looks for pauses of the producers, for as long as ``check`` is called."""
+    """Detects pauses of the producers, as long as ``check`` is called."""
 
     def __init__(
         self,
@@ -32,11 +32,11 @@ class Pauses:
         self._calm_since = now()
 
     def disturbed(self) -> None:
-        """Note that a fault begins or ends, or that the cluster cannot be expected to go on."""
+        """Record that a fault begins or ends, or that the cluster cannot be expected to make progress."""
         self._calm_since = self._now()
 
     def check(self) -> None:
-        """Report each partition that has acknowledged nothing for too long."""
+        """Report each partition that has not acknowledged a record for too long."""
         for at in self._partitions:
             since = max(self._calm_since, self._ledger.acknowledged_at[at])
             if self._now() - since > self._bound_s:

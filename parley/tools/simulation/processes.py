@@ -1,9 +1,9 @@
-"""Simulated operating system processes that share one event loop.
+"""Simulated operating system processes that share an event loop.
 
-* Everything that a process does runs in a context that names it. Tasks and callbacks inherit the context from their
-  creator, so code that does not know the simulation stays in its process.
-* A process that is stopped or dead runs nothing. Its callbacks are held. They run in order when it is resumed, and
-  never if it is dead, except that ``Process.bury`` lets dead processes clean up after the end of the run.
+* Everything that a process does runs in a context that names the process. Tasks and callbacks inherit the context from
+  their creator, so code that does not know about the simulation stays in its process.
+* A stopped or dead process runs nothing. Its callbacks are held. When it is resumed they run in order; if it is dead
+  they never run, except that ``Process.bury`` lets dead processes clean up after the end of the run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ProcessState(Enum):
 
 
 class Process:
-    """One process on a host. A restart creates another process."""
+    """A process on a host. A restart creates another process."""
 
     def __init__(self, name: str, host: str) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class Process:
 
     @property
     def context(self) -> Context:
-        """A new context of this process, in which to call or schedule something."""
+        """Return a new context of this process, in which to call or schedule something."""
         return self._context.copy()
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
@@ -60,21 +60,21 @@ class Process:
         return asyncio.get_running_loop().create_task(work, name=name, context=self.context)
 
     def stop(self) -> None:
-        """SIGSTOP."""
+        """SIGSTOP: hold the callbacks of the process."""
         if self.runs:
             self.state = ProcessState.STOPPED
 
     def resume(self, schedule: Callable[[Iterable[Due]], None]) -> None:
-        """SIGCONT: ``schedule`` is called with the held callbacks, which run now, in this order."""
+        """SIGCONT: call ``schedule`` with the held callbacks, to run now, in this order."""
         if self.state is ProcessState.STOPPED:
             self._release(schedule)
 
     def die(self) -> None:
-        """SIGKILL, or a crash of its machine."""
+        """End the process, as for SIGKILL or a crash of its machine."""
         self.state = ProcessState.DEAD
 
     def bury(self, schedule: Callable[[Iterable[Due]], None]) -> None:
-        """After the end of the run, let a process run its ``finally`` blocks and release its resources."""
+        """Let a process run its ``finally`` blocks and release its resources, after the end of the run."""
         if not self.runs:
             self._release(schedule)
 
@@ -85,14 +85,14 @@ class Process:
 
 
 CURRENT: ContextVar[Process | None] = ContextVar("process", default=None)
-"""The process that runs now; None for the network, the store and the checks."""
+"""The process that runs now. None for the network, the store and the checks."""
 
 
 # --- Callbacks ---
 
 
 class ProcessHandle(asyncio.Handle):
-    """A callback of the process whose context it runs in."""
+    """A callback of the process in whose context it runs."""
 
     __slots__ = ("process",)
 

@@ -1,8 +1,8 @@
-"""Simulated members of the groups whose coordinator assigns: what consumers (KIP-848) and streams programs (KIP-1071)
-have in common. They record what they have in a ``ConsumerGroupLedger``.
+"""The common part of simulated members whose coordinator assigns: consumers (KIP-848) and streams programs (KIP-1071).
 
-One task sends heartbeats: it joins, hears what the member is to have, and says what it has. Another one gives up and
-takes partitions, reads them, and commits. Giving up takes a while, in which the member still commits.
+They record what they hold in a ``ConsumerGroupLedger``. One task sends heartbeats: it joins, receives the member's
+assignment, and reports what the member holds. Another task gives up and takes partitions, reads them, and commits.
+Giving up takes a while, during which the member still commits.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from parley.tools.simulation.group_reading import COMMIT_CHANCE, GroupReader, co
 
 HEARTBEAT_S: Final = 1.5
 REBALANCE_S: Final = 30.0
-"""The time that a member has to give up partitions: more than it needs with any fault, so that none is removed for
-that before its session ends."""
+"""The time that a member has to give up partitions. It is longer than needed with any fault, so that no member is
+removed for that reason before its session ends."""
 REVOCATION_S: Final = 1.5
 """The longest time that a member takes to give up partitions."""
 LEAVE: Final = -1
-"""The epoch by which a member leaves."""
+"""The member epoch that means that the member leaves."""
 _COMMIT_VERSION: Final = 9
 _FETCH_OFFSETS_VERSION: Final = 9
 _ABANDON: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.FENCED_INSTANCE_ID})
-"""Errors of a heartbeat after which a member has no partitions, and joins again."""
+"""Heartbeat errors after which a member gives up all partitions and rejoins."""
 
 
 class ReconcilingMember(GroupReader):
-    """One process of a member. A subclass has the messages of its protocol."""
+    """A process of a member. Subclasses implement the messages of their protocol."""
 
     def __init__(
         self,
@@ -51,32 +51,32 @@ class ReconcilingMember(GroupReader):
         self.place = place
         self.held: set[int] = set()
         self.news = asyncio.Event()
-        """Set when the coordinator has to hear something soon."""
+        """Set when the next heartbeat should be sent early."""
         self.version = 0
         """The version of the heartbeats."""
         self._groups = groups
         self._assigned: frozenset[int] = frozenset()
-        """What the coordinator has assigned to the member."""
+        """The partitions that the coordinator has assigned to the member."""
         self._reported: object = None
-        """What the coordinator knows that the member has; None if the next heartbeat must say everything."""
+        """What the member holds, as last reported to the coordinator. None if the next heartbeat must be a full one."""
         self._joins = 0
-        """How often the member has had to join: what began before is not to be finished."""
+        """How often the member has had to join. Work begun before the latest join must not be completed."""
         self._is_fenced = False
-        """True once the group has given the place of this static member to another process."""
+        """True once another process has replaced this static member."""
 
     # --- The protocol ---
 
     def has(self) -> object:
-        """Return what the member has, as a heartbeat reports it."""
+        """Return what the member holds, as a heartbeat reports it."""
         return frozenset(self.held)
 
     def request(self, topic: str, *, is_full: bool, has_changed: bool) -> Request:
-        """Return the next heartbeat. ``is_full`` is True if it must say everything, ``has_changed`` if it must say what
-        the member has."""
+        """Return the next heartbeat. It contains all fields if ``is_full``, and what the member holds if
+        ``has_changed``."""
         raise NotImplementedError
 
     def assigned_in(self, answer: Any) -> frozenset[int] | None:
-        """Return the partitions that a response assigns; None if they have not changed."""
+        """Return the partitions that a response assigns, or None if they have not changed."""
         raise NotImplementedError
 
     def goodbye(self) -> Request:
@@ -84,11 +84,11 @@ class ReconcilingMember(GroupReader):
         raise NotImplementedError
 
     def abandoned(self) -> str:
-        """Give up what only this protocol knows of, and return the member id with which to join again."""
+        """Clear the state that only this protocol has, and return the member id with which to rejoin."""
         return self.place.member_id
 
     async def live(self, topic: str, partitions: Sequence[int]) -> None:
-        """Consume with the group until ``stopping`` is set, or another process has taken the place."""
+        """Consume with the group until ``stopping`` is set, or until another process has replaced this member."""
         heartbeats = asyncio.ensure_future(self._send_heartbeats(topic))
         try:
             while not self.stopping and self.is_newest:
@@ -122,7 +122,7 @@ class ReconcilingMember(GroupReader):
                     await self.news.wait()
 
     async def _beat(self, topic: str) -> None:
-        """Send a heartbeat, and take what the coordinator answers. Raises KafkaError."""
+        """Send a heartbeat, and process the coordinator's response. Raises KafkaError."""
         place, has = self.place, self.has()
         is_full = self._reported is None or not place.epoch
         request = self.request(topic, is_full=is_full, has_changed=is_full or has != self._reported)
@@ -144,14 +144,14 @@ class ReconcilingMember(GroupReader):
         self._groups.heard(self.place, self._assigned, known_epoch)
 
     def _abandon(self) -> None:
-        """Give up everything at once, and join again."""
+        """Give up everything immediately, and rejoin."""
         self._joins += 1
         self._assigned, self.held, self.positions = frozenset(), set(), {}
         self.place = MemberPlace(self.name, self.abandoned(), self.place.instance_id, 0)
         self._groups.releases(self.name)
 
     async def _leave(self) -> None:
-        """Leave the group. As Kafka's clients, try it once."""
+        """Leave the group. Like Kafka's clients, try only once."""
         if self.place.epoch:
             request = self.goodbye()
             with suppress(KafkaError):
@@ -160,7 +160,7 @@ class ReconcilingMember(GroupReader):
     # --- Partitions ---
 
     async def _approach(self, topic: str) -> None:
-        """Give up what the coordinator wants back, after a last commit; then take what is new."""
+        """Commit and give up revoked partitions. Then take newly assigned ones."""
         joins, surplus = self._joins, self.held - self._assigned
         if surplus:
             await self.pause(REVOCATION_S)
@@ -209,7 +209,7 @@ class ReconcilingMember(GroupReader):
             self._groups.begins(place, partition, self.begin_at(partitions[0]))
 
     async def _commit(self, topic: str) -> None:
-        """Commit the positions. If that fails, the next commit includes them."""
+        """Commit the positions. If the commit fails, the next commit includes them."""
         offsets, place = dict(self.positions), self.place
         if not offsets:
             return
@@ -234,6 +234,7 @@ class ReconcilingMember(GroupReader):
             self.ledger.history.trace(f"{self.name} commit: {code.name}")
 
     def _failed(self, code: ErrorCode) -> None:
-        """Ask for the coordinator again, unless it is the member that is out of date: its heartbeats find that out."""
+        """Look up the coordinator again, unless the error means that the member is outdated, which its heartbeats will
+        find out."""
         if code not in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
             self.coordinator = None

@@ -1,7 +1,7 @@
-"""The invariant about coordinators' shards, which are rebuilt from their records after an election.
+"""The invariant of coordinators' shards, which are rebuilt from their records after an election.
 
-* **ReplayEqualsLive**: the state that a coordinator works with is the one that its log gives when it is read back. That
-  includes the members of each group that does not rebalance.
+* **ReplayEqualsLive**: a coordinator's state equals the state that replaying its log gives. This includes the members
+  of each group that is not rebalancing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from parley.tools.simulation.machines import Machine
 from parley.tools.simulation.processes import Process
 
 EVERY_S = 1.0
-"""How often each shard is compared at most: it reads the whole log."""
+"""The minimum time between two comparisons of a shard: each one reads the whole log."""
 
 
 class ReplayInvariant:
-    """Compares the shards of coordinators with their logs, and reports to the violations of a run."""
+    """Compares the shards of coordinators with their logs, and reports violations."""
 
     def __init__(self, violations: Violations) -> None:
         self._violations = violations
@@ -62,7 +62,7 @@ class ReplayInvariant:
 
 
 def lasting(state: Any) -> dict[str, Any]:
-    """What a shard knows from its records, by the name of a group or transactional id."""
+    """Return the part of a shard's state that its records contain, by the name of the group or transactional id."""
     match state:
         case GroupShard():
             known = {
@@ -88,7 +88,7 @@ def lasting(state: Any) -> dict[str, Any]:
 
 
 def _generation(group: Group) -> GroupMetadataValue | None:
-    """Return the latest generation that a group has stored; while it does not rebalance, as its members say."""
+    """Return the latest generation that a group has stored; if it is not rebalancing, as its members report it."""
     membership = group.membership
     if group.stored is None or membership.state not in (GroupState.STABLE, GroupState.EMPTY):
         return group.stored

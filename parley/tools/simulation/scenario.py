@@ -1,4 +1,4 @@
-"""One run: a cluster starts, clients use it during faults, the faults end, and the invariants are checked."""
+"""A run: a cluster starts, clients use it during faults, the faults end, and the invariants are checked."""
 
 from __future__ import annotations
 
@@ -46,22 +46,23 @@ COMPACTION: Mapping[str, str] = {
 }
 """The configuration of the compacted topic."""
 KEYS = 40
-"""The keys of the producer to the compacted topic: few enough that most records are superseded, and more than are in
-the active segment, which is not compacted."""
+"""The number of keys of the producer to the compacted topic. It is so low that most records are superseded, and higher
+than the number of records in the active segment, which is not compacted."""
 KEYED_PAUSE_S = 0.1
 COMPACTION_S = 10.0
-"""How long the brokers may compact what is left at the end of a run."""
+"""The time that brokers may take at the end of a run to compact what is left."""
 CREATED = {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
 TRANSFERS = "transfers"
 """The topic of the transactional producers."""
 COORDINATORS_TOPICS = (TRANSACTIONS_TOPIC, OFFSETS_TOPIC)
 TRANSACTIONAL_IDS = ("transfer-1", "transfer-2")
 GROUP_RESOURCE = 32
-"""The type of a group as a resource with a configuration."""
+"""The resource type of groups in configuration requests."""
 RECOVERY_S = 120.0
-"""How long a cluster may take until everything is in sync after the last fault."""
+"""The time within which all replicas must be in sync after the last fault."""
 LOOK_S = 1.0
-"""How often the files of all replicas are read meanwhile, which costs more than any other condition."""
+"""The interval at which the files of all replicas are read during recovery. This costs more than any other
+condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +73,21 @@ class Settings:
     partitions: int = 2
     seconds: float = 30.0
     kinds: tuple[Kind, ...] = ()
-    """The kinds of faults; empty: the seed chooses them."""
+    """The kinds of faults. If empty, the seed chooses them."""
     compacts: bool | None = None
-    """True if there is a compacted topic, too; None: the seed decides."""
+    """True if there is also a compacted topic. If None, the seed decides."""
     faults: Sequence[Fault] | None = None
     """The faults to inject instead of those that the seed plans."""
     transactions: bool | None = None
-    """True if there are transactional producers, too; None: the seed decides."""
+    """True if there are also transactional producers. If None, the seed decides."""
     groups: bool | None = None
-    """True if there is a group of the classic protocol, too; None: the seed decides."""
+    """True if there is also a group of the classic protocol. If None, the seed decides."""
     consumer_groups: bool | None = None
-    """True if there is a group of the consumer protocol, too; None: the seed decides."""
+    """True if there is also a group of the consumer protocol. If None, the seed decides."""
     share_groups: bool | None = None
-    """True if there is a share group, too; None: the seed decides."""
+    """True if there is also a share group. If None, the seed decides."""
     streams_groups: bool = False
-    """True if there is a streams group, too."""
+    """True if there is also a streams group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class Outcome:
 
     seed: int
     digest: str
-    """The hash of everything that happened: the same in each run of the seed."""
+    """The hash of everything that happened. It is the same in each run of the seed."""
     flushes: bool
     """True if every append was synced."""
     faults: Sequence[Fault]
@@ -104,13 +105,13 @@ class Outcome:
     records_acknowledged: int
     transactions_committed: int
     generations: int
-    """The number of the last generation of the classic group in which a member got its assignment."""
+    """The last generation of the classic group in which a member received its assignment."""
     epochs: int
     """The last epoch of the group of the consumer protocol that a member entered."""
     streams_epochs: int
     """The last epoch of the streams group that a member entered."""
     deliveries: int
-    """How many records the members of the share group got, each time counted."""
+    """The number of records delivered to members of the share group, counting redeliveries."""
     virtual_seconds: float
     steps: int
 
@@ -247,7 +248,7 @@ class _Run:
         if any(fault.kind is Kind.EXCHANGE_DIRECTORIES for fault in self.faults):
             world.directories = ("data-1", "data-2")
         self._pauses: Pauses | None = None
-        """None while the producers do not have to get on."""
+        """None while the producers need not make progress."""
         self._injection = FaultInjection(
             world,
             self.faults,
@@ -289,7 +290,7 @@ class _Run:
             await asyncio.sleep(CHECK_EVERY_S)
 
     def _check_epochs(self, machine: Machine) -> None:
-        """Tell the ledgers of the consumer group and the streams group what their coordinators have."""
+        """Give the coordinators' states to the ledgers of the consumer group and the streams group."""
         assert machine.server is not None
         for partition, shard in machine.server.parts.groups.runtime.states():
             group = shard.consumer_group(CONSUMER_GROUP)
@@ -300,7 +301,7 @@ class _Run:
                 self.streams_group.coordinates((machine.process, partition), shard, streams)
 
     def _check_share_group(self, machine: Machine) -> None:
-        """Tell the ledger of the share group what its share coordinators have stored."""
+        """Give the offsets stored by share coordinators to the ledger of the share group."""
         assert machine.server is not None
         for _, shard in machine.server.parts.share_state.runtime.states():
             for key, state in shard.states.items():
@@ -443,7 +444,7 @@ class _Run:
         self._compaction.judge()
 
     async def _finish_groups(self) -> None:
-        """Wait until the groups have consumed everything. Then their members leave."""
+        """Wait until the groups have consumed everything. Then make their members leave."""
         ends = {n: self.ledger.acknowledged_end[TOPIC, n] for n in range(self.settings.partitions)}
         await asyncio.gather(*(group.get_on(self.world, ends, self.violations) for group in self._groups))
         lives = [life for group in self._groups for life in group.lives]
@@ -468,11 +469,11 @@ class _Run:
         self.transactions.judge(offsets)
 
     def is_whole(self) -> bool:
-        """True if everything is in sync, and no replica lacks anything."""
+        """True if every replica is in sync, complete and undamaged."""
         return self.all_in_sync() and not self._invariants.damage()
 
     def is_out_of_sync(self, broker_id: int) -> bool:
-        """True if the broker is in no ISR."""
+        """Return True if the broker is in no ISR."""
         return self._invariants.is_out_of_sync(broker_id)
 
     def all_in_sync(self) -> bool:
@@ -481,7 +482,8 @@ class _Run:
         return all(machine.serves for machine in machines) and self._invariants.all_in_sync
 
     async def until(self, condition: Callable[[], bool], what: str, *, every: float = 0.05) -> None:
-        """Wait for a condition, judged every ``every`` seconds. If it takes too long, the cluster has not recovered."""
+        """Wait for a condition, evaluated every ``every`` seconds. If it takes too long, report that the cluster did
+        not recover."""
         try:
             await self.world.until(condition, timeout=RECOVERY_S, every=every)
         except TimeoutError:

@@ -1,11 +1,12 @@
 """The ledger of a share group (KIP-932) in a simulation, and the invariants that it checks.
 
-* **AcquiredByOne**: no record is delivered again with a higher count before the lock of the member that has it ends,
-  unless the member has acknowledged it, or its session has ended. A later success of the session says that it had not.
+* **AcquiredByOne**: while a member holds the lock of a record, the record is not delivered again with a higher count,
+  unless the member has acknowledged it or its session has ended. A later success of the session proves that the session
+  had not ended.
 * **DeliveredWithinCount**: no record is delivered more often than the group allows, and each confirmed release counts.
-* **AcknowledgedOnce**: no fetch that was sent after the acceptance or rejection of a record was confirmed returns it.
-* **NoRecordSkipped**: the group leaves a record behind only if a member accepted or rejected it, or its count is spent.
-* **ShareProgress**: after the faults, the group soon has left everything behind.
+* **AcknowledgedOnce**: a fetch that was sent after an accept or reject was confirmed does not return the record.
+* **NoRecordSkipped**: the group passes a record only if a member accepted or rejected it, or its count is exhausted.
+* **ShareProgress**: soon after the faults, the group has passed all records.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from parley.tools.simulation.client_invariants import Violations
 from parley.tools.simulation.event_history import History
 
 LOCK_S: Final = 4.0
-"""How long a record that a member has acquired is locked for the others."""
+"""The duration of the lock on an acquired record."""
 DELIVERIES_MAX: Final = 5
-"""How often a record is delivered at most: the default of brokers."""
+"""The maximum number of deliveries of a record: the brokers' default."""
 
 Record = tuple[int, int]
 """A partition and an offset."""
 
 
 class Acknowledgement(NamedTuple):
-    """What a member says about a record, as ``AcknowledgementBatch.types`` has it."""
+    """A member's acknowledgement of a record; ``kind`` is a value of ``AcknowledgementBatch.types``."""
 
     record: Record
     kind: int
@@ -37,54 +38,55 @@ class Acknowledgement(NamedTuple):
 
 @dataclass(slots=True)
 class _Holder:
-    """The member that got a record last, as far as it knows that it holds the record."""
+    """The member that received a record last, as far as it knows that it still holds the record."""
 
     who: str
     node: int
     count: int
     until: float
-    """The lock does not end before, in seconds of virtual time."""
+    """The earliest end of the lock, in seconds of virtual time."""
 
 
 class ShareGroupLedger:
     """What the members of a share group know about its records."""
 
     PROGRESS: ClassVar = "ShareProgress"
-    """The invariant that the group gets on."""
+    """The name of the invariant that the group makes progress."""
 
     def __init__(self, history: History, violations: Violations) -> None:
         self.newest_since = history.now()
         self.deliveries = 0
-        """How many records members have got, each time counted."""
+        """The number of records delivered to members, counting redeliveries."""
         self._history = history
         self._violations = violations
         self._holders: dict[Record, _Holder] = {}
         self._suspicions: defaultdict[tuple[str, int], list[tuple[float, str]]] = defaultdict(list)
-        """What would violate AcquiredByOne if the session of this member with this broker lives: when, and what."""
+        """Events that violate AcquiredByOne if this member's session with this broker had not ended: the time and a
+        description."""
         self._unseen: defaultdict[int, int] = defaultdict(int)
-        """How many fetches of a partition had no response: what they delivered is not known."""
+        """The number of fetches of a partition without a response. What they delivered is unknown."""
         self._assigned: dict[str, frozenset[int]] = {}
         self._decided: set[Record] = set()
         """The records that a member has accepted or rejected, confirmed or not."""
         self._settled: dict[Record, float] = {}
-        """When the acceptance or rejection of records was confirmed."""
+        """The time at which accepting or rejecting a record was confirmed."""
         self._releases: defaultdict[Record, list[float]] = defaultdict(list)
-        """When releases of records were confirmed."""
+        """The times at which releases of a record were confirmed."""
         self._last_deliveries: defaultdict[int, dict[int, float]] = defaultdict(dict)
-        """When records were delivered last, by partition and offset."""
+        """The time of the last delivery, by partition and offset."""
         self._most_deliveries: defaultdict[Record, int] = defaultdict(int)
         self._starts: defaultdict[int, int] = defaultdict(int)
 
     # --- Reports of members ---
 
     def assigned(self, who: str, partitions: frozenset[int]) -> None:
-        """A member has its partitions."""
+        """Record the partitions assigned to a member."""
         if self._assigned.get(who) != partitions:
             self._history.note(who, f"shares {sorted(partitions)}")
             self._assigned[who] = partitions
 
     def acquired(self, who: str, records: Iterable[Record], count: int, sent: float, node: int) -> None:
-        """A member has got records with this delivery count, by a fetch that it sent at ``sent``."""
+        """Record that a member has acquired records with this delivery count, by a fetch that it sent at ``sent``."""
         records = list(records)
         self.deliveries += len(records)
         self._history.note(who, f"acquires {_text(records)} from {node}, delivery {count}")
@@ -106,7 +108,7 @@ class ShareGroupLedger:
             self._holders[record] = _Holder(who, node, count, sent + LOCK_S)
 
     def session_lives(self, who: str, node: int, sent: float) -> None:
-        """A broker has accepted a request of a session, which the member sent at ``sent``."""
+        """Record that a broker has accepted a request of a session, which the member sent at ``sent``."""
         known = self._suspicions.pop((who, node), [])
         for at, text in known:
             if at <= sent:
@@ -116,18 +118,19 @@ class ShareGroupLedger:
             self._suspicions[who, node] = later
 
     def session_ended(self, who: str, node: int, records: Iterable[Record], partitions: Iterable[int]) -> None:
-        """A session has ended, with a request for these partitions that had no response; its records are free."""
+        """Record that a session has ended because a request for these partitions had no response. Its records are free
+        again."""
         self._suspicions.pop((who, node), None)
         for partition in partitions:
             self._unseen[partition] += 1
         self.loses(who, records)
 
     def lacks_records(self, who: str, records: Collection[Record], node: int) -> None:
-        """A response says that a member has acquired records, and does not have them."""
+        """Report that a response lists acquired records that it does not contain."""
         self._violations.report("NoRecordSkipped", f"broker {node} did not send {who} {_text(records)}")
 
     def acknowledges(self, who: str, acknowledgements: Sequence[Acknowledgement]) -> None:
-        """A member is about to send acknowledgements."""
+        """Record that a member is about to send acknowledgements."""
         for record, kind in acknowledgements:
             if kind in (ACCEPT, REJECT):
                 self._decided.add(record)
@@ -135,7 +138,7 @@ class ShareGroupLedger:
                 self._let_go(who, record)
 
     def confirmed(self, who: str, acknowledgements: Sequence[Acknowledgement], sent: float) -> None:
-        """The acknowledgements that a member sent at ``sent`` were confirmed."""
+        """Record that the acknowledgements that a member sent at ``sent`` were confirmed."""
         now = self._history.now()
         for kind in sorted({each.kind for each in acknowledgements}):
             records = [each.record for each in acknowledgements if each.kind == kind]
@@ -149,7 +152,7 @@ class ShareGroupLedger:
                     holder.until = sent + LOCK_S
 
     def loses(self, who: str, records: Iterable[Record]) -> None:
-        """A member no longer holds records: it has acknowledged them, perhaps without success."""
+        """Record that a member no longer holds records: it has acknowledged them, perhaps without success."""
         for record in records:
             self._let_go(who, record)
 
@@ -159,7 +162,7 @@ class ShareGroupLedger:
             del self._holders[record]
 
     def releases(self, who: str) -> None:
-        """A client consumes nothing any more: it leaves or has died."""
+        """Record that a client consumes nothing any more: it leaves or has died."""
         for partition in self._assigned.pop(who, ()):
             self._unseen[partition] += 1
         for session in [each for each in self._suspicions if each[0] == who]:
@@ -169,7 +172,7 @@ class ShareGroupLedger:
     # --- Coordinators ---
 
     def stored(self, partition: int, start_offset: int) -> None:
-        """A share coordinator has this offset as the first that the group has not left behind."""
+        """Check the start offset that a share coordinator has stored: the group has passed all records below it."""
         now = self._history.now()
         for offset in range(self._starts[partition], start_offset):
             record = partition, offset
@@ -181,7 +184,8 @@ class ShareGroupLedger:
         self._starts[partition] = max(self._starts[partition], start_offset)
 
     def _last_delivery(self, partition: int, offset: int) -> float:
-        """Return when a record was delivered last. If no member got it: when the first one after it was."""
+        """Return when the record was last delivered. If it never was, return when the first record after it was
+        delivered."""
         last = self._last_deliveries[partition]
         if offset in last:
             return last[offset]
@@ -190,7 +194,7 @@ class ShareGroupLedger:
     # --- The end of the run ---
 
     def lacks(self, members: Collection[str], ends: Mapping[int, int]) -> list[str]:
-        """What the group lacks until it has left all partitions behind to these ends."""
+        """Return what is missing until the group has passed all records of the partitions up to these ends."""
         found = [f"{who} has no partitions" for who in members if who not in self._assigned]
         for partition, end in ends.items():
             if self._starts[partition] < end:

@@ -1,8 +1,9 @@
 """Simulated share consumers (KIP-932), which record what they acquire and acknowledge in the ``ShareGroupLedger``.
 
-One task sends heartbeats. Another one fetches from the leaders of the member's partitions, and acknowledges: with the
-next fetch, or apart from it. A seed decides what becomes of each record: it is accepted, rejected, released, kept
-beyond its lock, or its lock is renewed. Some records are poison: every member releases them until their count is spent.
+One task sends heartbeats. Another task fetches from the leaders of the member's partitions, and acknowledges with the
+next fetch or by a separate request. A seed decides what happens to each record: it is accepted, rejected, released, or
+kept beyond its lock, or its lock is renewed. Some records are poison: every member releases them until their delivery
+count is exhausted.
 """
 
 from __future__ import annotations
@@ -41,22 +42,23 @@ PROPERTIES: Final = {
     "share.coordinator.state.topic.prune.interval.ms": "5000",
     "share.coordinator.cold.partition.snapshot.interval.ms": "10000",
 }
-"""What the brokers need, so that sessions are as short as those of classic groups, and locks end within a run."""
+"""Broker settings that make sessions as short as those of classic groups, and locks short enough to expire within a
+run."""
 GROUP_CONFIGS: Final = {"share.auto.offset.reset": "earliest"}
 POISON_EVERY: Final = 101
-"""One record in so many is poison."""
+"""One in this many records is poison."""
 HEARTBEAT_VERSION: Final = 1
 VERSION: Final = 2
-"""The version of ShareFetch and ShareAcknowledge: it has renewals."""
+"""The version of ShareFetch and ShareAcknowledge; it supports renewals."""
 _ABANDON: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND})
 _JOIN: Final = 0
 _LEAVE: Final = -1
 _FINAL: Final = -1
-"""The epoch of the request that ends a share session."""
+"""The epoch of a request that ends a share session."""
 
 
 class ShareGroupMember(GroupReader):
-    """One process of a share consumer."""
+    """A process of a share consumer."""
 
     def __init__(
         self, name: str, bootstrap: Iterable[tuple[str, int]], ledger: Ledger, groups: ShareGroupLedger, rng: Random
@@ -75,7 +77,7 @@ class ShareGroupMember(GroupReader):
         """The broker and the delivery count of each record that the member has acquired."""
 
     async def live(self, topic: str, partitions: Sequence[int]) -> None:
-        """Consume with the group until ``stopping`` is set, or another process has taken the place."""
+        """Consume with the group until ``stopping`` is set, or until another process has replaced this member."""
         heartbeats = asyncio.ensure_future(self._send_heartbeats(topic))
         try:
             while not self.stopping and self.is_newest:
@@ -105,7 +107,7 @@ class ShareGroupMember(GroupReader):
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _beat(self, topic: str) -> None:
-        """Send a heartbeat, and take what the coordinator answers. Raises KafkaError."""
+        """Send a heartbeat, and process the coordinator's response. Raises KafkaError."""
         request = ShareGroupHeartbeatRequest(
             group_id=SHARE_GROUP,
             member_id=self._member_id,
@@ -129,7 +131,7 @@ class ShareGroupMember(GroupReader):
             self._groups.assigned(self.name, self._assigned)
 
     async def _leave(self) -> None:
-        """Leave the group. As Kafka's consumer, try it once."""
+        """Leave the group. Like Kafka's consumer, try only once."""
         request = ShareGroupHeartbeatRequest(group_id=SHARE_GROUP, member_id=self._member_id, member_epoch=_LEAVE)
         with suppress(KafkaError):
             await self.ask_coordinator(request, HEARTBEAT_VERSION)
@@ -137,7 +139,7 @@ class ShareGroupMember(GroupReader):
     # --- Fetching ---
 
     async def _leaders_of(self, topic: str) -> dict[int, list[int]]:
-        """Return the member's partitions by leader; also the brokers with which it has a session."""
+        """Return the member's partitions by leader, including brokers with which it only has a session."""
         found: dict[int, list[int]] = {node: [] for node in self._sessions}
         for partition in sorted(self._assigned):
             try:
@@ -152,7 +154,7 @@ class ShareGroupMember(GroupReader):
         return found
 
     async def _fetch_from(self, topic: str, node: int, partitions: list[int]) -> None:
-        """Fetch partitions from their leader. Acknowledge before, or with the fetch."""
+        """Fetch partitions from their leader. Acknowledge before the fetch, or with it."""
         decided = self._decisions(node)
         if any(each.kind == RENEW for each in decided) or self.rng.random() < 0.5:
             if not await self._acknowledge(node, decided):
@@ -206,7 +208,7 @@ class ShareGroupMember(GroupReader):
         return [make(topic_id=self._topic_id, partitions=sorted(partitions))] if partitions else []
 
     def _take(self, topic: str, partition: int, node: int, found: Any, sent: float) -> None:
-        """Take the records that the member has acquired."""
+        """Process the records that the member has acquired."""
         data = bytes(found.records or b"")
         values = {
             each.offset: text_of(each)
@@ -227,7 +229,7 @@ class ShareGroupMember(GroupReader):
     # --- Acknowledging ---
 
     def _decisions(self, node: int) -> list[Acknowledgement]:
-        """Decide what becomes of the records that were acquired from a broker. Not all are decided at once."""
+        """Decide what happens to the records acquired from a broker. Some stay undecided for now."""
         decided = []
         for record, (leader, count) in sorted(self._held.items()):
             if leader != node or self.rng.random() < 0.2:
@@ -256,7 +258,7 @@ class ShareGroupMember(GroupReader):
         return ACCEPT
 
     async def _acknowledge(self, node: int, decided: list[Acknowledgement], *, ends: bool = False) -> bool:
-        """Acknowledge records apart from a fetch. Returns False if the session has ended."""
+        """Acknowledge records by a separate request. Returns False if the session has ended."""
         if not decided and not ends:
             return True
         acknowledged = _batches(decided, ShareAcknowledgeRequest.AcknowledgementBatch)
@@ -283,7 +285,7 @@ class ShareGroupMember(GroupReader):
         return True
 
     def _settle(self, partition: int, decided: Sequence[Acknowledgement], code: int, sent: float) -> None:
-        """Note whether the acknowledgements of a partition hold. A renewed record remains the member's."""
+        """Record whether the acknowledgements of a partition succeeded. The member keeps a renewed record."""
         settled = [each for each in decided if each.record[0] == partition]
         if code:
             self._failed(partition, code)
@@ -318,7 +320,7 @@ class ShareGroupMember(GroupReader):
         return None
 
     def _end_session(self, node: int) -> None:
-        """Forget the session with a broker, and the records that were acquired in it."""
+        """Forget the session with a broker, and the records acquired in it."""
         self._sessions.pop(node, None)
         partitions = self._in_session.pop(node, ())
         lost = [record for record, (leader, _) in self._held.items() if leader == node]
@@ -328,7 +330,8 @@ class ShareGroupMember(GroupReader):
 
 
 def _batches(decided: Sequence[Acknowledgement], make: Any) -> dict[int, list[Any]]:
-    """Return acknowledgements as a request has them, by partition: neighbours together, in the order of offsets."""
+    """Return acknowledgements in the form of a request, by partition, in offset order, with adjacent
+    offsets combined."""
     found: defaultdict[int, list[Any]] = defaultdict(list)
     for (partition, _), run in groupby(enumerate(sorted(decided)), _run_of):
         members = [each for _, each in run]
@@ -340,6 +343,6 @@ def _batches(decided: Sequence[Acknowledgement], make: Any) -> dict[int, list[An
 
 
 def _run_of(numbered: tuple[int, Acknowledgement]) -> tuple[int, int]:
-    """Return the same for neighbouring records of a partition."""
+    """Return a batch of acknowledgements of adjacent records in a partition."""
     number, ((partition, offset), _) = numbered
     return partition, offset - number

@@ -1,4 +1,4 @@
-"""Reduce a failing run: leave out faults as long as the same invariant is still violated."""
+"""Reduce a failing run: remove faults as long as the same invariant is still violated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RUNS_MAX = 100
 
 
 def shrink(failure: Outcome, settings: Settings, tried: Callable[[int], None] = lambda left: None) -> Outcome:
-    """A run of the same seed that violates the same invariant, with as few faults as ``RUNS_MAX`` runs can find.
+    """Return a run of the same seed that violates the same invariant, with as few faults as ``RUNS_MAX`` runs can find.
 
     ``tried`` is called after each run with the number of faults of the smallest failing run.
     """

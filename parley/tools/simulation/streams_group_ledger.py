@@ -1,9 +1,10 @@
 """The ledger of a streams group (KIP-1071) in a simulation, and the invariants that it checks.
 
-They are those of ``consumer_group_ledger.py``, with the partitions of tasks. Besides:
+They are those of ``consumer_group_ledger.py``, applied to the partitions of tasks, and these:
 
-* **OneOwner**: a coordinator never lets two members have an active task at once, those that they must give up included.
-* **GroupProgress**: in the end each task has its standby task, if there is more than one member.
+* **OneOwner**: a coordinator never assigns an active task to two members, including members that are still giving it
+  up.
+* **GroupProgress**: at the end each task has its standby task, if there is more than one member.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from parley.tools.simulation.event_history import History
 
 
 class StreamsGroupLedger(ConsumerGroupLedger):
-    """What the members of a streams group, and its coordinators, know about it."""
+    """What the members and coordinators of a streams group know about the group."""
 
     def __init__(self, history: History, violations: Violations) -> None:
         super().__init__(history, violations)
@@ -26,7 +27,7 @@ class StreamsGroupLedger(ConsumerGroupLedger):
         """The standby tasks of each client."""
 
     def copies(self, who: str, partitions: frozenset[int]) -> None:
-        """A client has these standby tasks from now on."""
+        """Record the standby tasks that a client has from now on."""
         self._copies[who] = partitions
 
     def releases(self, who: str) -> None:
@@ -34,7 +35,8 @@ class StreamsGroupLedger(ConsumerGroupLedger):
         self._copies.pop(who, None)
 
     def coordinates(self, where: object, state: object, group: StreamsGroup) -> None:
-        """A coordinator has the group like this. ``state`` is the same object until it reads the group again."""
+        """Check a coordinator's state of the group. ``state`` stays the same object until the coordinator loads the
+        group again."""
         super().coordinates(where, state, group)
         owners: dict[tuple[str, int], str] = {}
         for member in group.members.values():

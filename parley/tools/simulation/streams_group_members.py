@@ -1,9 +1,9 @@
-"""Simulated programs of Kafka Streams, each a member of a streams group (KIP-1071).
+"""Simulated Kafka Streams programs, each a member of a streams group (KIP-1071).
 
-The topology has one subtopology, which reads the topic of the run, and has a store with a changelog topic: the
-coordinator has that created. So a task is a partition of the topic. Each active task has a standby task, which a
-program takes and gives up at once. A seed decides whether a program that starts again has kept its state directory,
-and with it its process id.
+The topology has one subtopology, which reads the topic of the run. It has a store with a changelog topic, which the
+coordinator creates. So each task is a partition of the topic. Each active task has a standby task, which a program
+takes and gives up immediately. A seed decides whether a restarted program has kept its state directory, and thus its
+process id.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ PROPERTIES: Final = {
     "group.streams.initial.rebalance.delay.ms": "500",
     "group.streams.num.standby.replicas": "1",
 }
-"""What the brokers need, so that sessions are as short as those of classic groups, and tasks have copies."""
+"""Broker settings that make sessions as short as those of classic groups, and give each task a standby task."""
 
 
 class StreamsProgram(ReconcilingMember):
-    """One process of a program, with one thread."""
+    """A process of a program with one thread."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ def _topology(topic: str) -> StreamsGroupHeartbeatRequest.Topology:
 
 
 def _tasks(partitions: Iterable[int]) -> list[StreamsGroupHeartbeatRequest.TaskIds]:
-    """Return tasks as a heartbeat has them."""
+    """Return tasks in the form of a heartbeat."""
     ordered = sorted(partitions)
     tasks = StreamsGroupHeartbeatRequest.TaskIds(subtopology_id=SUBTOPOLOGY, partitions=ordered)
     return [tasks] if ordered else []

@@ -1,10 +1,10 @@
 """The ledger of transactions in a simulation, and the invariants that it checks.
 
-* **AtomicVisibility**: of a transaction that was committed, every record is read in the end and its offsets are those
-  of the group. Of a transaction whose end is unknown, all of that holds, or nothing.
-* **NoAbortedRead**: a reader of committed records reads nothing of a transaction before its commit was requested, nor
-  of one that is aborted.
-* **FencedZombie**: after a newer instance of a producer has its epoch, no request of an older one succeeds. No
+* **AtomicVisibility**: if a transaction was committed, every record of it is read by the end, and its offsets are the
+  group's offsets. If its outcome is unknown, either all of this holds or none.
+* **NoAbortedRead**: a reader of committed records reads no record of a transaction before its commit was requested, and
+  no record of an aborted transaction.
+* **FencedZombie**: once a newer instance of a producer has its epoch, no request of an older instance succeeds. No
   instance is fenced unless there is a newer one.
 """
 
@@ -24,15 +24,16 @@ class State(Enum):
 
     OPEN = auto()
     COMMITTING = auto()
-    """The commit was requested. It stays so for ever if the producer dies before the response."""
+    """The commit was requested. This is the final state if the producer dies before the response."""
     COMMITTED = auto()
     ABORTED = auto()
-    """The abort was requested, or will be by the next instance: the producer has not requested a commit."""
+    """The abort was requested. Or the producer ended without requesting a commit, so that the next instance will abort
+    it."""
 
 
 @dataclass(slots=True)
 class Transaction:
-    """One transaction: its number among those of its transactional id, and the values of its records."""
+    """A transaction: its number among those of its transactional id, and the values of its records."""
 
     transactional_id: str
     number: int
@@ -63,53 +64,55 @@ class TransactionLedger:
     # --- Reports of producers ---
 
     def takes_over(self, transactional_id: str, instance: int) -> None:
-        """An instance is about to ask for its producer id and epoch."""
+        """Record that an instance is about to request its producer id and epoch."""
         self._requested[transactional_id] = instance
 
     def is_in_charge(self, transactional_id: str, instance: int) -> None:
-        """An instance has its producer id and epoch. From now on no request of an older one may succeed."""
+        """Record that an instance has its producer id and epoch. From now on no request of an older instance may
+        succeed."""
         self._history.note(transactional_id, f"instance {instance} is in charge")
         self._in_charge[transactional_id] = instance
 
     def is_zombie(self, transactional_id: str, instance: int) -> bool:
-        """True if a newer instance is in charge."""
+        """Return True if a newer instance is in charge."""
         return self._in_charge.get(transactional_id, 0) > instance
 
     def began(self, transactional_id: str, number: int) -> Transaction:
-        """A transaction begins."""
+        """Record that a transaction begins."""
         begun = Transaction(transactional_id, number)
         self._transactions.append(begun)
         return begun
 
     def sent(self, transaction: Transaction, topic: str, partition: int, values: list[str]) -> None:
-        """Records of a transaction are sent."""
+        """Record that records of a transaction are sent."""
         transaction.values += values
         self._of_value |= dict.fromkeys(values, transaction)
         self._history.note(transaction.transactional_id, f"sends {topic}-{partition} {' '.join(values)}")
 
     def ends(self, transaction: Transaction, *, commit: bool) -> None:
-        """The end of a transaction is about to be requested."""
+        """Record that the end of a transaction is about to be requested."""
         self._history.note(transaction.transactional_id, f"{'commits' if commit else 'aborts'} {transaction.number}")
         transaction.state = State.COMMITTING if commit else State.ABORTED
 
     def ended(self, transaction: Transaction) -> None:
-        """The end that was requested is acknowledged."""
+        """Record that the requested end was acknowledged."""
         self._history.note(transaction.transactional_id, f"  ended {transaction.number}")
         if transaction.state is State.COMMITTING:
             transaction.state = State.COMMITTED
 
     def abandoned(self, transaction: Transaction) -> None:
-        """Note that the producer was fenced or has died. The transaction is aborted, unless a commit was requested."""
+        """Record that the producer was fenced or has died. The transaction is aborted, unless a commit was
+        requested."""
         if transaction.state is State.OPEN:
             transaction.state = State.ABORTED
 
     def served_zombie(self, transactional_id: str, instance: int, what: str) -> None:
-        """A request succeeded that an instance sent when it was a zombie already."""
+        """Report that a request succeeded although its instance was already a zombie when it sent the request."""
         text = f"{what} of instance {instance} of {transactional_id} succeeded after a newer one was in charge"
         self._violations.report("FencedZombie", text)
 
     def refused(self, transactional_id: str, instance: int, what: str, code: ErrorCode) -> None:
-        """A request failed with an error that only a newer instance may cause."""
+        """Record that a request failed with an error that only a newer instance may cause."""
         self._history.note(transactional_id, f"  {what} of instance {instance}: {code.name}")
         if self._requested.get(transactional_id, 0) <= instance:
             text = f"{what} of instance {instance} of {transactional_id}, the newest one, failed with {code.name}"
@@ -118,7 +121,7 @@ class TransactionLedger:
     # --- Reports of readers ---
 
     def read(self, who: str, value: str) -> None:
-        """A reader of committed records has read a value, perhaps of no transaction."""
+        """Record that a reader of committed records has read a value, which may belong to no transaction."""
         transaction = self._of_value.get(value)
         if transaction is not None:
             self._read[value] = None
@@ -129,7 +132,8 @@ class TransactionLedger:
     # --- The end of the run ---
 
     def judge(self, offsets: dict[str, int]) -> None:
-        """Compare with all that was read, and with the transaction that the offsets of each group are of."""
+        """Compare the transactions with the values read, and with ``offsets``: the transaction whose offsets each group
+        has."""
         for each in self._transactions:
             missing = [value for value in each.values if value not in self._read]
             text = f"{each} is {each.state.name.lower()}, and these of its records are not read: {' '.join(missing)}"
@@ -143,7 +147,7 @@ class TransactionLedger:
                 self._violations.report("AtomicVisibility", text)
 
     def _visible(self, transactional_id: str) -> Iterator[int]:
-        """The numbers of the transactions of a transactional id that readers have seen."""
+        """Yield the numbers of the transactions of a transactional id that readers have seen."""
         for each in self._transactions:
             if each.transactional_id == transactional_id and any(value in self._read for value in each.values):
                 yield each.number

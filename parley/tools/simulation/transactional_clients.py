@@ -1,12 +1,12 @@
 """Simulated transactional producers, which record each step and its outcome in the ``TransactionLedger``.
 
-A transactional id is used by one instance after another. The next instance starts while the last one still works, and
-fences it; the fenced instance does not know that and goes on until a request fails. A seed decides whether an instance
-speaks as clients did before KIP-890 (AddPartitionsToTxn, the epoch stays) or as clients do since (transaction version
-2: produce adds the partition, each transaction gets another epoch).
+A transactional id is used by one instance after another. The next instance starts while the previous one still works,
+and fences it. The fenced instance does not know that, and continues until a request fails. A seed decides whether an
+instance behaves like clients from before KIP-890 (AddPartitionsToTxn, the epoch stays the same) or like newer clients
+(transaction version 2: produce adds the partition, each transaction has a new epoch).
 
-Each transaction has records in some partitions and commits an offset of the group that has the name of the
-transactional id: the number of the transaction.
+Each transaction writes records to some partitions, and commits its own number as the offset of a group that has the
+name of the transactional id.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Fenced(Exception):
 
 
 class TransactionalProducer:
-    """One transactional id. Starts one instance after another until it is stopped."""
+    """A transactional id. Starts one instance after another until it is stopped."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class TransactionalProducer:
     ) -> None:
         self.name = name
         self.stopping = False
-        """Set to make the newest instance finish its transaction."""
+        """Set it to make the newest instance finish its transaction."""
         self._addresses = addresses
         self._ledger = ledger
         self._transactions = transactions
@@ -81,7 +81,7 @@ class TransactionalProducer:
         self._numbers = 0
 
     async def run(self, topic: str, partitions: Sequence[int]) -> None:
-        """Produce until ``stopping`` is set. No transaction is open afterwards."""
+        """Produce until ``stopping`` is set. No transaction is open when this returns."""
         instances: list[asyncio.Task[None]] = []
         number = 0
         while not self.stopping:
@@ -93,13 +93,13 @@ class TransactionalProducer:
         await asyncio.gather(*instances)
 
     def next_number(self) -> int:
-        """The number of the next transaction: numbers rise from instance to instance."""
+        """Return the number of the next transaction. Numbers continue from instance to instance."""
         self._numbers += 1
         return self._numbers
 
 
 class _Instance(_User):
-    """One process of an application with a transactional id."""
+    """A process of an application with a transactional id."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class _Instance(_User):
         self._transactions.is_in_charge(self._id, self._number)
 
     async def run(self, topic: str, partitions: Sequence[int]) -> None:
-        """Carry out transactions until another instance takes over, or the producer stops."""
+        """Run transactions until another instance takes over, or the producer stops."""
         try:
             while not self._producer.stopping:
                 await self._transact(topic, partitions)
@@ -242,7 +242,7 @@ class _Instance(_User):
         code_of: Callable[[Any], int],
         node_of: Callable[[bool], Any] | None = None,
     ) -> Any:
-        """Send a request until it succeeds; to the coordinator of the transactional id, or to ``node_of``.
+        """Send a request until it succeeds, to the coordinator of the transactional id or to ``node_of``.
 
         Raises Fenced.
         """
@@ -271,7 +271,7 @@ class _Instance(_User):
 
 
 async def committed_number(client: Any, transactional_id: str, topic: str) -> int:
-    """The number of the transaction whose offset the group has committed; -1 if there is none. Raises KafkaError."""
+    """Return the number of the transaction whose offset the group has committed, or -1. Raises KafkaError."""
     request = OffsetFetchRequest(
         group_id=transactional_id,
         topics=[OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=[0])],

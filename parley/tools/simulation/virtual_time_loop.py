@@ -1,8 +1,8 @@
 """An event loop with virtual time: when nothing is left to do, its clock jumps to the next timer.
 
-* Callbacks due at one instant run in the order in which they were scheduled. Nothing depends on a thread, a file
-  descriptor, the machine's clock or a memory address, so the same work under the same seed runs in the same way.
-* The work of an executor runs in the loop, after a delay drawn from the seed. Overlapping calls may change places, as
+* Callbacks due at the same time run in the order in which they were scheduled. Nothing depends on a thread, a file
+  descriptor, the machine's clock or a memory address, so the same work under the same seed always runs in the same way.
+* Executor jobs run in the loop, after a delay drawn from the seed. Overlapping jobs may finish in a different order, as
   they do in threads.
 * ``sockets``, such as a ``network.Network``, provides the sockets.
 """
@@ -25,19 +25,20 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 STEPS_PER_INSTANT_MAX = 500_000
-"""The callbacks that may run at one instant. If there are more, something loops for ever."""
+"""The maximum number of callbacks at one point in time. If there are more, there is an endless loop."""
 _CANCELLED_MIN = 1000
 
 
 class Stuck(RuntimeError):
-    """Every task waits and there is no timer, or callbacks run for ever at one instant."""
+    """Every task waits and there is no timer, or callbacks run endlessly at one point in time."""
 
 
 class Sockets(Protocol):
-    """What a loop needs in order to accept and to make connections."""
+    """The network functions that a loop needs."""
 
     def watch(self, number: int, reader: asyncio.Handle | None) -> bool:
-        """Call ``reader`` while connections wait at this listening socket; None ends that. False if it is unknown."""
+        """Call ``reader`` while connections wait at this listening socket. None stops the calls. Returns False if it is
+        unknown."""
         ...
 
     async def connect(
@@ -109,7 +110,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # --- Scheduling ---
 
     def take_back(self, due: Iterable[Due]) -> None:
-        """Run callbacks that a process had held, in this order."""
+        """Run the held callbacks of a process, in this order."""
         self._due.extend(due)
 
     def time(self) -> float:
@@ -204,7 +205,7 @@ _SECONDS_TO_END = 60.0
 
 
 def run(loop: SimulatedLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` to its end, then end all other tasks, and close the loop."""
+    """Run ``work`` to its end, then cancel all other tasks, and close the loop."""
     events.set_event_loop(loop)
     try:
         result: T = loop.run_until_complete(work)

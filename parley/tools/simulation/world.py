@@ -1,4 +1,4 @@
-"""A simulated world: machines, network, disks, store and clients under one seed."""
+"""A simulated world: machines, network, disks, store and clients, determined by a seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from parley.tools.simulation.virtual_time_loop import SimulatedLoop, run
 T = TypeVar("T")
 
 MEMORY_FOLDER = Path("/dev/shm")
-"""The folder of the simulated disks if it exists: a fast file system."""
+"""The folder of the simulated disks, if it exists: a fast file system."""
 
 PROPERTIES: Mapping[str, str] = {
     "coordination.session.timeout.ms": "6000",
@@ -55,7 +55,7 @@ PROPERTIES: Mapping[str, str] = {
 
 
 class World:
-    """A simulated world. A context manager: enter it, then call ``run``. Leaving it deletes everything."""
+    """A simulated world. A context manager: enter it, then call ``run``. Exiting deletes everything."""
 
     def __init__(self, seed: str, *, properties: Mapping[str, str] | None = None) -> None:
         self.seed = seed
@@ -81,7 +81,8 @@ class World:
         self._clients: list[Process] = []
 
     def random(self, purpose: str) -> Random:
-        """A random generator for one purpose, so that more draws for one purpose do not change the others."""
+        """Return a random generator for one purpose, so that additional draws for one purpose do not affect
+        the others."""
         return Random(f"{self.seed}/{purpose}")
 
     def __enter__(self) -> Self:
@@ -102,7 +103,7 @@ class World:
         gc.collect()
 
     def run(self, work: Callable[[World], Awaitable[T]]) -> T:
-        """Run ``work`` in virtual time to its end. Call it only once."""
+        """Run ``work`` to its end in virtual time. Call it only once."""
 
         async def main() -> T:
             try:
@@ -129,7 +130,7 @@ class World:
         return machine
 
     def client_process(self, name: str, *, host: str | None = None) -> Process:
-        """A client process on a host, by default on a new one."""
+        """Return a client process on a host, by default on a new host."""
         process = Process(name, host or name)
         self._clients.append(process)
         return process
@@ -143,7 +144,7 @@ class World:
     async def until(
         self, condition: Callable[[], bool], *, timeout: float = 120.0, every: float = 0.05, what: str = ""
     ) -> None:
-        """Wait in virtual time for a condition that is judged every ``every`` seconds. Raises TimeoutError."""
+        """Wait in virtual time for a condition, evaluated every ``every`` seconds. Raises TimeoutError."""
         deadline = self.loop.time() + timeout
         while not condition():
             if self.loop.time() > deadline:

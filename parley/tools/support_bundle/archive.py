@@ -1,4 +1,4 @@
-"""Writes a bundle: every file goes through the masks, and only this user may read the archive."""
+"""Write a bundle. Every file is masked, and only the current user may read the archive."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MEANINGS: Final = {
 
 
 def write(path: Path, contents: Contents, masks: Masks, when: datetime) -> None:
-    """Write the archive, whole or not at all. Raises OSError, such as FileExistsError if the file exists."""
+    """Write the complete archive or nothing. Raises OSError, such as FileExistsError if the file exists."""
     stem = path.name.removesuffix(".gz").removesuffix(".tgz").removesuffix(".tar")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""The files of a bundle, made from the doctor's snapshots, the configuration and the ends of logs. No network."""
+"""The files of a bundle, made from the doctor's snapshots, the configuration and the ends of logs. Uses no network."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from parley.tools.support_bundle.masks import MASK
 from parley.version import VERSION
 
 LOG_BYTES: Final = 4 << 20
-"""How much of the end of each log is taken."""
+"""The maximum number of bytes from the end of each log."""
 
 
 @dataclass
 class Contents:
-    """The files by name, not yet masked, and what could not be had: each with its reason."""
+    """The files by name, not yet masked, and a line with the reason for each missing part."""
 
     files: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Contents:
 
 
 def add_versions(contents: Contents) -> None:
-    """Versions of Parley, of Python and its packages, of the kernel, and which modules are compiled."""
+    """Add the versions of Parley, Python, its packages and the kernel, and the list of compiled modules."""
     from parley import compiled
 
     packages = {each.metadata["Name"]: each.version for each in distributions() if each.metadata["Name"]}
@@ -54,17 +54,18 @@ def add_versions(contents: Contents) -> None:
 
 
 def add_configuration(contents: Contents, as_written: Mapping[str, str]) -> None:
-    """The settings of the file as written, the secret ones masked. A reference to a config provider stays one."""
+    """Add the settings as the file contains them, secret values masked. References to config providers are not
+    resolved."""
     contents.add_data("configuration.json", shown_settings(as_written))
 
 
 def shown_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings with the values of the secret ones masked."""
+    """Return the settings with the values of secret ones masked."""
     return {name: MASK if is_secret(name, value) else value for name, value in settings.items()}
 
 
 def add_examination(contents: Contents, folder: str, facts: Cluster | Machine, found: Diagnosis) -> None:
-    """The doctor's findings, for people and for programs, and the facts behind them; metrics in Prometheus' form."""
+    """Add the doctor's findings as text and as data, the underlying facts, and the metrics in Prometheus format."""
     contents.files[f"{folder}/findings.txt"] = "\n".join(as_text(found)) + "\n"
     contents.add_data(f"{folder}/findings.json", as_data(found))
     contents.add_data(f"{folder}/facts.json", _without_metrics(plain(facts)))
@@ -74,7 +75,7 @@ def add_examination(contents: Contents, folder: str, facts: Cluster | Machine, f
 
 
 def add_log(contents: Contents, path: Path) -> None:
-    """The end of a log, from the beginning of a line."""
+    """Add the end of a log, starting at the beginning of a line."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -91,7 +92,7 @@ def add_log(contents: Contents, path: Path) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Facts as plain data: objects by their fields, times as text, partitions as ``topic-0``."""
+    """Return facts as plain data: objects as their fields, times as text, partitions as ``topic-0``."""
     match value:
         case Enum():
             return value.value
@@ -112,7 +113,10 @@ def _name(key: object) -> str:
 
 
 def _without_metrics(facts: dict[str, Any]) -> dict[str, Any]:
-    """The samples have files of their own. Settings of brokers are masked again: their broker may be an older one."""
+    """Remove the metrics, which have files of their own, and mask the brokers' settings.
+
+    A broker masks its settings itself, but an older release may not know all secret ones.
+    """
     for broker in facts.get("brokers", ()):
         if broker["metrics"] is not None:
             del broker["metrics"]["samples"]

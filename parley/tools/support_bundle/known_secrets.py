@@ -1,7 +1,7 @@
-"""Which settings of a configuration are secret, and which secrets its values contain.
+"""Decide which settings of a configuration are secret, and find the secrets that their values contain.
 
-A key whose definition has the type PASSWORD is secret, and so is an unknown key, as in the brokers' own responses. The
-reference of an unknown key to a config provider is none; what the provider fills in is.
+A key whose definition has the type PASSWORD is secret. So is an unknown key, as in the brokers' own responses. If the
+value of an unknown key is a reference to a config provider, the reference is not secret, but the resolved value is.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _REFERENCE: Final = re.compile(r"\$\{[^}]+\}")
 _NOT_SECRET: Final = frozenset(
     ("username", "principal", "servicename", "keytab", "usekeytab", "storekey", "useticketcache", "clientid", "scope")
 )
-"""Options of JAAS modules, in lower case, that are no secrets."""
+"""Options of JAAS modules that are not secret, in lower case."""
 _UNKNOWN_MIN: Final = 8
 _URL: Final = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}://([^\s/?#]*@)?[^\s?#]*(?:\?([^\s#]*))?", re.IGNORECASE)
 
 
 def is_secret(name: str, value: str = "") -> bool:
-    """True if the value of this setting must not be shown."""
+    """Return True if the value of this setting must not be shown."""
     key = base_key(name) or _of_other_stores(name)
     if key is not None:
         return bool(key.is_sensitive)
@@ -54,12 +54,12 @@ def _is_known_secret(name: str) -> bool:
 
 
 def _may_be_password(value: str) -> bool:
-    """True for the value of an unknown key if it is not a number or a word that stands everywhere."""
+    """Return True if the value of an unknown key may be a password: it is neither short nor a number."""
     return len(value) >= _UNKNOWN_MIN and not value.isdecimal()
 
 
 def secrets_in(settings: Mapping[str, str]) -> Iterator[str]:
-    """The secrets in the resolved settings of a broker or a client, and in the addresses among them."""
+    """Yield the secrets in the resolved settings of a broker or client, including those in URLs."""
     for name, value in settings.items():
         if is_secret(name, value) and (_is_known_secret(name) or _may_be_password(value)):
             yield value
@@ -69,7 +69,7 @@ def secrets_in(settings: Mapping[str, str]) -> Iterator[str]:
 
 
 def of_addresses(text: str) -> Iterator[str]:
-    """The passwords in the URLs of a text: before the host, and in options such as ``password=``."""
+    """Yield the passwords in the URLs of a text: those before the host, and those in options such as ``password=``."""
     for match in _URL.finditer(text):
         login, query = match.groups()
         if login and ":" in login:

@@ -1,7 +1,7 @@
-"""Removes secrets from texts: those that are known, in the spellings of logs and URLs, and what looks like one.
+"""Remove secrets from texts: known secrets, as logs and URLs spell them, and whatever looks like a secret.
 
-Known secrets shorter than ``SHORT`` characters are removed as whole words only: a password "a" would otherwise leave
-nothing readable. What looks like a secret is a private key, the value behind a name such as ``password=``, a login in a
+Known secrets shorter than ``SHORT`` characters are removed only as whole words; otherwise the password "a" would leave
+nothing readable. These look like a secret: a private key, the value after a name such as ``password=``, a login in a
 URL, and the credentials in an ``Authorization`` header.
 """
 
@@ -17,7 +17,8 @@ from urllib.parse import quote, quote_plus
 MASK: Final = "[hidden]"
 SHORT: Final = 6
 _LINE_MIN: Final = 16
-"""A line of a secret text, such as a key in PEM, is a secret of its own if it is so long."""
+"""Each line of a secret text, such as a PEM key, also counts as a secret by itself if it has at least this many
+characters."""
 _NAME: Final = r"(?:password|passwd|passphrase|secret|credentials?|api[._-]?key|access[._-]?key|token)[\w.-]{0,40}"
 _QUOTED: Final = r"(\\?[\"'])(?:(?!\2).)*\2"
 _LOOKS: Final = (
@@ -35,7 +36,7 @@ _EMPTY: Final = ("", MASK, "null", "true", "false", "none")
 
 
 class Masks:
-    """Masks for the secrets that are known."""
+    """Masks for known secrets and for whatever looks like a secret."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         known = {each for secret in secrets for each in _spellings(secret)}
@@ -43,7 +44,7 @@ class Masks:
         self._known = re.compile("|".join(patterns)) if patterns else None
 
     def text(self, text: str) -> str:
-        """The text without secrets."""
+        """Return the text without secrets."""
         if self._known is not None:
             text = self._known.sub(MASK, text)
         for looks, instead in _LOOKS:
@@ -51,7 +52,7 @@ class Masks:
         return text
 
     def data(self, data: Any) -> Any:
-        """Plain data without secrets, in keys as well as values."""
+        """Return plain data without secrets in its keys and values."""
         match data:
             case str():
                 return self.text(data)
@@ -64,7 +65,7 @@ class Masks:
 
 
 def _spellings(secret: str) -> Iterator[str]:
-    """The secret as logs, URLs, JSON and headers contain it."""
+    """Yield the secret as logs, URLs, JSON and headers spell it."""
     for each in (secret, *(line.strip() for line in secret.splitlines() if len(line.strip()) >= _LINE_MIN)):
         if each.strip().lower() in _EMPTY:
             continue

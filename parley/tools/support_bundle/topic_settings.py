@@ -1,4 +1,4 @@
-"""The settings of topics that differ from the defaults, as the brokers describe them."""
+"""The topic settings that differ from the defaults, as the brokers describe them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AT_ONCE: Final = 500
 def changed_settings(
     bootstrap: str, properties: Mapping[str, str], topics: Collection[str]
 ) -> dict[str, dict[str, str]]:
-    """The settings by topic, of topics that have any. Raises ``CommandError`` if no broker responds."""
+    """Return the changed settings of each topic that has any. Raises ``CommandError`` if no broker responds."""
 
     async def ask(client: Client) -> dict[str, dict[str, str]]:
         found = {}

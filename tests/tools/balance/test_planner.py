@@ -203,7 +203,7 @@ def test_reasons_for_replicas_that_must_stay() -> None:
     full = Cluster((Broker(0), Broker(1, None, 100, 10)), (one(1, 0, size=100),))
     assert plan(full, Goals(emptied=frozenset({0}))).stranded == {("t", 1): "no other broker has room for it"}
     moving = Cluster(brokers(2), (replace(one(0, 0), is_moving=True),))
-    assert plan(moving, Goals(emptied=frozenset({0}))).stranded == {("t", 0): "it is moving already"}
+    assert plan(moving, Goals(emptied=frozenset({0}))).stranded == {("t", 0): "it is already being reassigned"}
 
 
 def test_a_dead_broker_is_emptied_and_the_preferred_leader_runs() -> None:
