@@ -89,7 +89,7 @@ def zookeeper_class_path() -> str:
     if named := os.environ.get("PARLEY_ZOOKEEPER"):
         return named
     if not (_JARS / "zookeeper.jar").exists() or shutil.which("java") is None:
-        raise StoreServerError("ZooKeeper is not installed: run `make peers`, or set PARLEY_ZOOKEEPER to its class path")
+        raise StoreServerError("no ZooKeeper found: run `make peers`, or set PARLEY_ZOOKEEPER to a class path")
     return ":".join(str(_JARS / name) for name in ("zookeeper.jar", "netty-codec.jar", "slf4j-simple.jar"))
 
 
@@ -97,7 +97,7 @@ def etcd_program() -> str:
     """Return the etcd executable: ``PARLEY_ETCD``, or the one on the path. Raises StoreServerError if there is none."""
     found = os.environ.get("PARLEY_ETCD") or shutil.which("etcd")
     if found is None:
-        raise StoreServerError("etcd is not installed: run `make peers`, or set PARLEY_ETCD to its executable")
+        raise StoreServerError("no etcd found: run `make peers`, or set PARLEY_ETCD to its executable")
     return found
 
 
@@ -109,7 +109,7 @@ def consul_program() -> str:
     fetched = next(_CACHE.glob("consul-*/usr/bin/consul"), None)
     found = os.environ.get("PARLEY_CONSUL") or fetched or shutil.which("consul")
     if found is None:
-        raise StoreServerError("Consul is not installed: run `make peers`, or set PARLEY_CONSUL to its executable")
+        raise StoreServerError("no Consul found: run `make peers`, or set PARLEY_CONSUL to its executable")
     return str(found)
 
 

@@ -96,7 +96,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfProce
 def test_racks_clocks_and_releases(cluster: ClusterOfProcesses) -> None:
     create_with(cluster.bootstrap_servers, "one-rack", *([[1, 2]] * 12))
     found = until_found(
-        "one-rack", "all replicas of 12 partitions are on rack a", "--bootstrap-server", cluster.bootstrap_servers
+        "one-rack", "all replicas of 12 partitions are in rack a", "--bootstrap-server", cluster.bootstrap_servers
     )
     (clock,) = found["clock-off"]
     assert re.search(r"the clock of broker 3 is (599|60\d) s ahead of this machine's", clock["text"])

@@ -131,7 +131,7 @@ class Trial:
         goal, deadline = self.acknowledged + more, time.monotonic() + within_s
         while self.acknowledged < goal:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"only {self.acknowledged} of {goal} records were acknowledged in time: {self.errors}")
+                raise TimeoutError(f"{self.acknowledged} of {goal} records acknowledged in time: {self.errors}")
             self._over.wait(0.005)
 
     def verdict(self) -> Verdict:

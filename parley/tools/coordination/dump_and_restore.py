@@ -124,7 +124,7 @@ async def restore(backend: Backend, dumped: Mapping[str, Any], *, overwrite: boo
                 f"the store is not empty: it contains {len(there)} keys, such as {there[0].key}; see --overwrite"
             )
         if was.state not in IN_CHARGE_STATES and not overwrite:
-            raise NotRestored(f"the store is {was.state.value}: a cluster that has moved still refers to it; see --overwrite")
+            raise NotRestored(f"the store is {was.state.value}: a moved cluster still refers to it; see --overwrite")
         return replace(successor, term=max(successor.term, was.term + 1), begun=max(successor.begun, was.begun))
 
     move = secrets.token_hex(8)

@@ -1,4 +1,4 @@
-"""Checks of what clients meet: groups, transactions, quotas. No I/O."""
+"""Checks of problems that clients see: groups, transactions, quotas. No I/O."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from parley.tools.doctor.findings import Seen, plural, some
 
 REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 THROTTLED_HARD_S: Final = 1.0
-"""A client is throttled hard if a response was held back so long on average."""
+"""A client is throttled hard if its responses were delayed by at least this time on average."""
 
 
 def stuck_groups(cluster: Cluster) -> Iterator[Seen]:
-    """Groups with members that commit nothing although there are records."""
+    """Find groups with members that commit nothing although there are records to read."""
     for group, first, last in _seen_twice(cluster):
         if not last.members or last.state in REBALANCING or not _total(last):
             continue
@@ -28,24 +28,24 @@ def stuck_groups(cluster: Cluster) -> Iterator[Seen]:
 
 
 def growing_groups(cluster: Cluster) -> Iterator[Seen]:
-    """Groups that fall behind."""
+    """Find groups whose lag grows."""
     for group, first, last in _seen_twice(cluster):
         before, after = _total(first), _total(last)
         if after > before and after > 0:
             who = "it has no members" if not last.members else f"it has {plural(last.members, 'member')}"
             yield Seen(
-                f"the lag of group {group.name} grows: {before:,} records, and {after:,} after "
+                f"the lag of group {group.name} grows: from {before:,} to {after:,} records in "
                 f"{cluster.interval_s:.0f} s; {who}",
                 [f"state {last.state}"],
             )
 
 
 def rebalancing_groups(cluster: Cluster) -> Iterator[Seen]:
-    """Groups that were rebalancing at both looks."""
+    """Find groups that were rebalancing in both samples."""
     for group, first, last in _seen_twice(cluster):
         if first.state in REBALANCING and last.state in REBALANCING:
             yield Seen(
-                f"group {group.name} was rebalancing, and was again after {cluster.interval_s:.0f} s",
+                f"group {group.name} was rebalancing, and still was {cluster.interval_s:.0f} s later",
                 [f"states {first.state}, {last.state}; {plural(last.members, 'member')}"],
             )
 
@@ -61,7 +61,7 @@ def _total(sample: GroupSample) -> int:
 
 
 def hanging(cluster: Cluster) -> Iterator[Seen]:
-    """Open transactions that no coordinator will end."""
+    """Find open transactions that no coordinator will end."""
     for each in cluster.hanging or ():
         where = f"--topic {each.topic} --partition {each.partition}"
         yield Seen(
@@ -77,7 +77,7 @@ def hanging(cluster: Cluster) -> Iterator[Seen]:
 
 
 def throttled(cluster: Cluster) -> Iterator[Seen]:
-    """Clients that quotas hold back for long."""
+    """Find clients whose responses are delayed for long by quotas."""
     for broker in cluster.brokers:
         if broker.metrics is None:
             continue

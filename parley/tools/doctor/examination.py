@@ -1,4 +1,4 @@
-"""Examines a cluster or a properties file: takes the snapshot, and applies the checks."""
+"""Examine a cluster or a properties file: take the snapshot, and apply the checks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def snapshot(asked: Request) -> Cluster:
 def diagnosed(found: Cluster) -> Diagnosis:
     """Apply the checks to a cluster."""
     if found.cluster_id is None and not found.brokers:
-        return diagnose(CHECKS, found, "The cluster: this client refuses its brokers' certificates")
+        return diagnose(CHECKS, found, "Cluster: this client rejects its brokers' certificates")
     kind = "Parley" if found.is_parley else "Apache Kafka"
     topics = len({each.topic for each in found.partitions})
     subject = (
@@ -49,7 +49,7 @@ def diagnosed(found: Cluster) -> Diagnosis:
     if found.is_parley:
         return diagnose(CHECKS, found, subject)
     left_out = ", ".join(each.name for each in CHECKS if each.of_parley and each.in_cluster)
-    of_parley = Missing(Part.BROKERS, f"checks that only Parley's brokers allow: {left_out}", has_failed=False)
+    of_parley = Missing(Part.BROKERS, f"checks that require Parley's brokers: {left_out}", has_failed=False)
     checks = [each for each in CHECKS if not each.of_parley]
     return diagnose(checks, replace(found, missing=(*found.missing, of_parley)), subject)
 

@@ -1,7 +1,7 @@
-"""The snapshot that the checks look at. Nothing in it changes, and nothing here does I/O.
+"""The immutable snapshot that the checks examine. No I/O.
 
-A part that could not be found out is None or empty, and ``missing`` has the reason. Times are aware datetimes, sizes
-bytes, durations seconds.
+A part that is not known is None or empty, and ``missing`` contains the reason. Times are timezone-aware datetimes,
+sizes are in bytes, and durations in seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TopicPartition = tuple[str, int]
 
 
 class Part(Enum):
-    """What the facts of a check come from."""
+    """A source of facts that checks need."""
 
     METADATA = "metadata"
     BROKERS = "the brokers' responses"
@@ -35,7 +35,7 @@ class Part(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A part that was not examined, and why. It ``has_failed`` unless the subject simply does not have the part."""
+    """A part that was not examined, and why. ``has_failed`` is False if the subject simply does not have the part."""
 
     part: Part
     reason: str
@@ -47,7 +47,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSize:
-    """A replica on a broker: its bytes, and how many records it is behind."""
+    """The size of a replica on a broker in bytes, and its lag in records."""
 
     size: int
     lag: int
@@ -56,7 +56,7 @@ class ReplicaSize:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A log directory as its broker describes it. ``total`` and ``free`` are None if they are unknown."""
+    """A log directory as its broker describes it. ``total`` and ``free`` are None if unknown."""
 
     path: str
     error: str = ""
@@ -72,21 +72,21 @@ class Metrics:
     address: str
     samples: Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
     problems: Sequence[str] = ()
-    """What ``/healthz`` reports."""
+    """The problems that ``/healthz`` reports."""
     clock_ahead_s: float | None = None
 
     def of(self, name: str) -> Sequence[tuple[Mapping[str, str], float]]:
-        """The samples with this name."""
+        """Return the samples with this name."""
         return self.samples.get(name, ())
 
     def sum(self, name: str) -> float:
-        """The sum of the samples with this name."""
+        """Return the sum of the samples with this name."""
         return sum(value for _, value in self.of(name))
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker as the cluster knows it, and what it said itself."""
+    """A broker as the cluster describes it, and its own responses."""
 
     id: int
     host: str
@@ -94,7 +94,7 @@ class Broker:
     rack: str | None = None
     is_fenced: bool = False
     error: str = ""
-    """Why it did not respond; empty if it did."""
+    """Why the broker did not respond; empty if it did."""
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     finalized: Mapping[str, int] = field(default_factory=dict)
     apis: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition: its brokers, the preferred leader first. ``leader`` is -1 if there is none."""
+    """A partition and its brokers, the preferred leader first. ``leader`` is -1 if there is no leader."""
 
     topic: str
     index: int
@@ -125,13 +125,13 @@ class Partition:
 
     @property
     def name(self) -> str:
-        """The name, as Kafka's tools write it."""
+        """The name as Kafka's tools print it, such as ``topic-0``."""
         return f"{self.topic}-{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSample:
-    """A group at a moment. ``lags`` has the partitions with committed offsets and a leader."""
+    """The state of a group at a moment. ``lags`` contains the partitions that have a committed offset and a leader."""
 
     state: str
     members: int
@@ -141,7 +141,7 @@ class GroupSample:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group that had a lag, looked at twice. ``last`` is None if it was gone the second time."""
+    """A group with a lag, sampled twice. ``last`` is None if the group no longer existed at the second sample."""
 
     name: str
     first: GroupSample
@@ -150,7 +150,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction in a partition that its coordinator will not end."""
+    """A transaction in a partition that no coordinator will end."""
 
     topic: str
     partition: int
@@ -161,10 +161,10 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A reassignment, looked at twice. ``copied`` has the adding replicas that were there both times.
+    """A reassignment, sampled twice. ``copied`` contains the adding replicas that existed at both samples.
 
-    ``whole`` is the size of the leader's replica, None if it is unknown: an adding replica does not know how far it is
-    behind, since its high watermark lags, too.
+    ``whole`` is the size of the leader's replica, or None if unknown. An adding replica's own lag is useless, because
+    its high watermark lags, too.
     """
 
     topic: str
@@ -182,9 +182,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """What was found out about a coordination store. ``kind_of_error`` is the name of the exception's class.
+    """What is known about a coordination store. ``kind_of_error`` is the name of the exception's class.
 
-    ``members`` are the addresses of each broker with a session. ``cluster_id`` is None if no cluster began there.
+    ``members`` are the addresses of each broker that has a session. ``cluster_id`` is None if no cluster uses the
+    store.
     """
 
     url: str
@@ -199,18 +200,19 @@ class Store:
     read_s: float = 0.0
     """The median time of a read."""
     clock_ahead_s: float | None = None
-    """How far the clock of the store's server is ahead of this machine's; None if the store does not show it."""
+    """How far the clock of the store's server is ahead of this machine's clock; None if the store does not report its
+    time."""
     registered: Mapping[int, int] = field(default_factory=dict)
     """How many log directories each registered broker had when it last joined."""
     terms: Sequence[Term] = ()
-    """The latest terms of controllers that the store has."""
+    """The latest terms of controllers recorded in the store."""
     keys: Mapping[str, int] = field(default_factory=dict)
     """The number of keys of each kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster at a moment."""
+    """The state of a cluster at a moment."""
 
     now: datetime
     bootstrap: Sequence[tuple[str, int]]
@@ -221,30 +223,30 @@ class Cluster:
     brokers: Sequence[Broker]
     partitions: Sequence[Partition]
     interval_s: float = 0.0
-    """The time between two looks at groups and reassignments."""
+    """The time between the two samples of groups and reassignments."""
     min_isr: Mapping[str, int] = field(default_factory=dict)
-    """``min.insync.replicas`` of the topics with replicas out of sync."""
+    """``min.insync.replicas`` of each topic with replicas out of sync."""
     groups: Sequence[Group] | None = None
     groups_listed: int = 0
     hanging: Sequence[OpenTransaction] | None = None
     moves: Sequence[Move] | None = None
     certificates: Mapping[str, datetime] = field(default_factory=dict)
-    """When the certificates expire that clients are shown, by address."""
+    """The expiry time of the certificate that clients receive, by address."""
     store: Store | None = None
     missing: Sequence[Missing] = ()
 
     def broker(self, id_: int) -> Broker | None:
-        """The broker with this id; None if the cluster does not know it."""
+        """Return the broker with this id, or None if the cluster does not list it."""
         return next((each for each in self.brokers if each.id == id_), None)
 
     def runs(self, id_: int) -> bool:
-        """True if the cluster says that this broker runs."""
+        """Return True if this broker is running according to the cluster."""
         broker = self.broker(id_)
         return broker is not None and not broker.is_fenced
 
     @property
     def running(self) -> Sequence[Broker]:
-        """The brokers that run, whether they responded to this client or not."""
+        """The running brokers, whether or not they responded to this client."""
         return [each for each in self.brokers if not each.is_fenced]
 
 
@@ -253,7 +255,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process of this machine; its command line is cut to a hundred characters."""
+    """A process on this machine. Its command line is truncated to a hundred characters."""
 
     pid: int
     command: str
@@ -264,9 +266,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A listener of the file, or ``metrics.listener``. ``key`` is the setting with its address.
+    """A listener in the file, or ``metrics.listener``. ``key`` is the setting that contains its address.
 
-    ``error`` says why the address cannot be bound; ``holder`` is the process that has it, if this user may see it.
+    ``error`` is why the address cannot be bound. ``holder`` is the process that uses it, if this user may see the
+    process.
     """
 
     key: str
@@ -280,7 +283,8 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Advertised:
-    """An advertised address, and the addresses that its name has here; ``error`` if it has none."""
+    """An advertised address, and the addresses to which its name resolves on this machine. ``error`` is set if there
+    are none."""
 
     name: str
     host: str
@@ -291,7 +295,7 @@ class Advertised:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A log directory on this machine. ``error`` says why it cannot be used."""
+    """A log directory on this machine. ``error`` is why it cannot be used."""
 
     path: str
     exists: bool = True
@@ -306,18 +310,19 @@ class Folder:
     store_identity: str | None = None
     malformed: str = ""
     holder: Process | None = None
-    """The process that has the directory's lock open."""
+    """The process that holds the directory's lock."""
     was_closed_cleanly: bool = False
     has_logs: bool = False
     strays: Sequence[str] = ()
     """The names of folders with logs that belong to no topic of the cluster."""
     seen: Term = NO_TERM
-    """The newest metadata that the broker has seen, as the directory knows."""
+    """The newest metadata that the broker has seen, as recorded in the directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The first damage of a segment, or a missing one. ``is_tail`` if nothing follows it, as after a crash."""
+    """The first damage of a segment, or a missing segment. ``is_tail`` if nothing follows the damage, as
+    after a crash."""
 
     path: str
     position: int
@@ -337,16 +342,16 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A broker's properties file, and what is on the machine where the command runs."""
+    """A broker's properties file, and the state of the machine on which the command runs."""
 
     now: datetime
     path: str
     problems: Sequence[tuple[str, str]] = ()
-    """The settings with which a broker does not start: the key, and what is wrong."""
+    """The settings that prevent the broker from starting: the key, and what is wrong."""
     unknown: Sequence[tuple[str, str]] = ()
-    """The unknown settings, and the key that is probably meant, or empty."""
+    """The unknown settings, each with the key that was probably meant, or an empty text."""
     ignored: Sequence[tuple[str, str]] = ()
-    """The settings without effect or deprecated, and why."""
+    """The settings that are deprecated or have no effect, and why."""
     broker_id: int | None = None
     listeners: Sequence[Listener] = ()
     advertised: Sequence[Advertised] = ()
@@ -354,7 +359,7 @@ class Machine:
     damage: Sequence[Damage] = ()
     certificates: Sequence[Certificate] = ()
     running: Process | None = None
-    """The broker itself, if it runs."""
+    """The broker's own process, if it runs."""
     descriptors: int | None = None
     partitions: int = 0
     store: Store | None = None

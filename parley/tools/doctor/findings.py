@@ -1,4 +1,4 @@
-"""A row of the table of checks, and what the checks find. No I/O."""
+"""The rows of the table of checks, and the findings of a check. No I/O."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from parley.tools.doctor.facts import Cluster, Machine, Missing, Part
 
 PAGE: Final = "docs/doctor.md"
 LISTED: Final = 5
-"""How many things of a kind a finding names."""
+"""The maximum number of things that a finding lists."""
 
 
 class Severity(IntEnum):
-    """How bad a finding is. A note does not change the exit code."""
+    """The severity of a finding. A note does not change the exit code."""
 
     ERROR = 3
     WARNING = 2
@@ -25,9 +25,9 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a check saw: a sentence, the facts behind it, since when, and what to do if the row's advice is not best.
+    """The result of a check: a sentence, the evidence, since when, and what to do if the row's advice does not fit.
 
-    ``severity`` is that of the row unless it is given.
+    ``severity`` overrides that of the row if it is given.
     """
 
     text: str
@@ -39,10 +39,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A row of the table. ``needs`` are the parts without which it cannot decide; ``next`` is what to do.
+    """A row of the table. ``needs`` are the parts that the check requires; ``next`` is what to do.
 
-    ``in_cluster`` looks at a running cluster, ``on_machine`` at a properties file and its machine; a check has one or
-    both. ``of_parley`` is true if it needs what Apache Kafka does not have.
+    ``in_cluster`` examines a running cluster, ``on_machine`` a properties file and its machine; at least one of them is
+    set. ``of_parley`` is True if the check needs something that Apache Kafka does not have.
     """
 
     name: str
@@ -56,20 +56,20 @@ class Check:
 
     @property
     def link(self) -> str:
-        """The place of the check in the documentation."""
+        """The check's section in the documentation."""
         return f"{PAGE}#{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong."""
+    """A problem that a check has found."""
 
     check: Check
     seen: Seen
 
     @property
     def severity(self) -> Severity:
-        """How bad it is."""
+        """The severity of the finding."""
         return self.seen.severity or self.check.severity
 
     @property
@@ -80,16 +80,16 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All findings, the worst first, and what was not examined."""
+    """All findings, the most severe first, and what was not examined."""
 
     subject: str
     findings: Sequence[Finding]
     missing: Sequence[Missing]
     checks: int
-    """How many checks had what they need."""
+    """The number of checks for which all facts were available."""
 
     def count(self, severity: Severity) -> int:
-        """How many findings are so bad."""
+        """Return the number of findings with this severity."""
         return sum(each.severity is severity for each in self.findings)
 
 
@@ -113,12 +113,12 @@ def diagnose(checks: Iterable[Check], facts: Cluster | Machine, subject: str) ->
 
 
 def some(names: Iterable[object], most: int = LISTED) -> str:
-    """The first of these names, and how many more there are."""
+    """Return the first of these names, and how many more there are."""
     listed = [str(each) for each in names]
     more = len(listed) - most
     return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def plural(count: int, noun: str, several: str = "") -> str:
-    """The count with its noun: "1 partition", "2 partitions"; ``several`` is the plural if it is not regular."""
+    """Return the count with its noun: "1 partition", "2 partitions". ``several`` is the plural if it is irregular."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {several or noun + 's'}"

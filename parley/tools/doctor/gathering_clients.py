@@ -1,4 +1,4 @@
-"""Looks at groups, twice, and at open transactions. Brokers that do not respond are left out."""
+"""Sample the groups twice, and find open transactions. Brokers that do not respond are skipped."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from parley.tools.cli.transactions import hanging
 from parley.tools.doctor.facts import Cluster, Group, GroupSample, OpenTransaction
 
 GROUPS_MAX: Final = 500
-"""Groups that are described. Those with members come first: an abandoned group harms no reader."""
+"""The maximum number of groups that are described. Groups with members come first: an abandoned group harms
+no reader."""
 _TIMEOUT_MS: Final = 5_000
 _TRANSACTION_MAX_MS: Final = 900_000
 """Kafka's default of ``transaction.max.timeout.ms``."""
 
 
 class Groups:
-    """The groups of consumers of a cluster, looked at twice."""
+    """The consumer groups of a cluster, sampled twice."""
 
     def __init__(self, client: Client, cluster: Cluster) -> None:
         self._client = client
         self._cluster = cluster
         self.listed = 0
-        """How many groups there are."""
+        """The number of groups."""
 
     async def first(self) -> dict[str, GroupSample]:
-        """The groups that have a lag. Raises ``CommandError`` or KafkaError."""
+        """Return the groups that have a lag. Raises ``CommandError`` or KafkaError."""
         names = await self._names()
         self.listed = len(names)
         found = {}
@@ -42,11 +43,11 @@ class Groups:
         return found
 
     async def last(self, first: Mapping[str, GroupSample]) -> list[Group]:
-        """The same groups, with what they are now."""
+        """Return the same groups with their current state."""
         return [Group(name, sample, await self._sample(name)) for name, sample in first.items()]
 
     async def _names(self) -> list[str]:
-        """The names of all groups of consumers, the empty ones last."""
+        """Return the names of all consumer groups, empty groups last."""
         found = []
         for broker in self._cluster.running:
             if not broker.responds:
@@ -77,7 +78,7 @@ class Groups:
 
 
 async def hanging_transactions(client: Client, cluster: Cluster) -> list[OpenTransaction]:
-    """The transactions that no coordinator will end, in the partitions that the brokers lead.
+    """Return the transactions that no coordinator will end, in the partitions that the brokers lead.
 
     Raises ``CommandError`` or KafkaError.
     """

@@ -1,6 +1,6 @@
-"""Takes the snapshot of a cluster, by Kafka's protocol, the brokers' metrics and the store.
+"""Take the snapshot of a cluster, through Kafka's protocol, the brokers' metrics and the store.
 
-Each step has a time limit (``steps``), so that a broker that stands still does not hold up the rest.
+Each step has a time limit (``steps``), so that a broker that hangs does not delay the rest.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ _TOPICS_AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to examine. ``metrics`` are URLs by broker id; without one, the broker's own setting is used."""
+    """What to examine. ``metrics`` are URLs by broker id; for other brokers, the broker's own setting is used."""
 
     bootstrap: str
     properties: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[int, str] = field(default_factory=dict)
     store: Mapping[str, str] | None = None
-    """The configuration of a broker, which names the store; None leaves the store out."""
+    """The configuration of a broker, which names the store. None to skip the store."""
     interval_s: float = 10.0
     limit_s: float = LIMIT_S
     progress: Callable[[str], None] = lambda text: None
 
 
 class Gathering:
-    """One examination of a cluster. Use ``cluster`` once."""
+    """An examination of a cluster. Call ``cluster`` only once."""
 
     def __init__(self, client: Client, asked: Request) -> None:
         self._client = client
@@ -99,7 +99,7 @@ class Gathering:
         return replace(found, store=store, certificates=self._certificates, missing=self._steps.missing)
 
     async def _described(self) -> Any:
-        """Describe the cluster, with its fenced brokers if the brokers can."""
+        """Describe the cluster, including its fenced brokers if the brokers support that."""
         try:
             return await describe(self._client, fenced=True)
         except CommandError as error:
@@ -108,7 +108,7 @@ class Gathering:
     # --- Each broker ---
 
     async def _asked_itself(self, broker: Broker) -> Broker:
-        """The broker with what it says itself; with an error if it does not respond."""
+        """Return the broker with its own responses, or with an error if it does not respond."""
         if broker.is_fenced:
             return broker
         name = f"broker {broker.id}"
@@ -192,7 +192,8 @@ class Gathering:
     # --- Topics, groups, transactions, reassignments ---
 
     async def _with_clients(self, cluster: Cluster) -> Cluster:
-        """The cluster with what is looked at twice, and with the settings of topics whose replicas are out of sync."""
+        """Return the cluster with the facts that are sampled twice, and with settings of topics whose replicas are out
+        of sync."""
         asked = self._asked
         asked.progress("groups, transactions and reassignments")
         shrunk = {each.topic for each in cluster.partitions if len(each.isr) < len(each.replicas)}
@@ -230,7 +231,7 @@ class Gathering:
         )
 
     async def _again(self, cluster: Cluster) -> Cluster:
-        """The cluster with the log directories of now."""
+        """Return the cluster with the current state of the log directories."""
 
         async def again(broker: Broker) -> Broker:
             if not broker.responds:
@@ -257,7 +258,8 @@ class Gathering:
 
 
 def refused_certificates(asked: Request, reason: str) -> Cluster | None:
-    """What is known if this client trusts no broker since their certificates have expired; None if none has. Blocks."""
+    """Return what is known if this client rejects all brokers because their certificates have expired, or
+    None. Blocks."""
     now = datetime.now(UTC)
     bootstrap = [(each.host, each.port) for each in parse_bootstrap(asked.bootstrap)]
     expired: dict[str, datetime] = {}
@@ -297,7 +299,7 @@ def _directory(found: Any) -> Directory:
 
 
 def _metrics_url(broker: Broker) -> str:
-    """The URL of a broker's metrics, from its settings; empty if they do not tell."""
+    """Return the URL of a broker's metrics, from its settings, or an empty text if the settings do not contain it."""
     text = (broker.settings or {}).get("metrics.listener", "")
     scheme = "https" if text.startswith("https://") else "http"
     host, separator, port = text.rpartition("//")[2].rpartition(":")

@@ -1,4 +1,4 @@
-"""Looks at log directories on this machine: whose they are, their room, and what they know of the cluster."""
+"""Examine log directories on this machine: owner, free space, and what they record about the cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parley.tools.doctor.gathering_processes import having_open
 
 
 def folder_at(path: Path) -> Folder:
-    """What the log directory is like. Never raises for what is wrong with it."""
+    """Examine a log directory. Problems are recorded in the result, never raised."""
     shown = str(path)
     if not path.exists():
         parent = next(each for each in path.absolute().parents if each.exists())
@@ -53,7 +53,7 @@ def folder_at(path: Path) -> Folder:
 
 
 def _read_only(path: Path) -> str:
-    """Why nothing can be written there although the permissions allow it; empty if it can."""
+    """Return why the directory is read-only although the permissions allow writes, or an empty text if it is not."""
     return "its file system is mounted read-only" if os.statvfs(path).f_flag & os.ST_RDONLY else ""
 
 

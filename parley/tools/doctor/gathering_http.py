@@ -1,4 +1,4 @@
-"""Fetches pages over HTTP, and tells how far the server's clock is ahead. Blocks; run it in a thread."""
+"""Fetch pages over HTTP, and measure how far the server's clock is ahead. Blocks; run it in a thread."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ _REFUSED: Final = (401, 403, 404)
 
 
 class NoPage(Exception):
-    """A page cannot be read; the text says why, without the password in its address."""
+    """A page cannot be read. The text is the reason, with the password in the URL removed."""
 
 
 class Page(NamedTuple):
-    """The body of a page, and how far the server's clock is certainly ahead, in seconds; None if it does not tell."""
+    """The body of a page, and by how many seconds the server's clock is ahead at least; None if the response does not
+    say."""
 
     text: str
     clock_ahead_s: float | None
 
 
 def shown(url: str) -> str:
-    """The server's address without its password."""
+    """Return the server's address without its password."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def fetched(url: str, limit_s: float, tls: ssl.SSLContext | None = None) -> Page:
-    """Fetch a page, whatever its status, such as the 503 of a broker that is not well.
+    """Fetch a page with any status, such as the 503 of an unhealthy broker.
 
-    Raises ``NoPage`` if the server does not respond, or refuses.
+    Raises ``NoPage`` if the server does not respond or refuses the request.
     """
     parts = urlsplit(url)
     request = urllib.request.Request(f"{shown(url)}{parts.path}")
@@ -56,7 +57,7 @@ def fetched(url: str, limit_s: float, tls: ssl.SSLContext | None = None) -> Page
 
 
 def unverified_tls() -> ssl.SSLContext:
-    """TLS for a page of which only the time counts, whoever sends it."""
+    """Return a TLS context for a page of which only the time matters, so that the server need not be authenticated."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -64,10 +65,11 @@ def unverified_tls() -> ssl.SSLContext:
 
 
 def clock_ahead(date: str, sent_s: float, received_s: float) -> float | None:
-    """How far the clock behind a Date header is at least ahead of this machine's, in seconds; below 0 if it is behind.
+    """Return how many seconds the clock behind a Date header is ahead of this machine's at least; negative if it is
+    behind.
 
-    The server read its clock at some time between the request and the end of the response, and the header has whole
-    seconds. So a slow response proves less, and 0 means that the clocks may agree.
+    The server read its clock at some time between the request and the end of the response, and the header contains
+    whole seconds. So a slow response proves less, and 0 means that the clocks may agree.
     """
     try:
         at = parsedate_to_datetime(date).timestamp()
@@ -78,7 +80,7 @@ def clock_ahead(date: str, sent_s: float, received_s: float) -> float | None:
 
 
 class _EveryStatus(urllib.request.HTTPErrorProcessor):
-    """Takes a response with any status."""
+    """Accepts a response with any status."""
 
     def http_response(self, request, response):  # type: ignore[no-untyped-def]
         return response

@@ -1,6 +1,7 @@
-"""Takes the snapshot of a broker's properties file and of this machine. It changes nothing.
+"""Take the snapshot of a broker's properties file and of this machine, without changing anything.
 
-Only what this user may see is seen: without root's rights, the processes of other users stay unnamed.
+The snapshot contains only what this user may see. For example, without root's permissions the processes of other users
+are not named.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _config(given: Mapping[str, str]) -> tuple[BrokerConfig | None, list[tuple[s
 
 
 def _warnings(given: Mapping[str, str]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """The unknown settings with what is meant, and those without effect with the reason."""
+    """Return the unknown settings with suggestions, and the settings without effect with the reason."""
     try:
         keys = {**BrokerKeys.KEYS, **third_party_keys([name for name in given if base_key(name) is None])}
     except ConfigError:
@@ -135,7 +136,7 @@ def _listeners(config: BrokerConfig) -> Iterator[Listener]:
 
 
 def _tried(key: str, name: str, host: str, port: int) -> Listener:
-    """The listener, after an attempt to bind its address."""
+    """Try to bind the listener's address, and return the listener with the result."""
     if port == 0:
         return Listener(key, name, host, port)
     try:
@@ -183,9 +184,9 @@ def _certificates(config: BrokerConfig) -> Iterator[Certificate]:
 
 
 def _descriptors(running: Process | None) -> int | None:
-    """The limit of open files: that of the broker if it runs, else the one with which it would start from here.
+    """Return the limit of open files: the broker's limit if it runs, else the limit if it were started from here.
 
-    A broker raises its soft limit to the hard one.
+    A broker raises its soft limit to the hard limit.
     """
     if running is not None:
         with suppress(OSError, ValueError, IndexError):

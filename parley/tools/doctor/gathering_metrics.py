@@ -1,4 +1,4 @@
-"""Fetches the metrics and the health of a broker. Blocks; run it in a thread."""
+"""Fetch the metrics and the health of a broker. Blocks; run it in a thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WANTED: Final = ("parley_", "process_")
 
 
 def metrics_at(url: str, limit_s: float, tls: ssl.SSLContext | None = None) -> Metrics:
-    """The metrics at ``http[s]://[user:password@]host:port``. Raises ``NoPage``."""
+    """Return the metrics at ``http[s]://[user:password@]host:port``. Raises ``NoPage``."""
     from prometheus_client.parser import text_string_to_metric_families
 
     page = fetched(f"{url}/metrics", limit_s, tls)
@@ -29,7 +29,7 @@ def metrics_at(url: str, limit_s: float, tls: ssl.SSLContext | None = None) -> M
 
 
 def _problems(url: str, limit_s: float, tls: ssl.SSLContext | None) -> list[str]:
-    """What ``/healthz`` reports; nothing if it hides its facts from this client."""
+    """Return the problems that ``/healthz`` reports; empty if it hides details from this client."""
     try:
         found = json.loads(fetched(f"{url}/healthz", limit_s, tls).text)
     except (NoPage, ValueError):

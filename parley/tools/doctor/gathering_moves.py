@@ -1,4 +1,4 @@
-"""Looks at the reassignments in progress, twice."""
+"""Sample the reassignments in progress twice."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from parley.tools.doctor.facts import Cluster, Move, ReplicaSize
 
 
 async def moves_of(client: Client, cluster: Cluster, before: Sequence[Move] = ()) -> list[Move]:
-    """The reassignments in progress, with the adding replicas as the brokers' directories have them.
+    """Return the reassignments in progress, with the adding replicas as the brokers' log directories list them.
 
-    The second time, ``before`` has the first result: of those moves that are still there, each has both sizes.
+    ``before`` is the first sample, for the second call. That call returns the reassignments still in progress, with
+    both sizes of each replica.
     """
     earlier = {(each.topic, each.partition): each for each in before}
     leaders = {(each.topic, each.index): each.leader for each in cluster.partitions}

@@ -1,4 +1,4 @@
-"""Which process of this machine listens on a port, or has a file open, as /proc shows it (Linux)."""
+"""Find the process of this machine that listens on a port or has a file open, by /proc (Linux)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LISTEN: Final = "0A"
 
 
 def listening_on(port: int) -> Process | None:
-    """The process that listens on a TCP port; None if there is none, or this user may not see it."""
+    """Return the process that listens on a TCP port, or None if there is none or this user may not see it."""
     wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
     return _with_open(wanted) if wanted else None
 
 
 def having_open(path: Path) -> Process | None:
-    """A process that has a file open; None if there is none, or this user may not see it."""
+    """Return a process that has a file open, or None if there is none or this user may not see it."""
     return _with_open({str(path.resolve())})
 
 
@@ -47,7 +47,7 @@ def _with_open(targets: set[str]) -> Process | None:
 
 
 def _command(pid: str) -> str:
-    """The program and its first words, without options and their values, which may be secret."""
+    """Return the program and its first words, without options and their values, which may be secret."""
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
         return " ".join(_plain_words(words))[:COMMAND_MAX]

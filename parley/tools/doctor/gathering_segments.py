@@ -1,7 +1,7 @@
 """A quick check of the segments in log directories.
 
-It reads the newest segments first, all directories together up to ``CHECKED_BYTES``, and verifies each batch. After a
-clean stop it also looks for logs and segments that are missing. Records below the log start offset do not count: they
+It reads the newest segments first, up to ``CHECKED_BYTES`` in all directories together, and verifies each batch. After
+a clean stop it also looks for missing logs and segments. Records below the log start offset do not count, because they
 were deleted.
 """
 
@@ -29,7 +29,7 @@ _ZEROS_LOOKED_AT: Final = 1 << 20
 
 
 class Segment(NamedTuple):
-    """A segment's file with offsets from ``base`` to before ``end``, of a log that begins at ``log_start``."""
+    """A segment's file with the offsets from ``base`` up to but excluding ``end``. Its log begins at ``log_start``."""
 
     path: Path
     base: int
@@ -38,9 +38,9 @@ class Segment(NamedTuple):
 
 
 def damage_in(folders: Sequence[Folder], *, is_running: bool) -> tuple[list[Damage], int]:
-    """What the quick check finds, and how many partitions there are.
+    """Return the damage that the quick check finds, and the number of partitions.
 
-    The last batch of a segment to which a broker is writing may be incomplete, which is no damage.
+    If a broker is writing to a segment, its last batch may be incomplete. That is not damage.
     """
     found: list[Damage] = []
     segments: list[Segment] = []
@@ -96,7 +96,7 @@ def _modified(segment: Segment) -> float:
 def _missing(
     folder: Path, logs: Mapping[TopicPartition, Sequence[Segment]], starts: Mapping[TopicPartition, int]
 ) -> Iterator[Damage]:
-    """The logs and segments that the broker had when it stopped."""
+    """Return the missing logs and segments that the broker had when it stopped."""
     for key, high_watermark in OffsetCheckpoint(folder / HIGH_WATERMARKS).read().items():
         if high_watermark > starts.get(key, 0) and not logs.get(key):
             yield _gap(folder / partition_name(*key), f"the log is missing, it had records up to {high_watermark - 1}")
@@ -108,7 +108,7 @@ def _missing(
 
 
 def _missing_after(segment: Segment) -> Iterator[Damage]:
-    """The end of a segment, or the segments behind it, if its digest knows more."""
+    """Return damage if the end of a segment, or the segments after it, are missing according to its digest."""
     digest = read_digest(segment.path.with_suffix(DIGEST_SUFFIX))
     if digest is None or digest.end_offset <= segment.base:
         return
@@ -127,7 +127,7 @@ def _gap(path: Path, reason: str) -> Damage:
 
 
 def checked(segment: Segment, most: int) -> tuple[int, Damage | None]:
-    """How many bytes of a segment were checked, about ``most``, and the first damage in them."""
+    """Check about ``most`` bytes of a segment. Returns how many were checked, and the first damage in them."""
     position = 0
     try:
         file, size = SegmentFile(segment.path), segment.path.stat().st_size
@@ -143,7 +143,7 @@ def checked(segment: Segment, most: int) -> tuple[int, Damage | None]:
 
 
 def _is_cut_off(file: SegmentFile, position: int, size: int) -> bool:
-    """True if the broken batch reaches beyond the end of the file, or only zeros follow: a write was cut off."""
+    """Return True if a write was cut off: the broken batch extends beyond the end of the file, or only zeros follow."""
     try:
         return position + read_header(file.read(HEADER_SIZE, position), 0).size_bytes > size
     except KafkaError:

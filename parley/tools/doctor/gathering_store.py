@@ -1,4 +1,4 @@
-"""Asks a coordination store for the doctor: whose it is, who has a session, how fast it is. It changes nothing."""
+"""Examine a coordination store: its owner, its sessions and its speed. Changes nothing."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from parley.tools.doctor.facts import Store
 from parley.tools.doctor.gathering_http import NoPage, fetched, unverified_tls
 
 STORE_S: Final = 20.0
-"""A store that is so slow, all requests together, counts as one that does not respond."""
+"""If all requests together take longer than this, the store counts as not responding."""
 _READS: Final = 5
 _HTTP_PORTS: Final = {"etcd": 2379, "consul": 8500}
-"""The stores whose servers show their time in HTTP, and their usual ports."""
+"""The stores whose servers report their time over HTTP, and their default ports."""
 _CLOCK_S: Final = 3.0
 
 
 def shown_url(url: str) -> str:
-    """The address without its options, which may name secrets, and without a password."""
+    """Return the URL without its password, and without its options, which may contain secrets."""
     scheme, separator, rest = url.partition("?")[0].partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 async def store_of(given: Mapping[str, str], limit_s: float) -> Store:
-    """What can be found out about the store of a broker's configuration. Never raises for what the store does."""
+    """Examine the store of a broker's configuration. Errors of the store are recorded in the result, never raised."""
     try:
         url = configured_url(given)
     except CoordinationError as error:
@@ -96,7 +96,7 @@ async def _read_time(backend: Backend) -> float:
 
 
 def _clock_ahead(url: str) -> float | None:
-    """How far the clock of the store's first server is ahead; None if it does not speak HTTP. Blocks."""
+    """Return how far the clock of the store's first server is ahead, or None if it does not support HTTP. Blocks."""
     parts = split_url(url)
     if parts.scheme not in _HTTP_PORTS:
         return None

@@ -14,13 +14,13 @@ _EVERYWHERE = ("", "0.0.0.0", "::")
 
 
 def contradictory(machine: Machine) -> Iterator[Seen]:
-    """Settings with which the broker does not start."""
+    """Find settings that prevent the broker from starting."""
     for key, text in machine.problems:
         yield Seen(text, [f"{key} in {machine.path}"])
 
 
 def unknown(machine: Machine) -> Iterator[Seen]:
-    """Settings that are not known, above all misspelt ones."""
+    """Find unknown settings, most of which are misspelled."""
     for key, meant in machine.unknown:
         hint = f": did you mean {meant}?" if meant else ""
         advice = (f"rename {key} to {meant} in {machine.path}",) if meant else (f"remove {key} from {machine.path}",)
@@ -28,7 +28,7 @@ def unknown(machine: Machine) -> Iterator[Seen]:
 
 
 def ignored(machine: Machine) -> Iterator[Seen]:
-    """Settings that only Apache Kafka uses, and deprecated ones."""
+    """Find settings that only Apache Kafka uses, and deprecated ones."""
     for _, text in machine.ignored:
         yield Seen(text, [machine.path])
 
@@ -37,7 +37,7 @@ def ignored(machine: Machine) -> Iterator[Seen]:
 
 
 def taken(machine: Machine) -> Iterator[Seen]:
-    """Ports that another process has."""
+    """Find ports that another process uses."""
     for each in machine.listeners:
         if not each.is_taken or (machine.running is not None and each.holder == machine.running):
             continue
@@ -51,14 +51,14 @@ def taken(machine: Machine) -> Iterator[Seen]:
 
 
 def cannot_bind(machine: Machine) -> Iterator[Seen]:
-    """Addresses that this machine does not have, or that this user may not use."""
+    """Find addresses that this machine does not have, or that this user may not use."""
     for each in machine.listeners:
         if each.error and not each.is_taken:
             yield Seen(f"{each.name} cannot listen on {each.host}:{each.port}: {each.error}", [each.key])
 
 
 def unresolvable(machine: Machine) -> Iterator[Seen]:
-    """Advertised names without an address."""
+    """Find advertised names that do not resolve to an address."""
     for each in machine.advertised:
         if each.error:
             yield Seen(
@@ -68,7 +68,7 @@ def unresolvable(machine: Machine) -> Iterator[Seen]:
 
 
 def local_to_others(machine: Machine) -> Iterator[Seen]:
-    """Advertised addresses with which clients of other machines reach themselves."""
+    """Find advertised addresses with which clients on other machines connect to themselves."""
     bound = {each.name: each.host for each in machine.listeners}
     for each in machine.advertised:
         host = bound.get(each.name, "127.0.0.1")
@@ -85,14 +85,14 @@ def local_to_others(machine: Machine) -> Iterator[Seen]:
 
 
 def unusable(machine: Machine) -> Iterator[Seen]:
-    """Log directories that the broker cannot use."""
+    """Find log directories that the broker cannot use."""
     for each in machine.folders:
         if each.error:
             yield Seen(f"{each.path} cannot be used: {each.error}", [f"ls -ld {each.path}"])
 
 
 def missing_directories(machine: Machine) -> Iterator[Seen]:
-    """Log directories that were removed or emptied since the broker joined last."""
+    """Find log directories that were removed or emptied since the broker last joined."""
     store, id_ = machine.store, machine.broker_id
     if store is None or id_ is None or any(each.error for each in machine.folders):
         return
@@ -106,7 +106,7 @@ def missing_directories(machine: Machine) -> Iterator[Seen]:
 
 
 def locked(machine: Machine) -> Iterator[Seen]:
-    """Log directories that a process holds which is not this broker."""
+    """Find log directories locked by a process other than this broker."""
     for each in machine.folders:
         if each.holder is not None and each.holder != machine.running:
             yield Seen(
@@ -117,7 +117,7 @@ def locked(machine: Machine) -> Iterator[Seen]:
 
 
 def other_cluster(machine: Machine) -> Iterator[Seen]:
-    """Log directories of another cluster than the store's, or of several clusters."""
+    """Find log directories of a cluster other than the store's, or of several clusters."""
     ids = {each.cluster_id for each in machine.folders if each.cluster_id}
     expected = machine.store.cluster_id if machine.store is not None else None
     for each in machine.folders:
@@ -133,12 +133,12 @@ def other_cluster(machine: Machine) -> Iterator[Seen]:
 
 
 def owners(folders: Sequence[Folder]) -> Sequence[str]:
-    """Whose each directory is, as evidence."""
+    """Return the owner of each directory, as evidence."""
     return [f"{each.path}: cluster {each.cluster_id}, broker {each.broker_id}" for each in folders if each.cluster_id]
 
 
 def other_broker(machine: Machine) -> Iterator[Seen]:
-    """Log directories of another broker."""
+    """Find log directories of another broker."""
     ids = {each.broker_id for each in machine.folders if each.broker_id is not None}
     for each in machine.folders:
         if machine.broker_id is not None and each.broker_id not in (None, machine.broker_id):
@@ -151,7 +151,7 @@ def other_broker(machine: Machine) -> Iterator[Seen]:
 
 
 def malformed_owner(machine: Machine) -> Iterator[Seen]:
-    """``meta.properties`` that cannot be read."""
+    """Find ``meta.properties`` files that cannot be read."""
     for each in machine.folders:
         if each.malformed:
             yield Seen(each.malformed, [f"{each.path}/meta.properties"])
@@ -161,7 +161,7 @@ def malformed_owner(machine: Machine) -> Iterator[Seen]:
 
 
 def duplicate_id(machine: Machine) -> Iterator[Seen]:
-    """Another broker has this broker's id and a session at the store."""
+    """Find another broker that has this broker's id and a session in the store."""
     store, id_ = machine.store, machine.broker_id
     if store is None or id_ is None or id_ not in store.members or machine.running is not None:
         return

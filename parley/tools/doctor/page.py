@@ -1,4 +1,4 @@
-"""Generates docs/doctor.md: an example, the table of findings, and a section for each finding, which it links to."""
+"""Generate docs/doctor.md: an example, the table of findings, and a section for each finding."""
 
 from __future__ import annotations
 
@@ -120,6 +120,6 @@ def _section(row: Check) -> str:
 
 
 def _step(text: str) -> str:
-    """A step; a command is shown as code."""
+    """Return a step as Markdown. A command is shown as code."""
     command, comma, rest = text.partition(", ")
     return f"`{command}`{comma}{rest}" if command.startswith("parley ") else text

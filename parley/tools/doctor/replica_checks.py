@@ -1,4 +1,4 @@
-"""Checks of a cluster's brokers and partitions: what runs, what is in sync, what leads, what moves. No I/O."""
+"""Checks of a cluster's brokers and partitions: running brokers, ISRs, leaders, reassignments. No I/O."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from parley.tools.doctor.findings import Seen, plural, some
 INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 FACTOR_WANTED: Final = 3
 SKEWED: Final = 1.5
-"""A broker leads too many partitions if it leads so many times its share."""
+"""A broker leads too many partitions if it leads more than this many times its share."""
 SKEW_PARTITIONS_MIN: Final = 10
 
 
 def is_local(host: str) -> bool:
-    """True if only this machine reaches the host."""
+    """Return True if the host can be reached only from this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -29,7 +29,7 @@ def is_local(host: str) -> bool:
 
 
 def down(cluster: Cluster) -> Iterator[Seen]:
-    """Brokers that hold replicas and do not run."""
+    """Find brokers that hold replicas but are not running."""
     held = Counter(id_ for each in cluster.partitions for id_ in each.replicas)
     known = {each.id for each in cluster.brokers}
     for id_ in sorted(held.keys() | known):
@@ -37,13 +37,13 @@ def down(cluster: Cluster) -> Iterator[Seen]:
             continue
         broker = cluster.broker(id_)
         last = [each.name for each in cluster.partitions if id_ in each.replicas and len(_running(cluster, each)) == 1]
-        text = f"broker {id_} does not run; it has replicas of {plural(held[id_], 'partition')}"
+        text = f"broker {id_} is down; it holds replicas of {plural(held[id_], 'partition')}"
         if last:
-            text += f", and of {len(last):,} of them only one replica is left that runs"
+            text += f", {len(last):,} of them with only one running replica left"
         evidence = [
             f"the cluster lists broker {id_} as fenced" if broker else f"the cluster does not list broker {id_}"
         ]
-        evidence += [f"one replica runs: {some(last)}"] if last else []
+        evidence += [f"one running replica: {some(last)}"] if last else []
         yield Seen(text, evidence)
 
 
@@ -52,14 +52,14 @@ def _running(cluster: Cluster, partition: Partition) -> Sequence[int]:
 
 
 def silent(cluster: Cluster) -> Iterator[Seen]:
-    """Brokers that run, says the cluster, and do not respond to this client."""
+    """Find brokers that are running according to the cluster, but do not respond to this client."""
     for broker in cluster.running:
         if broker.error and not (is_local(broker.host) and _is_elsewhere(cluster)):
             yield Seen(f"broker {broker.id} at {broker.address} does not respond to this client", [broker.error])
 
 
 def localhost(cluster: Cluster) -> Iterator[Seen]:
-    """Brokers that tell clients of other machines to connect to themselves."""
+    """Find brokers whose advertised address makes clients on other machines connect to themselves."""
     several = len({each.port for each in cluster.running}) < len(cluster.running)
     for broker in cluster.running:
         if is_local(broker.host) and (_is_elsewhere(cluster) or several):
@@ -71,12 +71,12 @@ def localhost(cluster: Cluster) -> Iterator[Seen]:
 
 
 def _is_elsewhere(cluster: Cluster) -> bool:
-    """True if this client reached the cluster at an address that is not only this machine's."""
+    """Return True if this client reached the cluster at an address that is not local to this machine."""
     return not all(is_local(host) for host, _ in cluster.bootstrap)
 
 
 def no_controller(cluster: Cluster) -> Iterator[Seen]:
-    """No broker is the controller."""
+    """Check that a broker is the controller."""
     if cluster.controller < 0:
         yield Seen(
             "no broker is the controller: no leader is elected, and no topic or setting can be changed",
@@ -85,7 +85,7 @@ def no_controller(cluster: Cluster) -> Iterator[Seen]:
 
 
 def mixed_versions(cluster: Cluster) -> Iterator[Seen]:
-    """Brokers of different releases."""
+    """Find brokers of different releases."""
     groups: dict[object, list[int]] = {}
     for broker in cluster.running:
         if broker.apis:
@@ -100,7 +100,7 @@ def mixed_versions(cluster: Cluster) -> Iterator[Seen]:
 
 
 def not_finalized(cluster: Cluster) -> Iterator[Seen]:
-    """Features whose level is below what every broker supports."""
+    """Find features whose level is below the level that every broker supports."""
     running = [each for each in cluster.running if each.features]
     if not running:
         return
@@ -122,19 +122,19 @@ def not_finalized(cluster: Cluster) -> Iterator[Seen]:
 
 
 def offline(cluster: Cluster) -> Iterator[Seen]:
-    """Partitions without a leader."""
+    """Find partitions without a leader."""
     found = [each for each in cluster.partitions if each.leader < 0]
     if found:
         missing = sorted({id_ for each in found for id_ in each.replicas if not cluster.runs(id_)})
-        why = f"; of their brokers, {some(missing)} do not run" if missing else ""
+        why = f"; down brokers: {some(missing)}" if missing else ""
         yield Seen(
-            f"no replica leads {plural(len(found), 'partition')}: reads and writes fail{why}",
+            f"no leader for {plural(len(found), 'partition')}: reads and writes fail{why}",
             [f"without a leader: {some(each.name for each in found)}"],
         )
 
 
 def shrunk(cluster: Cluster) -> Iterator[Seen]:
-    """Partitions with replicas out of sync, by the broker that is why."""
+    """Find partitions with replicas out of sync, grouped by the broker that is missing from the ISR."""
     why: dict[int, list[Partition]] = {}
     moving = {(each.topic, each.partition): set(each.adding) for each in cluster.moves or ()}
     for each in cluster.partitions:
@@ -144,18 +144,18 @@ def shrunk(cluster: Cluster) -> Iterator[Seen]:
     for id_, partitions in sorted(why.items()):
         broker = cluster.broker(id_)
         partitions.sort(key=lambda each: each.topic.startswith("__"))  # the users' first
-        reason = "it does not run"
+        reason = "it is down"
         if broker is not None and not broker.is_fenced:
-            reason = f"it does not respond to this client: {broker.error}" if broker.error else "it runs, and is behind"
+            reason = f"it does not respond to this client: {broker.error}" if broker.error else "it runs, but is behind"
         yield Seen(
-            f"broker {id_} is missing in the ISR of {plural(len(partitions), 'partition')}: {reason}",
+            f"broker {id_} is missing from the ISR of {plural(len(partitions), 'partition')}: {reason}",
             [f"{each.name}: replicas {list(each.replicas)}, in sync {list(each.isr)}" for each in partitions[:5]],
             next=() if cluster.runs(id_) else (f"start broker {id_} (see broker-down)",),
         )
 
 
 def under_min_isr(cluster: Cluster) -> Iterator[Seen]:
-    """Partitions that refuse acks=all."""
+    """Find partitions that reject writes with acks=all."""
     found = [
         (each, least)
         for each in cluster.partitions
@@ -163,13 +163,13 @@ def under_min_isr(cluster: Cluster) -> Iterator[Seen]:
     ]
     if found:
         yield Seen(
-            f"too few replicas of {plural(len(found), 'partition')} are in sync: producers with acks=all are refused",
+            f"too few replicas of {plural(len(found), 'partition')} are in sync: writes with acks=all are rejected",
             [f"{each.name}: in sync {list(each.isr)}, min.insync.replicas {least}" for each, least in found[:5]],
         )
 
 
 def low_factor(cluster: Cluster) -> Iterator[Seen]:
-    """Internal topics with fewer replicas than the brokers allow."""
+    """Find internal topics with fewer replicas than the number of brokers allows."""
     wanted = min(FACTOR_WANTED, len(cluster.running))
     factors = {each.topic: len(each.replicas) for each in cluster.partitions if each.topic in INTERNAL}
     for topic, factor in sorted(factors.items()):
@@ -182,7 +182,7 @@ def low_factor(cluster: Cluster) -> Iterator[Seen]:
 
 
 def one_rack(cluster: Cluster) -> Iterator[Seen]:
-    """Partitions with all replicas on one rack, although there are others."""
+    """Find partitions with all replicas in one rack although there are several racks."""
     racks = {each.id: each.rack for each in cluster.running}
     if len({rack for rack in racks.values() if rack}) < 2:
         return
@@ -194,17 +194,17 @@ def one_rack(cluster: Cluster) -> Iterator[Seen]:
             found.setdefault(rack, []).append(each)
     for rack, partitions in sorted(found.items()):
         yield Seen(
-            f"all replicas of {plural(len(partitions), 'partition')} are on rack {rack}: they are lost with it",
+            f"all replicas of {plural(len(partitions), 'partition')} are in rack {rack}: they share its failures",
             [f"only on {rack}: {some(each.name for each in partitions)}"],
         )
 
 
 def without_racks(cluster: Cluster) -> Iterator[Seen]:
-    """Some brokers have a rack and others do not, or all have the same."""
+    """Check that either no broker has a rack, or all brokers have one and the racks differ."""
     racks = [each.rack for each in cluster.running]
     named = [rack for rack in racks if rack]
     if named and len(racks) > 1 and len(named) == len(racks) and len(set(named)) == 1:
-        yield Seen(f"all {len(racks)} brokers are on rack {named[0]}: all data is lost with it", [])
+        yield Seen(f"all {len(racks)} brokers are in rack {named[0]}: all data shares its failures", [])
     elif named and len(named) < len(racks):
         without = some(each.id for each in cluster.running if not each.rack)
         yield Seen(f"brokers without a rack, while others have one: {without}", [])
@@ -214,7 +214,7 @@ def without_racks(cluster: Cluster) -> Iterator[Seen]:
 
 
 def _displaced(cluster: Cluster) -> list[Partition]:
-    """The partitions whose preferred leader could lead, and does not."""
+    """Return the partitions whose preferred leader could lead, but does not."""
     return [
         each
         for each in cluster.partitions
@@ -223,14 +223,14 @@ def _displaced(cluster: Cluster) -> list[Partition]:
 
 
 def not_preferred(cluster: Cluster) -> Iterator[Seen]:
-    """Partitions whose preferred leader could lead, and does not."""
+    """Find partitions whose preferred leader could lead, but does not."""
     found = _displaced(cluster)
     if found:
         leads = Counter(each.leader for each in found)
         yield Seen(
             f"the preferred leader of {plural(len(found), 'partition')} does not lead, although it is in sync",
             [
-                f"broker {id_} leads {count} for others"
+                f"broker {id_} leads {count} in place of others"
                 for id_, count in sorted(leads.items(), key=lambda each: (-each[1], each[0]))[:5]
             ]
             + [f"such as {some(each.name for each in found)}"],
@@ -238,7 +238,7 @@ def not_preferred(cluster: Cluster) -> Iterator[Seen]:
 
 
 def skewed(cluster: Cluster) -> Iterator[Seen]:
-    """Brokers that lead much more than their share, also when the preferred leaders lead again."""
+    """Find brokers that lead much more than their share, even after the preferred leaders are elected again."""
     running = [each.id for each in cluster.running]
     displaced = _displaced(cluster)
     led = Counter(each.leader for each in cluster.partitions if each.leader >= 0)
@@ -258,13 +258,13 @@ def skewed(cluster: Cluster) -> Iterator[Seen]:
 
 
 def stuck_moves(cluster: Cluster) -> Iterator[Seen]:
-    """Reassignments that do not advance."""
+    """Find reassignments that make no progress."""
     for move in cluster.moves or ():
         gone = [id_ for id_ in move.adding if not cluster.runs(id_)]
         still = [id_ for id_ in move.adding if id_ in move.copied and _stands_still(*move.copied[id_], move.whole)]
         if gone:
             yield Seen(
-                f"the reassignment of {move.name} waits for broker {some(gone)}, which does not run",
+                f"the reassignment of {move.name} waits for broker {some(gone)}, which is down",
                 [f"adding {list(move.adding)}, removing {list(move.removing)}"],
             )
         elif still:
@@ -273,12 +273,12 @@ def stuck_moves(cluster: Cluster) -> Iterator[Seen]:
 
 
 def _stands_still(first: ReplicaSize, last: ReplicaSize, whole: int | None) -> bool:
-    """True if the replica is behind, and copied nothing between the two looks."""
+    """Return True if the replica is behind and copied nothing between the two samples."""
     return first == last and whole is not None and last.size < whole
 
 
 def sick(cluster: Cluster) -> Iterator[Seen]:
-    """Brokers whose ``/healthz`` names a problem."""
+    """Find brokers whose ``/healthz`` reports a problem."""
     for broker in cluster.brokers:
         if broker.metrics is not None and broker.metrics.problems:
             yield Seen(

@@ -1,4 +1,4 @@
-"""Shows a diagnosis: as text for people, grouped and the worst first, or as plain data for programs."""
+"""Show a diagnosis: as text, grouped with the most severe findings first, or as plain data for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLOURS: Final = {Severity.ERROR: Colour.RED, Severity.WARNING: Colour.YELLOW, 
 
 
 def exit_code(found: Diagnosis) -> int:
-    """The exit code: the worst finding decides, and without one, what could not be examined."""
+    """Return the exit code: that of the most severe finding, or else ``INCOMPLETE`` if a part could not be examined."""
     if found.count(Severity.ERROR):
         return ERRORS
     if found.count(Severity.WARNING):
@@ -25,7 +25,7 @@ def exit_code(found: Diagnosis) -> int:
 
 
 def as_data(found: Diagnosis) -> dict[str, Any]:
-    """The diagnosis as plain data."""
+    """Return the diagnosis as plain data."""
     return {
         "subject": found.subject,
         "exitCode": exit_code(found),
@@ -50,7 +50,7 @@ def _finding(found: Finding) -> dict[str, Any]:
 
 
 def as_text(found: Diagnosis) -> Iterator[str]:
-    """The diagnosis as lines."""
+    """Yield the diagnosis as lines of text."""
     yield found.subject
     for severity in Severity.ERROR, Severity.WARNING, Severity.NOTE:
         of_it = [each for each in found.findings if each.severity is severity]
@@ -84,5 +84,5 @@ def _verdict(found: Diagnosis) -> str:
     if code in (ERRORS, WARNINGS):
         return f"{plural(found.count(Severity.ERROR), 'error')}, {plural(found.count(Severity.WARNING), 'warning')}."
     if code == INCOMPLETE:
-        return "Nothing is known to be wrong, but not all could be examined."
+        return "No problem found, but not everything could be examined."
     return f"Healthy: {found.checks} checks."

@@ -1,4 +1,4 @@
-"""Checks of disks, clocks, certificates and descriptors: in a cluster, and on a machine. No I/O."""
+"""Checks of disks, clocks, certificates, descriptors and logs, in a cluster or on a machine. No I/O."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from parley.tools.doctor.findings import Seen, plural, some
 
 FULL: Final = 0.02
 NEARLY_FULL: Final = 0.15
-"""A disk is full, or nearly, if only this fraction is free (docs/operations.md)."""
+"""A disk is nearly full, or full, if at most this fraction is free (docs/operations.md)."""
 CLOCK_S: Final = 2.0
-"""Clocks differ if by so much: the times compared are whole seconds, and responses take their time."""
+"""Clocks differ if the difference exceeds this: the times compared are whole seconds, and responses take time."""
 EXPIRES_SOON: Final = timedelta(days=30)
 DESCRIPTORS_LEFT: Final = 0.1
 
 
 def full(cluster: Cluster) -> Iterator[Seen]:
-    """Log directories without room."""
+    """Find log directories on full disks."""
     yield from _cluster_disks(cluster, 0.0, FULL)
 
 
 def nearly_full(cluster: Cluster) -> Iterator[Seen]:
-    """Log directories with little room."""
+    """Find log directories on nearly full disks."""
     yield from _cluster_disks(cluster, FULL, NEARLY_FULL)
 
 
@@ -47,19 +47,19 @@ def _held(broker: int, replicas: object) -> str:
 
 
 def _disk(free: int, total: int, above: float, up_to: float) -> str:
-    """What is free, if that is so little; else empty."""
+    """Return a description of the free space if it is within the bounds; otherwise an empty text."""
     part = free / total
     is_full = above == 0 and part <= up_to
     return f"{bytes_text(free)} free, {part:.1%} of {bytes_text(total)}" if is_full or above < part <= up_to else ""
 
 
 def full_folder(machine: Machine) -> Iterator[Seen]:
-    """Log directories of this machine without room."""
+    """Find log directories of this machine on full disks."""
     yield from _folders(machine, 0.0, FULL)
 
 
 def nearly_full_folder(machine: Machine) -> Iterator[Seen]:
-    """Log directories of this machine with little room."""
+    """Find log directories of this machine on nearly full disks."""
     yield from _folders(machine, FULL, NEARLY_FULL)
 
 
@@ -70,7 +70,7 @@ def _folders(machine: Machine, above: float, up_to: float) -> Iterator[Seen]:
 
 
 def few_inodes(machine: Machine) -> Iterator[Seen]:
-    """Log directories in which few files can be created."""
+    """Find log directories on file systems that have almost no free inodes."""
     for each in machine.folders:
         if each.inodes and each.inodes_free <= FULL * each.inodes:
             yield Seen(
@@ -81,7 +81,7 @@ def few_inodes(machine: Machine) -> Iterator[Seen]:
 
 
 def offline_directory(cluster: Cluster) -> Iterator[Seen]:
-    """Log directories that have failed."""
+    """Find log directories that have failed."""
     for broker in cluster.brokers:
         for each in broker.directories or ():
             if each.error:
@@ -95,14 +95,14 @@ def offline_directory(cluster: Cluster) -> Iterator[Seen]:
 
 
 def cluster_clocks(cluster: Cluster) -> Iterator[Seen]:
-    """Brokers whose clock differs from this machine's."""
+    """Find brokers whose clock differs from this machine's."""
     for broker in cluster.brokers:
         if broker.metrics is not None:
             yield from _clock(f"the clock of broker {broker.id}", broker.metrics.clock_ahead_s, broker.metrics.address)
 
 
 def machine_clock(machine: Machine) -> Iterator[Seen]:
-    """This machine's clock differs from that of the store."""
+    """Compare this machine's clock with that of the store."""
     if machine.store is not None:
         yield from _clock("the clock of the coordination store", machine.store.clock_ahead_s, machine.store.url)
 
@@ -117,28 +117,28 @@ def _clock(what: str, ahead_s: float | None, where: str) -> Iterator[Seen]:
 
 
 def expired(cluster: Cluster) -> Iterator[Seen]:
-    """Certificates of brokers that clients refuse."""
+    """Find brokers' certificates that have expired."""
     for address, at in cluster.certificates.items():
         if at <= cluster.now:
             yield _expired(address, at)
 
 
 def expiring(cluster: Cluster) -> Iterator[Seen]:
-    """Certificates of brokers that clients will refuse soon."""
+    """Find brokers' certificates that will expire soon."""
     for address, at in cluster.certificates.items():
         if cluster.now < at <= cluster.now + EXPIRES_SOON:
             yield _expiring(address, at, cluster.now)
 
 
 def expired_file(machine: Machine) -> Iterator[Seen]:
-    """Certificates in the files of this machine that clients refuse."""
+    """Find certificates in files of this machine that have expired."""
     for each in machine.certificates:
         if each.expires is not None and each.expires <= machine.now:
             yield _expired(each.listener, each.expires)
 
 
 def expiring_file(machine: Machine) -> Iterator[Seen]:
-    """Certificates in the files of this machine that clients will refuse soon."""
+    """Find certificates in files of this machine that will expire soon."""
     for each in machine.certificates:
         if each.expires is not None and machine.now < each.expires <= machine.now + EXPIRES_SOON:
             yield _expiring(each.listener, each.expires, machine.now)
@@ -155,7 +155,7 @@ def _expiring(whose: str, at: datetime, now: datetime) -> Seen:
 
 
 def unreadable_keys(machine: Machine) -> Iterator[Seen]:
-    """Key stores that cannot be read."""
+    """Find key stores that cannot be read."""
     for each in machine.certificates:
         if each.error:
             yield Seen(f"the keys of {each.listener} cannot be used: {each.error}")
@@ -165,7 +165,7 @@ def unreadable_keys(machine: Machine) -> Iterator[Seen]:
 
 
 def few_descriptors_left(cluster: Cluster) -> Iterator[Seen]:
-    """Brokers that have opened nearly all files that they may."""
+    """Find brokers that are close to their limit of open files, or whose limit is too low for their replicas."""
     for broker in cluster.brokers:
         if broker.metrics is None:
             continue
@@ -181,7 +181,7 @@ def few_descriptors_left(cluster: Cluster) -> Iterator[Seen]:
 
 
 def low_limit(machine: Machine) -> Iterator[Seen]:
-    """The limit of open files is too low for the partitions on the disks."""
+    """Check that the limit of open files is high enough for the partitions on the disks."""
     advised = _advised(machine.partitions)
     if machine.descriptors is not None and machine.descriptors < advised:
         whose = f"of {machine.running}" if machine.running else "of this shell, if the broker is started from it"
@@ -202,7 +202,7 @@ def _advised(partitions: int) -> int:
 
 
 def uncleanable(cluster: Cluster) -> Iterator[Seen]:
-    """Compacted logs that are set aside."""
+    """Find compacted logs that their broker cannot compact."""
     for broker in cluster.brokers:
         if broker.metrics is None:
             continue
@@ -216,7 +216,7 @@ def uncleanable(cluster: Cluster) -> Iterator[Seen]:
 
 
 def damaged(cluster: Cluster) -> Iterator[Seen]:
-    """Logs with damaged records, as their brokers know."""
+    """Find logs with damaged records, as reported by their brokers."""
     for broker in cluster.brokers:
         if broker.metrics is None:
             continue
@@ -233,19 +233,19 @@ def damaged(cluster: Cluster) -> Iterator[Seen]:
 
 
 def damaged_file(machine: Machine) -> Iterator[Seen]:
-    """Segments with damaged batches, and what is missing."""
+    """Find segments with damaged batches, and missing logs and segments."""
     for each in machine.damage:
         if each.is_missing:
             yield Seen(f"{each.path} lacks records: {each.reason}")
         elif each.is_tail:
-            text = f"{each.path} ends in a broken batch, as after a crash: the next start cuts it off there"
+            text = f"{each.path} ends in a broken batch, as after a crash: the next start truncates it there"
             yield Seen(text, [f"byte {each.position:,}: {each.reason}"])
         else:
             yield Seen(f"{each.path} is damaged at byte {each.position:,}", [each.reason])
 
 
 def strays(cluster: Cluster) -> Iterator[Seen]:
-    """Logs on the brokers' disks that belong to no topic of the cluster."""
+    """Find logs on the brokers' disks that belong to no topic of the cluster."""
     found = {
         broker.id: count
         for broker in cluster.brokers
@@ -253,16 +253,17 @@ def strays(cluster: Cluster) -> Iterator[Seen]:
     }
     if found:
         yield Seen(
-            f"{plural(sum(found.values()), 'log')} on broker {some(found)} belong to no topic of the cluster: "
+            f"{plural(sum(found.values()), 'stray log')} without a topic on broker {some(found)}: "
             "the store was set back, or the replicas were moved away while a broker was down",
-            [f"broker {id_}: {plural(count, 'folder')} with names that end in -stray" for id_, count in found.items()],
+            [f"broker {id_}: {plural(count, 'folder')} whose name ends in -stray" for id_, count in found.items()],
         )
 
 
 def strays_in_folders(machine: Machine) -> Iterator[Seen]:
-    """Logs in the log directories that belong to no topic of the cluster."""
+    """Find logs in this machine's log directories that belong to no topic of the cluster."""
     for each in machine.folders:
         if each.strays:
             yield Seen(
-                f"{plural(len(each.strays), 'log')} in {each.path} belong to no topic of the cluster", each.strays[:5]
+                f"{each.path} contains {plural(len(each.strays), 'stray log')} without a topic",
+                each.strays[:5],
             )

@@ -1,7 +1,7 @@
-"""The steps of an examination: each has a time limit, and all together have one.
+"""The steps of an examination. Each step has a time limit, and so has the whole examination.
 
-A step that fails or does not end in time is noted as missing, and the next one goes on. After the common limit each
-further step is only noted.
+A step that fails or takes too long is recorded as missing, and the next one continues. Once the common limit has
+passed, each further step is only recorded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FAILURES: Final = (KafkaError, CommandError, OSError, TimeoutError, ValueError)
 
 
 class Steps:
-    """The steps of one examination. Create it in the event loop: its time begins then."""
+    """The steps of an examination. Create it in the event loop, because the common time limit starts then."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -33,22 +33,22 @@ class Steps:
 
     @property
     def missing(self) -> Sequence[Missing]:
-        """What was not examined so far."""
+        """The parts that were not examined so far."""
         return tuple(self._missing)
 
     @property
     def left_s(self) -> float:
-        """How much of the common time is left."""
+        """The time left until the common limit."""
         return max(0.0, self._end_s - asyncio.get_running_loop().time())
 
     def note(self, part: Part, reason: object, *, has_failed: bool = True) -> None:
-        """Note what is not examined, once."""
+        """Record that a part is not examined, once per part and reason."""
         missing = Missing(part, str(reason) or type(reason).__name__, has_failed)
         if missing not in self._missing:
             self._missing.append(missing)
 
     async def step(self, part: Part, what: str, work: Awaitable[T], limit_s: float = STEP_S) -> T | None:
-        """Do one step within its limit. None, and a note, if it fails."""
+        """Run a step within its limit. If it fails, record that and return None."""
         try:
             async with asyncio.timeout(min(limit_s, self.left_s)):
                 return await work
@@ -59,14 +59,14 @@ class Steps:
         return None
 
     def why_late(self, limit_s: float = STEP_S) -> str:
-        """Which limit has ended a step."""
+        """Return a description of the limit that has ended a step."""
         if not self.left_s:
             return f"not done within the {self._limit_s:g} s of --time-limit"
         return f"no response within {limit_s:g} s"
 
 
 async def in_background(work: Callable[[], T]) -> T:
-    """Run what blocks in a thread that does not hold up the end of the process. Raises what ``work`` raises."""
+    """Run blocking work in a thread that does not delay the end of the process. Raises whatever ``work`` raises."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 

@@ -11,34 +11,34 @@ from parley.tools.doctor.findings import Seen, some
 from parley.tools.doctor.machine_checks import owners
 
 SLOW_S: Final = 0.5
-"""A read of a store in the same data center takes milliseconds."""
+"""The store is slow if a read takes longer. In the same data center it takes milliseconds."""
 AWAY: Final = ("Unavailable", "MaybeApplied", "TimeoutError")
-"""The errors of a store that does not respond."""
+"""The errors that mean that the store does not respond."""
 
 
 def away(facts: Cluster | Machine) -> Iterator[Seen]:
-    """The store does not respond."""
+    """Check that the store responds."""
     store = facts.store
     if store is not None and store.kind_of_error in AWAY:
         yield Seen(f"the coordination store {store.url} does not respond", [store.error])
 
 
 def refuses(facts: Cluster | Machine) -> Iterator[Seen]:
-    """The store lets this account not in, or not at its keys."""
+    """Check that the store accepts this account and grants access to its keys."""
     store = facts.store
     if store is not None and store.kind_of_error == "Unauthorized":
         yield Seen(f"the coordination store {store.url} refuses this broker's account", [store.error])
 
 
 def unusable(facts: Cluster | Machine) -> Iterator[Seen]:
-    """The store is damaged, or the address is wrong."""
+    """Check that the store is undamaged and that its URL is valid."""
     store = facts.store
     if store is not None and store.error and store.kind_of_error not in (*AWAY, "Unauthorized", "EmptyStore"):
         yield Seen(f"the coordination store {store.url} cannot be used: {store.error}", [store.kind_of_error])
 
 
 def empty(machine: Machine) -> Iterator[Seen]:
-    """The store is empty, and the disks are not."""
+    """Check that the store is not empty if the disks hold data."""
     store = machine.store
     paths = [each.path for each in machine.folders if each.cluster_id]
     is_empty = store is not None and (store.kind_of_error == "EmptyStore" or (not store.error and not store.cluster_id))
@@ -50,7 +50,7 @@ def empty(machine: Machine) -> Iterator[Seen]:
 
 
 def other_store(machine: Machine) -> Iterator[Seen]:
-    """The directories have belonged to another store."""
+    """Find directories that belong to another store."""
     store = machine.store
     if store is None or store.error or not store.identity:
         return
@@ -63,7 +63,7 @@ def other_store(machine: Machine) -> Iterator[Seen]:
 
 
 def set_back(machine: Machine) -> Iterator[Seen]:
-    """The store lacks metadata that the broker has seen."""
+    """Check that the store contains all metadata that the broker has seen."""
     store = machine.store
     if store is None or store.error or not machine.folders:
         return
@@ -81,10 +81,10 @@ def set_back(machine: Machine) -> Iterator[Seen]:
 
 
 def slow(facts: Cluster | Machine) -> Iterator[Seen]:
-    """The store takes long."""
+    """Check how long a read from the store takes."""
     store = facts.store
     if store is not None and not store.error and store.read_s >= SLOW_S:
         yield Seen(
             f"the coordination store {store.url} takes {store.read_s:.2f} s for a read",
-            [f"opened in {store.open_s:.2f} s", f"the median of several reads; {SLOW_S:g} s is much"],
+            [f"opened in {store.open_s:.2f} s", f"the median of several reads; more than {SLOW_S:g} s is slow"],
         )

@@ -1,6 +1,6 @@
-"""The table of checks: what each asks, what it needs, and what to do about what it finds.
+"""The table of checks: the question of each, the facts it needs, and what to do about its findings.
 
-The page docs/doctor.md is generated from it. A name never changes: scripts and alerts use it.
+The page docs/doctor.md is generated from this table. Names never change, because scripts and alerts use them.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _METADATA, _METRICS = (Part.METADATA,), (Part.METRICS,)
 
 _CLUSTER: Final = (
     Check(
-        "no-controller", _E, "Is no broker the controller?",
+        "no-controller", _E, "Is the cluster without a controller?",
         ("parley coordination status --config broker.properties", "parley doctor broker.properties"),
         _METADATA, replicas.no_controller,
     ),
     Check(
-        "broker-down", _E, "Does a broker with replicas not run?",
+        "broker-down", _E, "Is a broker with replicas down?",
         ("parley doctor broker.properties, on its machine", "parley start broker.properties"),
         _METADATA, replicas.down,
     ),
     Check(
-        "broker-unreachable", _E, "Does a running broker not respond at its advertised address?",
+        "broker-unreachable", _E, "Is a running broker unreachable at its advertised address?",
         ("correct advertised.listeners of the broker, or the network between this client and the address",),
         (Part.BROKERS,), replicas.silent,
     ),
@@ -46,20 +46,20 @@ _CLUSTER: Final = (
         _METRICS, replicas.sick, of_parley=True,
     ),
     Check(
-        "partition-offline", _E, "Does a partition have no leader?",
+        "partition-offline", _E, "Is a partition without a leader?",
         (
             "start its brokers with their disks",
-            "if they are lost for good: parley elect-leaders --election-type unclean --topic TOPIC --partition N",
+            "if they are permanently lost: parley elect-leaders --election-type unclean --topic TOPIC --partition N",
         ),
         _METADATA, replicas.offline,
     ),
     Check(
-        "isr-shrunk", _W, "Is a replica out of sync, and which broker is why?",
+        "isr-shrunk", _W, "Is a replica out of sync, and on which broker?",
         ("parley topics --describe --under-replicated-partitions", "read the log and the load of the broker named"),
         _METADATA, replicas.shrunk,
     ),
     Check(
-        "under-min-isr", _E, "Do partitions refuse acks=all?",
+        "under-min-isr", _E, "Do partitions reject writes with acks=all?",
         ("parley topics --describe --under-min-isr-partitions", "bring back the brokers that isr-shrunk names"),
         (Part.METADATA, Part.CONFIGS), replicas.under_min_isr,
     ),
@@ -77,7 +77,7 @@ _CLUSTER: Final = (
         _METADATA, replicas.skewed,
     ),
     Check(
-        "reassignment-stuck", _W, "Does a reassignment not advance?",
+        "reassignment-stuck", _W, "Is a reassignment making no progress?",
         (
             "parley reassign --list",
             "start the broker that it waits for, raise the throttle, or cancel it: parley reassign --cancel",
@@ -90,13 +90,13 @@ _CLUSTER: Final = (
         _METADATA, replicas.low_factor,
     ),
     Check(
-        "one-rack", _W, "Are all replicas of a partition on one rack?",
+        "one-rack", _W, "Are all replicas of a partition in one rack?",
         ("parley balance --plan", "parley balance --execute"),
         _METADATA, replicas.one_rack,
     ),
     Check(
-        "racks-incomplete", _N, "Do all brokers have the same rack, or some none?",
-        ("set broker.rack of each broker to the place with which it fails",),
+        "racks-incomplete", _N, "Do all brokers have the same rack, or do some have none?",
+        ("set broker.rack of each broker to its failure domain, such as its rack or zone",),
         _METADATA, replicas.without_racks,
     ),
     Check(
@@ -110,8 +110,8 @@ _CLUSTER: Final = (
         (Part.BROKERS,), replicas.not_finalized,
     ),
     Check(
-        "group-stuck", _E, "Does a group have members and commit nothing?",
-        ("parley groups --describe --group GROUP --members", "look at the log and the stack of the members"),
+        "group-stuck", _E, "Does a group with members commit nothing?",
+        ("parley groups --describe --group GROUP --members", "check the log and the thread stacks of its members"),
         (Part.GROUPS,), clients.stuck_groups,
     ),
     Check(
@@ -120,38 +120,38 @@ _CLUSTER: Final = (
         (Part.GROUPS,), clients.growing_groups,
     ),
     Check(
-        "group-rebalancing", _W, "Does a group rebalance all the time?",
+        "group-rebalancing", _W, "Is a group rebalancing constantly?",
         ("raise max.poll.interval.ms of its members, or have them process fewer records for each poll",),
         (Part.GROUPS,), clients.rebalancing_groups,
     ),
     Check(
-        "hanging-transaction", _E, "Does a transaction block readers of committed records for good?",
+        "hanging-transaction", _E, "Does a transaction block readers of committed records forever?",
         ("parley transactions find-hanging --topic TOPIC",),
         (Part.TRANSACTIONS,), clients.hanging,
     ),
     Check(
-        "client-throttled", _W, "Does a quota hold a client back for long?",
+        "client-throttled", _W, "Does a quota throttle a client hard?",
         ("parley configs --describe --entity-type clients --all", "raise the quota, or make the client send less"),
         _METRICS, clients.throttled, of_parley=True,
     ),
     Check(
-        "uncleanable-log", _E, "Is a log set aside that cannot be compacted?",
-        ("the broker's log names it and the reason ('a log cannot be compacted')", "remove the reason, restart it"),
+        "uncleanable-log", _E, "Are there logs that cannot be compacted?",
+        ("see 'a log cannot be compacted' in the broker's log", "fix the cause and restart the broker"),
         _METRICS, resources.uncleanable, of_parley=True,
     ),
 )  # fmt: skip
 _BOTH: Final = (
     Check(
-        "disk-full", _E, "Does a disk have no room?",
+        "disk-full", _E, "Is a disk full?",
         (
-            "make room elsewhere on the disk first: a broker cannot delete from a directory that is offline",
+            "first free space by deleting other files on the disk: a broker cannot delete from an offline directory",
             "parley configs --alter --entity-type topics --entity-name TOPIC --add-config retention.bytes=BYTES",
             "parley balance --plan, to move replicas to other brokers",
         ),
         (Part.LOG_DIRS,), resources.full, resources.full_folder,
     ),
     Check(
-        "disk-nearly-full", _W, "Does a disk have little room?",
+        "disk-nearly-full", _W, "Is a disk nearly full?",
         (
             "parley configs --alter --entity-type topics --entity-name TOPIC --add-config retention.bytes=BYTES",
             "parley balance --plan, to move replicas to other brokers",
@@ -159,7 +159,7 @@ _BOTH: Final = (
         (Part.LOG_DIRS,), resources.nearly_full, resources.nearly_full_folder,
     ),
     Check(
-        "inodes-used-up", _E, "Can no more files be created?",
+        "inodes-used-up", _E, "Is a file system running out of inodes?",
         ("delete small files on the file system, or move the log directory to one with more inodes",),
         _MACHINE, on_machine=resources.few_inodes,
     ),
@@ -171,7 +171,7 @@ _BOTH: Final = (
     Check(
         "log-damaged", _E, "Are records damaged?",
         (
-            "start the broker, and those of the other replicas: it fetches what is damaged or missing (docs/damage.md)",
+            "start the broker and those of the other replicas: it fetches damaged and missing records (docs/damage.md)",
             "parley log-dirs --verify, while the brokers run",
         ),
         (Part.METRICS, Part.MACHINE), resources.damaged, resources.damaged_file, of_parley=True,
@@ -180,79 +180,79 @@ _BOTH: Final = (
         "stray-logs", _W, "Are there logs on the disks that belong to no topic?",
         (
             "if the records are needed: docs/coordination.md#records-in-stray-folders",
-            "else remove the folders that end in -stray, on the broker's machine",
+            "otherwise remove the folders whose names end in -stray on the broker's machine",
         ),
         (Part.METRICS, Part.MACHINE), resources.strays, resources.strays_in_folders, of_parley=True,
     ),
     Check(
         "clock-off", _W, "Do clocks differ?",
-        ("timedatectl, on each machine", "run chrony or another client of NTP on it"),
+        ("timedatectl, on each machine", "run chrony or another NTP client on each machine"),
         (Part.METRICS, Part.STORE), resources.cluster_clocks, resources.machine_clock, of_parley=True,
     ),
     Check(
         "certificate-expired", _E, "Has a certificate expired?",
-        ("replace the file of ssl.keystore.location: brokers read it again within seconds",),
+        ("replace the file of ssl.keystore.location: brokers reload it within seconds",),
         (Part.CERTIFICATES,), resources.expired, resources.expired_file,
     ),
     Check(
         "certificate-expiring", _W, "Does a certificate expire within 30 days?",
-        ("replace the file of ssl.keystore.location: brokers read it again within seconds",),
+        ("replace the file of ssl.keystore.location: brokers reload it within seconds",),
         (Part.CERTIFICATES,), resources.expiring, resources.expiring_file,
     ),
     Check(
-        "key-store-unreadable", _E, "Can the keys of a listener not be used?",
+        "key-store-unreadable", _E, "Are the keys of a listener unusable?",
         ("correct ssl.keystore.location and its password, and the permissions of the file",),
         _FILE, on_machine=resources.unreadable_keys,
     ),
     Check(
-        "descriptor-limit-low", _W, "May the broker open too few files for its partitions?",
+        "descriptor-limit-low", _W, "Is the limit of open files too low for the broker's partitions?",
         ("raise LimitNOFILE of its systemd unit, or ulimit -n, and restart the broker",),
         (Part.METRICS, Part.MACHINE), resources.few_descriptors_left, resources.low_limit,
     ),
 )  # fmt: skip
 _MACHINES: Final = (
     Check(
-        "config-invalid", _E, "Are there settings with which the broker does not start?",
-        ("correct the setting: docs/configuration.md has its allowed values",),
+        "config-invalid", _E, "Are there settings that prevent the broker from starting?",
+        ("correct the setting: docs/configuration.md lists the allowed values",),
         _FILE, on_machine=machine.contradictory,
     ),
     Check(
-        "config-unknown-key", _W, "Are there unknown settings, such as misspelt ones?",
+        "config-unknown-key", _W, "Are there unknown settings, such as misspelled ones?",
         ("remove the setting from the file",),
         _FILE, on_machine=machine.unknown,
     ),
     Check(
         "config-without-effect", _N, "Are there settings that only Apache Kafka uses?",
-        ("remove the setting, or leave it: it does no harm",),
+        ("remove the setting, or leave it: it is harmless",),
         _FILE, on_machine=machine.ignored,
     ),
     Check(
-        "port-taken", _E, "Does another process have a port of the broker?",
+        "port-taken", _E, "Is a port of the broker in use by another process?",
         ("stop that process, or choose another port",),
         _MACHINE, on_machine=machine.taken,
     ),
     Check(
-        "address-not-here", _E, "Can the broker not listen on an address?",
-        ("listen on an address of this machine; advertised.listeners has the names for clients",),
+        "address-not-here", _E, "Is there an address that the broker cannot listen on?",
+        ("listen on an address of this machine; put the names for clients into advertised.listeners",),
         _MACHINE, on_machine=machine.cannot_bind,
     ),
     Check(
-        "advertised-unresolvable", _W, "Does an advertised name have no address?",
-        ("correct advertised.listeners, or the name service of this machine",),
+        "advertised-unresolvable", _W, "Is there an advertised name that does not resolve?",
+        ("correct advertised.listeners, or the name resolution of this machine",),
         _MACHINE, on_machine=machine.unresolvable,
     ),
     Check(
-        "log-directory-unusable", _E, "Can the broker not use a log directory?",
+        "log-directory-unusable", _E, "Is there a log directory that the broker cannot use?",
         ("correct log.dirs, or the owner and the permissions of the folder",),
         _MACHINE, on_machine=machine.unusable,
     ),
     Check(
-        "log-directory-locked", _E, "Does another process hold a log directory?",
+        "log-directory-locked", _E, "Is a log directory locked by another process?",
         ("stop that process, or name another folder in log.dirs",),
         _MACHINE, on_machine=machine.locked,
     ),
     Check(
-        "log-directory-missing", _E, "Are log directories missing that the broker had?",
+        "log-directory-missing", _E, "Are log directories missing that the broker had before?",
         (
             "mount the disk, or correct log.dirs, before you start the broker",
             "if the disk is lost: start the broker, which fetches its replicas from other brokers",
@@ -261,7 +261,7 @@ _MACHINES: Final = (
     ),
     Check(
         "wrong-cluster-id", _E, "Does a log directory belong to another cluster?",
-        ("correct log.dirs or coordination.url", "or empty the directory, to give up its data"),
+        ("correct log.dirs or coordination.url", "or empty the directory, which discards its data"),
         (Part.MACHINE, Part.STORE), on_machine=machine.other_cluster,
     ),
     Check(
@@ -270,7 +270,7 @@ _MACHINES: Final = (
         _MACHINE, on_machine=machine.other_broker,
     ),
     Check(
-        "identity-malformed", _E, "Can a meta.properties not be read?",
+        "identity-malformed", _E, "Is a meta.properties file unreadable?",
         ("restore the file from a backup",),
         _MACHINE, on_machine=machine.malformed_owner,
     ),
@@ -282,7 +282,7 @@ _MACHINES: Final = (
 )  # fmt: skip
 _STORES: Final = (
     Check(
-        "store-away", _E, "Does the coordination store not respond?",
+        "store-away", _E, "Is the coordination store unreachable?",
         (
             "start the store, or repair the network to it; do not change the address",
             "parley coordination status --config broker.properties",
@@ -291,12 +291,12 @@ _STORES: Final = (
     ),
     Check(
         "store-slow", _W, "Is the coordination store slow?",
-        ("look at the disk, the load and the network of the store's servers", "parley coordination check URL"),
+        ("check the disks, the load and the network of the store's servers", "parley coordination check URL"),
         _STORE, stores.slow, stores.slow, of_parley=True,
     ),
     Check(
         "store-refuses", _E, "Does the coordination store refuse the broker's account?",
-        ("correct the account in coordination.url, or its rights (docs/stores.md)",),
+        ("correct the account in coordination.url, or its permissions (docs/stores.md)",),
         _STORE, stores.refuses, stores.refuses, of_parley=True,
     ),
     Check(
@@ -305,15 +305,15 @@ _STORES: Final = (
         _STORE, stores.unusable, stores.unusable, of_parley=True,
     ),
     Check(
-        "store-empty", _E, "Is the coordination store empty, and the disks are not?",
+        "store-empty", _E, "Is the coordination store empty although the disks hold data?",
         ("correct coordination.url, or restore the store: parley coordination restore BACKUP URL",),
         _STORE, on_machine=stores.empty,
     ),
     Check(
         "store-set-back", _E, "Was the coordination store set back to an older state?",
         (
-            "if that was not intended, put the newer store back before you start a broker",
-            "else start all brokers with their disks: docs/coordination.md#a-store-that-was-set-back",
+            "if that was not intended, restore the newer state before you start a broker",
+            "otherwise start all brokers with their disks: docs/coordination.md#a-store-that-was-set-back",
         ),
         (Part.MACHINE, Part.STORE), on_machine=stores.set_back,
     ),

@@ -34,7 +34,7 @@ from parley.tools.simulation.group_reading import COMMIT_CHANCE, GroupReader, co
 GROUP: Final = "group"
 REBALANCE_S: Final = 6.0
 JOIN_LIMIT_S: Final = REBALANCE_S + 5.0
-"""The time that a client waits for a JoinGroup response after the rebalance timeout, as in the Java client."""
+"""The time that a client waits for a JoinGroup response: as in the Java client, 5 s more than the rebalance timeout."""
 HEARTBEAT_S: Final = 1.5
 PROTOCOL: Final = "random"
 _OLD: Final[dict[type[Request], int]] = {

@@ -138,9 +138,9 @@ STANDS = {3: (ReplicaSize(10, 0), ReplicaSize(10, 0))}
 EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
     "no-controller": [(cluster(controller=-1), "no broker is the controller")],
     "broker-down": [
-        (cluster(brokers=BROKERS[:2]), "broker 3 does not run; it has replicas of 12 partitions"),
-        (broker(is_fenced=True), "broker 1 does not run"),
-        (cluster(brokers=BROKERS[:1], partitions=[Partition("t", 0, 1, (1, 2), (1,))]), "of 1 of them only one"),
+        (cluster(brokers=BROKERS[:2]), "broker 3 is down; it holds replicas of 12 partitions"),
+        (broker(is_fenced=True), "broker 1 is down"),
+        (cluster(brokers=BROKERS[:1], partitions=[Partition("t", 0, 1, (1, 2), (1,))]), "1 of them with only one running replica"),
     ],
     "broker-unreachable": [(broker(error="timed out"), "broker 1 at b1:9092 does not respond to this client")],
     "advertised-localhost": [
@@ -148,10 +148,10 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
         (machine(advertised=[Advertised("PLAINTEXT", "me", 9092, ["127.0.1.1"])]), "listens for other machines"),
     ],
     "broker-unwell": [(broker(metrics=Metrics("m", {}, ["disk: failed"])), "broker 1 reports: disk: failed")],
-    "partition-offline": [(partition(leader=-1), "no replica leads 1 partition: reads and writes fail")],
+    "partition-offline": [(partition(leader=-1), "no leader for 1 partition: reads and writes fail")],
     "isr-shrunk": [
-        (partition(isr=(1, 2)), "broker 3 is missing in the ISR of 1 partition: it runs, and is behind"),
-        (cluster(partitions=[Partition("t", 0, 1, (1, 4), (1,))]), "broker 4 is missing in the ISR of 1 partition"),
+        (partition(isr=(1, 2)), "broker 3 is missing from the ISR of 1 partition: it runs, but is behind"),
+        (cluster(partitions=[Partition("t", 0, 1, (1, 4), (1,))]), "broker 4 is missing from the ISR of 1 partition"),
     ],
     "under-min-isr": [(replace(partition(isr=(1,)), min_isr={"t": 2}), "too few replicas of 1 partition are in sync")],
     "preferred-leader-not-leading": [(partition(leader=2), "the preferred leader of 1 partition does not lead")],
@@ -162,7 +162,7 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
         )
     ],
     "reassignment-stuck": [
-        (cluster(moves=[MOVE]), "the reassignment of t-0 waits for broker 4, which does not run"),
+        (cluster(moves=[MOVE]), "the reassignment of t-0 waits for broker 4, which is down"),
         (cluster(moves=[replace(MOVE, adding=(3,), copied=STANDS, whole=11)]), "has not advanced in 10 s"),
     ],
     "internal-topic-few-replicas": [
@@ -172,11 +172,11 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
         (
             cluster(brokers=[replace(each, rack="a" if each.id < 3 else "b") for each in BROKERS],
                     partitions=[Partition("t", 0, 1, (1, 2), (1, 2))]),
-            "all replicas of 1 partition are on rack a",
+            "all replicas of 1 partition are in rack a",
         )
     ],
     "racks-incomplete": [
-        (cluster(brokers=[replace(each, rack="a") for each in BROKERS]), "all 3 brokers are on rack a"),
+        (cluster(brokers=[replace(each, rack="a") for each in BROKERS]), "all 3 brokers are in rack a"),
         (broker(rack=None), "brokers without a rack, while others have one: 1"),
     ],
     "versions-mixed": [(broker(apis={0: (0, 12)}), "those of broker 1 and broker 2, 3")],
@@ -185,11 +185,11 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
     ],
     "group-stuck": [(group(sample(5, 9), sample(5, 9)), "nothing in 10 s, while it has a lag of 4 records")],
     "group-lag-growing": [
-        (group(sample(5, 9), sample(6, 20)), "grows: 4 records, and 14 after 10 s; it has 1 member"),
+        (group(sample(5, 9), sample(6, 20)), "grows: from 4 to 14 records in 10 s; it has 1 member"),
         (group(sample(5, 9, members=0, state="Empty"), sample(5, 20, members=0, state="Empty")), "it has no members"),
     ],
     "group-rebalancing": [
-        (group(sample(5, 5, state="PreparingRebalance"), sample(5, 5, state="Reconciling")), "and was again after 10 s")
+        (group(sample(5, 5, state="PreparingRebalance"), sample(5, 5, state="Reconciling")), "and still was 10 s later")
     ],
     "hanging-transaction": [
         (cluster(hanging=[OpenTransaction("t", 0, 7, 3, PAST)]), "hangs in t-0: readers of committed records stop")
@@ -215,8 +215,8 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
         (machine(damage=[Damage("/d/t-0", 0, "offsets 3 to 4 are missing", False, is_missing=True)]), "offsets 3 to 4"),
     ],
     "stray-logs": [
-        (broker(metrics=metrics(parley_log_directory_stray_logs=6)), "6 logs on broker 1 belong to no topic"),
-        (folder(strays=["t-0.0-stray"]), "1 log in /data belong to no topic of the cluster"),
+        (broker(metrics=metrics(parley_log_directory_stray_logs=6)), "6 stray logs without a topic on broker 1"),
+        (folder(strays=["t-0.0-stray"]), "/data contains 1 stray log without a topic"),
     ],
     "log-directory-missing": [
         (replace(folder(exists=False, cluster_id=None), store=replace(STORE, registered={1: 1})),

@@ -378,7 +378,7 @@ _LOAD: Final = Section(
             "Raise the retention of the topic.",
         ),
         Line(
-            "the reader ... does not stop, and is left behind",
+            "reader ... does not stop; continuing without it",
             "A consumer of `parley check` does not respond.",
             "Look at the brokers.",
         ),
