@@ -140,7 +140,7 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
     "broker-down": [
         (cluster(brokers=BROKERS[:2]), "broker 3 is down; it holds replicas of 12 partitions"),
         (broker(is_fenced=True), "broker 1 is down"),
-        (cluster(brokers=BROKERS[:1], partitions=[Partition("t", 0, 1, (1, 2), (1,))]), "1 of them with only one running replica"),
+        (cluster(brokers=BROKERS[:1], partitions=[Partition("t", 0, 1, (1, 2), (1,))]), "1 of them with only one"),
     ],
     "broker-unreachable": [(broker(error="timed out"), "broker 1 at b1:9092 does not respond to this client")],
     "advertised-localhost": [
