@@ -1,1 +1,1 @@
-"""Benchmarks of Parley beside Apache Kafka: the same client, load and machine, in turns."""
+"""Benchmarks of Parley and Apache Kafka, with the same client, load and machine, in alternation."""

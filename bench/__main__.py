@@ -1,8 +1,8 @@
-"""``make bench``: processor time per GB, throughput, start and memory of one broker, beside Apache Kafka.
+"""``make bench``: CPU time per GB, throughput, start time and memory of a broker, compared with Apache Kafka.
 
-The two brokers take turns (A B A B ...), so that other load on the machine affects both. Printed are medians and the
-ratio Parley / Kafka. The broker's processor time is the most reliable figure; records per second also depend on the
-client, which shares the machine's cores.
+The two brokers take turns (A B A B ...), so that other load on the machine affects both. The output is medians and the
+ratio Parley / Kafka. The broker's CPU time is the most reliable figure. Records per second also depend on the client,
+which shares the machine's cores.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def measure(broker: Measured, sizes: list[int], partitions: list[int], total: in
 
 
 def _warm_up(broker: Measured) -> None:
-    """Run a load that is not measured, so that the JVM has compiled its hot code before the measurement."""
+    """Run a load without measuring it, so that the JVM has compiled its hot code before the measurement."""
     broker.create_topic("warm-up", 1)
     for work in ("produce", "consume"):
         load(broker, work, "warm-up", 100, 1, WARM_UP_BYTES)
@@ -93,7 +93,7 @@ def table(figures: Figures) -> str:
 
 
 def spread(figures: Figures, prefix: str = "") -> str:
-    """Format every measured value, because a median of few values hides the spread."""
+    """Format all measured values, because a median of few values hides the spread."""
     lines = ["one by one"]
     for (label, name), values in figures.items():
         if label.startswith(prefix):

@@ -1,9 +1,10 @@
-"""``python -m bench --cluster``: three brokers with replication factor 3, beside Apache Kafka's, with the same client.
+"""``python -m bench --cluster``: three brokers with replication factor 3, compared with Apache Kafka, with the same
+client.
 
-Each turn starts a new cluster of each kind and measures: producing with acks=all at full speed (processor time of all
+Each turn starts a new cluster of each kind and measures: producing with ``acks=all`` at full speed (CPU time of all
 brokers per GB, and records per second), the acknowledgement latency at 1000 records per second, and how long a producer
-waits after the leader is killed with ``kill -9``. That producer has librdkafka's default settings; its acknowledgements
-are checked against the records that can be read afterwards.
+waits after the leader is killed with ``kill -9``. That producer has librdkafka's default settings. Its acknowledgements
+are compared with the records that can be read afterwards.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ DEFAULT_CLIENT = {
     "retry.backoff.ms": 100,
     "topic.metadata.refresh.fast.interval.ms": 100,
 }
-"""librdkafka's defaults of the settings for which the history checker uses shorter times."""
+"""librdkafka's defaults of the settings that the history checker shortens."""
 
 
 class KafkaMember(Kafka):
-    """One of several Apache Kafka nodes, each a broker and a controller."""
+    """An Apache Kafka node of a cluster, both broker and controller."""
 
     def __init__(self, folder: Path, broker_id: int, controllers: list[int], extra: Mapping[str, str]) -> None:
         super().__init__(folder)
@@ -61,7 +62,7 @@ class KafkaMember(Kafka):
 
 
 class KafkaCluster(ReplicatedCluster):
-    """Apache Kafka on three nodes."""
+    """An Apache Kafka cluster of three nodes."""
 
     name = Kafka.name
 
@@ -72,14 +73,14 @@ class KafkaCluster(ReplicatedCluster):
         ]
 
     def start(self) -> None:
-        """Start all nodes at once: a single node has no quorum and does not respond."""
+        """Start all nodes together, because a single node has no quorum and does not respond."""
         for member in self.members:
             member.launch()
         for member in self.members:
             member.wait_until_ready()
 
     def stop(self) -> None:
-        """Kill all nodes: a clean shutdown waits for a quorum, which the last nodes do not have."""
+        """Kill all nodes. A clean shutdown waits for a quorum, which the last nodes do not have."""
         for member in self.members:
             if member.process is not None:
                 member.process.kill()
@@ -105,14 +106,14 @@ def latencies_ms(bootstrap: str, topic: str) -> list[float]:
 
 
 def kinds_of(is_cluster: bool, alone: bool) -> list[type[Measured] | type[ReplicatedCluster]]:
-    """Return what a benchmark measures in turns: Apache Kafka, unless it is absent or ``alone`` is set, and Parley."""
+    """Return the kinds to measure in turns: Parley, and Apache Kafka unless it is not installed or ``alone`` is set."""
     kinds: list[type[Measured] | type[ReplicatedCluster]]
     kinds = [KafkaCluster, ReplicatedCluster] if is_cluster else [Kafka, Parley]
     return kinds[1:] if alone or not KAFKA.exists() else kinds
 
 
 def failover(cluster: ReplicatedCluster) -> tuple[float, int]:
-    """Kill the leader. Returns the producer's pause in seconds, and the number of violations the checker found."""
+    """Kill the leader. Returns the producer's pause in seconds, and the number of violations that the checker found."""
     trial = Trial(cluster.bootstrap, "failover", partitions=1, readers=0, rate=FAILOVER_RATE, client=DEFAULT_CLIENT)
     trial.create_topic(BROKERS)
     with trial:

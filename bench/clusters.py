@@ -1,4 +1,4 @@
-"""The brokers to measure, each in its own process: Parley, and Apache Kafka in KRaft mode."""
+"""The brokers to measure, each in a process of its own: Parley, and Apache Kafka in KRaft mode."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 START_SECONDS_MAX = 180.0
 STOP_SECONDS_MAX = 180.0
-"""Kafka needs a minute to close thousands of logs."""
+"""The time that a broker may take to stop. Kafka needs a minute to close thousands of logs."""
 
 
 class Named(Protocol):
-    """A broker or a cluster, by its name in tables."""
+    """A broker or a cluster, with its name in tables."""
 
     name: str
 
@@ -35,7 +35,7 @@ M = TypeVar("M", bound=Named)
 
 
 def turns(kinds: Sequence[type[M]], rounds: int) -> Iterator[tuple[type[M], Path]]:
-    """Return each kind of broker or cluster in turns, with a new folder, which is deleted after the turn."""
+    """Yield each kind of broker or cluster in turn, with a new folder, which is deleted after the turn."""
     for turn in range(rounds):
         for kind in kinds:
             print(f"round {turn + 1} of {rounds}: {kind.name}", file=sys.stderr, flush=True)
@@ -44,7 +44,7 @@ def turns(kinds: Sequence[type[M]], rounds: int) -> Iterator[tuple[type[M], Path
 
 
 def free_port() -> int:
-    """A port that is free now."""
+    """Return a port that is currently free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -52,7 +52,7 @@ def free_port() -> int:
 
 
 class Measured:
-    """A broker process whose processor time and memory can be read."""
+    """A broker process whose CPU time and memory can be read."""
 
     name = ""
 
@@ -67,7 +67,7 @@ class Measured:
         return f"127.0.0.1:{self.port}"
 
     def command(self) -> list[str]:
-        """The command line that starts the broker."""
+        """Return the command line that starts the broker."""
         raise NotImplementedError
 
     def start(self) -> float:
@@ -113,13 +113,13 @@ class Measured:
         admin.delete_topics([topic])[topic].result()
 
     def cpu_seconds(self) -> float:
-        """The broker's processor time so far, user and system."""
+        """Return the broker's CPU time so far, user and system."""
         assert self.process is not None
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     def resident_mb(self) -> float:
-        """The broker's resident memory in MB."""
+        """Return the broker's resident memory in MB."""
         assert self.process is not None
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * PAGE / 1e6
 
@@ -144,7 +144,7 @@ class Kafka(Measured):
     name = "Apache Kafka 4.3.1"
 
     def settings(self) -> dict[str, str]:
-        """The properties of a single node; those of a cluster add the controllers' addresses."""
+        """The properties of a single node. Those of a cluster add the controllers' addresses."""
         controller = free_port()
         return {
             "node.id": "1",

@@ -1,8 +1,8 @@
-"""``python -m bench.compaction``: the cost of compaction per million keys, beside Apache Kafka.
+"""``python -m bench.compaction``: the cost of compaction per million keys, compared with Apache Kafka.
 
-Each broker gets a topic in which every key is written twice, in random order and uncompressed. Then the topic becomes a
-compacted one, and the processor time and the memory of the broker, its worker process included, are measured until its
-cleaner has reached the active segment. Clients are idle meanwhile.
+Each broker has a topic in which every key is written twice, in random order and uncompressed. Then compaction is turned
+on for the topic. The broker's CPU time and memory, including its worker process, are measured until its cleaner has
+reached the active segment. Clients are idle during this time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class CompactingKafka(Kafka):
 
 
 def processes(broker: Measured) -> list[int]:
-    """The broker's process and its children."""
+    """Return the broker's process and its children."""
     assert broker.process is not None
     pid = broker.process.pid
     children = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
@@ -50,7 +50,7 @@ def processes(broker: Measured) -> list[int]:
 
 
 def cpu_seconds(broker: Measured) -> float:
-    """The processor time of all processes of the broker."""
+    """Return the CPU time of all processes of the broker."""
     total = 0
     for pid in processes(broker):
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -59,7 +59,7 @@ def cpu_seconds(broker: Measured) -> float:
 
 
 def resident_mb(broker: Measured) -> float:
-    """The resident memory of all processes of the broker, in MB."""
+    """Return the resident memory of all processes of the broker, in MB."""
     return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in processes(broker)) * PAGE / 1e6
 
 
@@ -86,7 +86,7 @@ def fill(broker: Measured, keys: int) -> None:
 
 
 def begin_compaction(broker: Measured) -> None:
-    """Make the topic a compacted one."""
+    """Turn on compaction for the topic."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
@@ -94,7 +94,7 @@ def begin_compaction(broker: Measured) -> None:
 
 
 def is_compacted(data: Path) -> bool:
-    """True if the cleaner has reached the active segment, by its checkpoint."""
+    """Return True if the cleaner has reached the active segment, according to its checkpoint."""
     segments = sorted((data / f"{TOPIC}-0").glob("*.log"))
     checkpoint = data / "cleaner-offset-checkpoint"
     lines = checkpoint.read_text().splitlines() if checkpoint.exists() else []

@@ -1,8 +1,8 @@
 """``python -m bench.connect``: the cost of many Connect tasks in a worker.
 
-Each topic has one sink task. Printed are the processor time of idle tasks, the latency from producing a record to its
-arrival in the task, and the records per second of processor time. Processor time is that of the worker with all its
-processes, without the broker.
+Each topic has one sink task. The output is the CPU time of idle tasks, the latency from producing a record to its
+arrival in the task, and the records per second of CPU time. The CPU time is that of all processes of the worker,
+without the broker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VALUE_BYTES = 100
 
 
 class TimingTask(SinkTask):
-    """Measures the age of records that hold a time, and counts the others."""
+    """Measures the age of records that contain a time, and counts the other records."""
 
     def start(self, props: Mapping[str, str]) -> None:
         name = f"{os.getpid()}-{id(self)}"
@@ -132,7 +132,7 @@ def measure(tasks: int, records: int, broker: Parley, folder: Path) -> None:
 
 
 def _cpu(broker: Parley, work: Callable[[], None]) -> float:
-    """The processor time of this process and its descendants except the broker, in seconds."""
+    """Return the CPU time of this process and its descendants except the broker, in seconds."""
     before = tree_cpu_seconds(os.getpid()) - broker.cpu_seconds()
     work()
     return tree_cpu_seconds(os.getpid()) - broker.cpu_seconds() - before

@@ -1,7 +1,7 @@
 """The cost of the controller's decisions in a large cluster: 40 brokers, 50,000 partitions in 500 topics, 3 replicas.
 
-``python -m bench.controller`` prints how long each decision takes, how long the next image takes, and how long encoding
-and decoding the keys for the coordination store takes. The measurement has no store and no network.
+``python -m bench.controller`` prints how long it takes to make each decision, to build the next image, and to encode
+and decode the keys for the coordination store. The measurement involves no store and no network.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ ROUNDS = 5
 
 
 def rules(image: MetadataImage, topic: str) -> ElectionRules:
-    """The default rules, for every topic."""
+    """Return the default rules, for every topic."""
     return ElectionRules()
 
 
 def registration(broker_id: int, epoch: int = 1) -> BrokerRegistration:
-    """A broker of the cluster."""
+    """Return the registration of a broker of the cluster."""
     endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", f"broker{broker_id}.example.com", 9092)
     return BrokerRegistration(broker_id, epoch, UUID(int=broker_id + epoch), (endpoint,), rack=f"rack{broker_id % 4}")
 
 
 def cluster(rng: Random) -> MetadataImage:
-    """The cluster on which the decisions are made."""
+    """Return the cluster on which the decisions are made."""
     image = MetadataImage("bench", brokers={i: registration(i) for i in range(BROKERS)})
     return image.with_changes(new_topics(image, rng, TOPICS, "topic").changes)
 
@@ -83,7 +83,7 @@ def grown_isrs(image: MetadataImage, leader: int, count: int) -> Decision[Any]:
 
 
 def decisions(image: MetadataImage, rng: Random) -> dict[str, Callable[[], Decision[Any]]]:
-    """The measured decisions, by their names in the output."""
+    """Return the decisions to measure, by their names in the output."""
     lost = image.with_changes(fence_broker(image, 7, rules).changes)
     moves = [Reassignment(f"topic{i:04d}", 5, (1, 2, 3)) for i in range(TOPICS)]
     moving = image.with_changes(alter_reassignments(image, moves, rules).changes)
@@ -105,7 +105,7 @@ def decisions(image: MetadataImage, rng: Random) -> dict[str, Callable[[], Decis
 
 
 def ms(work: Callable[[], object]) -> float:
-    """The shortest of several runs, in milliseconds."""
+    """Return the shortest of several runs, in milliseconds."""
     times = []
     for _ in range(ROUNDS):
         begin = time.perf_counter()

@@ -1,10 +1,11 @@
-"""``python -m bench.creation``: what partitions without records cost, beside Apache Kafka: to create, to list, to keep.
+"""``python -m bench.creation``: the cost of partitions without records, compared with Apache Kafka: creating, listing,
+keeping.
 
-A client on a plain socket sends CreateTopics requests that are encoded beforehand. The time is that from the request to
-the last byte of the response, so neither the client's library nor its decoding counts. First come small topics as a
-warm-up, then 1,000 partitions in three shapes, each several times: one topic of 1,000, 20 topics of 50, 1,000 topics of
-one. Then topics of 1,000 until there are ``--partitions``. At that number: Metadata of all topics, memory and
-descriptors. With ``--cluster`` there are three brokers and three replicas. ``bench.partitions`` measures restarts.
+A client on a plain socket sends CreateTopics requests that are encoded beforehand. The time is measured from the
+request to the last byte of the response, so the client library does not count. After a warm-up with small topics, 1,000
+partitions are created in three shapes, several times each: one topic of 1,000, 20 topics of 50, 1,000 topics of one.
+Then topics of 1,000 are created until there are ``--partitions``. At that number it measures Metadata of all topics,
+memory and descriptors. ``--cluster`` uses three brokers and three replicas. ``bench.partitions`` measures restarts.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from parley.protocol.schema import Request, Response
 
 PER_REQUEST = 1000
 SHAPES = ((1, 1000), (20, 50), (1000, 1))
-"""Topics of a request, and partitions of each."""
+"""Topics per request, and partitions per topic."""
 WARM_UPS = 10
 TIMES = 5
 QUIET_S = 2.0
-"""Time to do in the background what the response did not wait for; its processor time counts."""
+"""Time for background work after the response. The CPU time of that work counts."""
 FRAME_BYTES_MAX = 256 * 1024 * 1024
 CREATE_VERSION, METADATA_VERSION, DELETE_VERSION = 7, 12, 5
 
 
 class Client:
-    """One connection, one request at a time."""
+    """A connection with one request at a time."""
 
     def __init__(self, bootstrap: str) -> None:
         host, _, port = bootstrap.partition(",")[0].rpartition(":")
@@ -78,7 +79,7 @@ class Client:
 
 
 def new_topics(prefix: str, topics: int, partitions: int, replicas: int) -> CreateTopicsRequest:
-    """A request for topics named ``prefix-<number>``."""
+    """Return a request for topics named ``prefix-<number>``."""
     return CreateTopicsRequest(
         topics=[
             CreateTopicsRequest.CreatableTopic(
@@ -94,7 +95,7 @@ def new_topics(prefix: str, topics: int, partitions: int, replicas: int) -> Crea
 
 
 class Subject:
-    """One broker, or three: what is created at them, and what that costs."""
+    """The broker or the three brokers to measure."""
 
     def __init__(self, measured: Measured | ReplicatedCluster, replicas: int, figures: Figures) -> None:
         self.measured = measured
@@ -104,7 +105,7 @@ class Subject:
         self.client = Client(measured.bootstrap)
 
     def note(self, label: str, value: float) -> None:
-        """Note a figure."""
+        """Record a figure."""
         self._figures[label, self.measured.name].append(value)
 
     def create(self, prefix: str, topics: int, partitions: int) -> float:
@@ -117,16 +118,16 @@ class Subject:
         return elapsed_ms
 
     def delete(self, prefix: str, topics: int) -> None:
-        """Delete the topics that ``create`` made."""
+        """Delete the topics that ``create`` created."""
         names = [f"{prefix}-{number}" for number in range(topics)]
         self.client.ask(DeleteTopicsRequest(topic_names=names, timeout_ms=60_000), DELETE_VERSION)
 
     def memory_mb(self) -> float:
-        """The resident memory of all brokers."""
+        """Return the resident memory of all brokers, in MB."""
         return sum(member.resident_mb() for member in self.members)
 
     def open_files(self) -> int:
-        """The number of file descriptors that all brokers hold."""
+        """Return the number of open file descriptors of all brokers."""
         return sum(len(os.listdir(f"/proc/{member.process.pid}/fd")) for member in self.members if member.process)
 
 
@@ -151,7 +152,7 @@ def measure_thousands(subject: Subject) -> None:
 
 
 def measure_many(subject: Subject, partitions: int) -> None:
-    """Create topics of 1,000 partitions until there are so many; list and weigh them."""
+    """Create topics of 1,000 partitions up to the given number, then list them and measure memory and descriptors."""
     time.sleep(QUIET_S)
     memory, files, cpu = subject.memory_mb(), subject.open_files(), subject.measured.cpu_seconds()
     times = [subject.create(f"topic-{number}", 1, PER_REQUEST) for number in range(partitions // PER_REQUEST)]

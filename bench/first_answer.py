@@ -9,7 +9,7 @@ _REQUEST = struct.pack(">hhih", 3, 1, 1, -1) + struct.pack(">i", 0)  # Metadata 
 
 
 def answers_metadata(host: str, port: int) -> bool:
-    """True if a broker responds with at least one broker (itself)."""
+    """Return True if the response to a Metadata request contains at least one broker (itself)."""
     try:
         with socket.create_connection((host, port), timeout=5) as connection:
             connection.sendall(struct.pack(">i", len(_REQUEST)) + _REQUEST)

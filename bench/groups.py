@@ -1,12 +1,13 @@
-"""``python -m bench.groups``: what consumer groups (KIP-848) and streams groups (KIP-1071) cost, beside Apache Kafka.
+"""``python -m bench.groups``: the cost of consumer groups (KIP-848) and streams groups (KIP-1071), compared with Apache
+Kafka.
 
-The members are ours, each with its own connection, and send what the Java client sends. The brokers take turns.
+The members are simulated, each with its own connection, and send what the Java client sends. The brokers take turns.
 
-1. Heartbeats of stable groups per second of the broker's processor time: all members in one group, or in many.
-2. A group with a topic of many partitions: the time, and the broker's processor time, from the first heartbeat until
-   every partition is assigned and every member knows its assignment; then the same when another member joins.
+1. Heartbeats of stable groups per second of the broker's CPU time: all members in one group, or in many groups.
+2. A group with a topic of many partitions: the time, and the broker's CPU time, from the first heartbeat until every
+   partition is assigned and every member knows its assignment; then the same when another member joins.
 
-Quote the ratios: the figures depend on what else the machine does.
+Quote only the ratios: the figures depend on other load on the machine.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ from parley.protocol.uuids import UUID
 
 TOPIC, PARTITIONS = "read", 100
 WIDE_TOPICS = [f"wide-{number}" for number in range(10)]
-"""Kafka cannot create 10,000 partitions at once."""
+"""Topics that share the partitions, because Kafka cannot create 10,000 partitions at once."""
 INTERVAL_S = 5.0
-"""Between two heartbeats of a member, as by default."""
+"""The default interval between two heartbeats of a member."""
 ASSIGNMENT_INTERVAL_S = 1.0
-"""The same while the time to an assignment is measured, so that less of it is time between heartbeats."""
+"""The heartbeat interval while the time to an assignment is measured. It is shorter, so that waiting matters less."""
 REBALANCE_TIMEOUT_MS = 300_000
 AT_ONCE = 100
-"""Connections that are made together, and heartbeats that wait for a response."""
+"""The maximum number of connections being opened, and of heartbeats without a response, at a time."""
 POLL_S = 0.02
 PATIENCE_S = 300.0
 SETTINGS = {
     f"group.{kind}.{key}session.timeout.ms": "600000" for kind in ("consumer", "streams") for key in ("", "max.")
 }
-"""No session ends if the machine is so busy that heartbeats are late."""
+"""Settings with which no session expires, even if the machine is so busy that heartbeats are late."""
 NOT_YET = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 
 
@@ -60,7 +61,7 @@ class PatientParley(Parley):
 
 
 class Member:
-    """A member of a consumer group, as the Java client is one. ``owned`` is what the broker has assigned."""
+    """A member of a consumer group that behaves like the Java client. ``owned`` is what the broker has assigned."""
 
     kind = "consumer"
 
@@ -78,7 +79,7 @@ class Member:
         return sum(len(each.partitions) for each in self.owned or ())
 
     async def beat(self) -> None:
-        """Send a heartbeat, and another one as long as the response has another assignment."""
+        """Send a heartbeat, and further ones as long as the assignment in the response changes."""
         async with self._turn:
             await self._exchange()
             while self._must_report:
@@ -119,7 +120,7 @@ class Member:
 
 
 class StreamsMember(Member):
-    """A program of a Kafka Streams application without state, which reads a topic with one thread."""
+    """A stateless Kafka Streams application that reads a topic with one thread."""
 
     kind = "streams"
 
@@ -159,10 +160,11 @@ class StreamsMember(Member):
 
 @asynccontextmanager
 async def beating(members: Sequence[Member], interval_s: float) -> AsyncIterator[None]:
-    """Let every member send a heartbeat once in an interval, spread over it. Raises what a heartbeat raises.
+    """Let every member send a heartbeat once per interval, spread over the interval. Raises whatever a heartbeat
+    raises.
 
-    At the end the heartbeats that have begun are completed: a member must not miss its next epoch. If the machine is
-    too busy for that interval, it becomes longer: at most ``AT_ONCE`` heartbeats wait.
+    At the end, the heartbeats in flight are completed, because a member must not miss its next epoch. If the machine is
+    too busy for the interval, the interval grows: at most ``AT_ONCE`` heartbeats are in flight.
     """
     began = time.perf_counter()
     turns = ((began + n * interval_s / len(members), members[n % len(members)]) for n in count())
@@ -213,7 +215,7 @@ async def connected(bootstrap: str, number: int) -> AsyncIterator[list[Client]]:
 
 
 async def find_coordinator(client: Client, group: str) -> None:
-    """Have the topic of the coordinators created."""
+    """Make the broker create the coordinators' internal topic."""
     while True:
         try:
             await client.coordinator(group)
@@ -230,7 +232,7 @@ async def find_coordinator(client: Client, group: str) -> None:
 async def measure_heartbeats(
     broker: Measured, kind: type[Member], clients: list[Client], groups: int, seconds: float, figures: Figures
 ) -> None:
-    """Note what the heartbeats of stable groups cost. The first interval is a warm-up."""
+    """Measure the cost of the heartbeats of stable groups. The first interval is a warm-up."""
     members = [
         kind(client, f"{kind.kind}-{groups}-{number % groups}", [TOPIC]) for number, client in enumerate(clients)
     ]
@@ -247,9 +249,9 @@ async def measure_heartbeats(
 
 
 async def measure_assignment(broker: Measured, clients: list[Client], partitions: int, figures: Figures) -> None:
-    """Note how long a group needs for a stable assignment: at first, and when another member joins.
+    """Measure how long a group needs for a stable assignment: at first, and when another member joins.
 
-    Another group shows before that the coordinator knows the topic: Kafka makes the logs behind the answer.
+    Another group shows beforehand that the coordinator knows the topic: Kafka creates the logs after its response.
     """
     probe = Member(clients[0], "probe", WIDE_TOPICS)
     async with beating([probe], ASSIGNMENT_INTERVAL_S):
@@ -268,7 +270,7 @@ async def measure_assignment(broker: Measured, clients: list[Client], partitions
 
 
 def note(figures: Figures, label: str, broker: Measured, value: float) -> None:
-    """Keep a figure, and show it at once."""
+    """Record a figure and print it."""
     figures[label, broker.name].append(value)
     print(f"{broker.name}: {label}: {value:.2f}", file=sys.stderr, flush=True)
 

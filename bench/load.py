@@ -1,6 +1,6 @@
 """Produce or consume with librdkafka's C API (from ``confluent-kafka``), without a Python object per record.
 
-Run as ``python -m bench.load produce|consume ...``. Prints a JSON object with the amount and the duration.
+Run it as ``python -m bench.load produce|consume ...``. It prints a JSON object with the amount and the duration.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ BATCH = 10_000
 """The number of records per call of librdkafka."""
 
 TRANSACTION_RECORDS = 50_000
-"""The number of records per transaction, if there are any."""
+"""The number of records per transaction, if transactions are used."""
 
 PARTITION_BY_ROUND = 0x8 | 0x20
-"""Flags of rd_kafka_produce_batch: each message names its partition, and the call waits for room in the queue."""
+"""Flags of rd_kafka_produce_batch: each message names its partition, and the call blocks while the queue is full."""
 
 
 class _Message(ctypes.Structure):

@@ -1,8 +1,9 @@
-"""``python -m bench.loading``: `parley load` beside eight lines of Structured Streaming, as Spark users write them.
+"""``python -m bench.loading``: ``parley load`` compared with eight lines of Structured Streaming, as Spark users write
+them.
 
-Both load the same topic of JSON records into new folders of Parquet, in turns, in one Spark session. The eight lines
-use ``from_json``, which stores 5 in a column of texts as "5" and rounds decimals; `parley load` refuses such records.
-Processor time is that of Spark with all its processes, without the broker.
+Both load the same topic of JSON records into new Parquet folders, in turns, in one Spark session. The eight lines use
+``from_json``, which stores 5 in a string column as "5" and rounds decimals; ``parley load`` rejects such records. The
+CPU time is that of all processes of Spark, without the broker.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _in_turns(
 
 
 def _timed(way: Callable[[Path], None], path: Path, broker: Parley, records: int) -> tuple[float, float]:
-    """Return the seconds and the seconds of processor time that a load takes."""
+    """Return the seconds and the CPU seconds that a load takes."""
 
     def cpu_seconds() -> float:
         return tree_cpu_seconds(os.getpid()) - broker.cpu_seconds()

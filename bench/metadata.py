@@ -1,10 +1,10 @@
-"""``python -m bench.metadata``: Metadata requests and new topics, beside Apache Kafka with the same clients.
+"""``python -m bench.metadata``: Metadata requests and topic creation, compared with Apache Kafka with the same clients.
 
-The brokers take turns. Metadata requests are counted per second of the broker's processor time: about one topic, and
-about all 100 topics, which have 1 partition or 10 each. Half of the turns have no authorizer. In the others the client
-logs in as a user that may describe half of the topics, and there are 10,000 ACLs of other users.
+The brokers take turns. Metadata requests are counted per second of the broker's CPU time: for one topic, and for all
+100 topics, with 1 partition or 10 partitions each. Half of the turns have no authorizer. In the others the client logs
+in as a user that may describe half of the topics, and there are 10,000 ACLs of other users.
 
-Without an authorizer a topic of many partitions is created, too, a few times: the time until the answer.
+Without an authorizer, a topic with many partitions is also created a few times, to measure the response time.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ LOGIN = [
     f"--property=sasl.jaas.config={PLAIN_LINE};",
 ]
 PARTITIONS = (1, 10)
-"""The partitions of each topic: first those that the topics begin with, then those to which they grow."""
+"""The partitions of each topic: the initial number, then the number to which the topics grow."""
 
 
 def measure_requests(
     broker: Measured, address: str, shown: int, count: int, label: str, figures: Figures, words: list[str]
 ) -> None:
-    """Note what Metadata requests cost. ``shown`` is the number of topics that the client may see."""
+    """Measure the cost of Metadata requests. ``shown`` is the number of topics that the client may see."""
     for what, topics, number in (("one topic", ["--topic=topic-0"], count), ("all topics", [], count // 4)):
         before = broker.cpu_seconds()
         done = run("bench.secured_load", "metadata", address, "--count", str(number), *topics, *words)
@@ -45,7 +45,7 @@ def measure_requests(
 
 
 def grow(broker: Measured, partitions: int) -> None:
-    """Give every topic this many partitions, if it has fewer."""
+    """Increase the partitions of every topic to this number."""
     from confluent_kafka.admin import NewPartitions
 
     if partitions > 1:
@@ -56,7 +56,7 @@ def grow(broker: Measured, partitions: int) -> None:
 
 
 def measure(broker: Measured, count: int, new_partitions: int, figures: Figures) -> None:
-    """Measure one turn of one broker. What comes first is a warm-up: the JVM compiles its hot code."""
+    """Measure one turn of one broker. The first requests are a warm-up, in which the JVM compiles its hot code."""
     is_secured = isinstance(broker, SecuredKafka | SecuredParley)
     broker.start()
     try:
@@ -82,7 +82,7 @@ def measure(broker: Measured, count: int, new_partitions: int, figures: Figures)
 
 
 def create(broker: Measured, partitions: int, figures: Figures) -> None:
-    """Create topics of many partitions, one after another; the first one is a warm-up."""
+    """Create topics with many partitions, one after another. The first is a warm-up."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     for number in range(4):
         cpu, began = broker.cpu_seconds(), time.perf_counter()

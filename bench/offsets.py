@@ -1,9 +1,9 @@
-"""``python -m bench.offsets``: when committed offsets are served again after ``kill -9`` of their coordinator.
+"""``python -m bench.offsets``: how soon committed offsets are served again after ``kill -9`` of their coordinator.
 
 Three brokers with replication factor 3. All offsets are in one partition of ``__consumer_offsets``, so that one broker
-coordinates all groups. After its death, a client asks both other brokers for the offsets of one group every few
-milliseconds. The time has two parts: until the cluster has noticed the death and another broker coordinates the groups,
-and until that broker has read them back. Afterwards all offsets are fetched and compared with what was committed.
+coordinates all groups. After it is killed, a client requests the offsets of one group from both other brokers every few
+milliseconds. The time has two parts: until the cluster has detected the failure and another broker coordinates the
+groups, and until that broker has loaded the offsets. Then all offsets are fetched and compared with what was committed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from parley.protocol.messages.group_offsets import (
 
 TOPIC = "consumed"
 PARTITIONS = 100
-"""The partitions of the topic, each of which has an offset of every group."""
+"""The number of partitions of the topic. Each group commits an offset for each partition."""
 SETTINGS = {"offsets.topic.num.partitions": "1"}
 COMMIT_VERSION = 7
 FETCH_VERSION = 8
@@ -45,12 +45,12 @@ def group_name(number: int) -> str:
 
 
 def offset_of(group: int, partition: int) -> int:
-    """The offset that is committed, another one for each group and partition."""
+    """Return the offset to commit, which differs for each group and partition."""
     return group * PARTITIONS + partition
 
 
 def commit_request(group: int) -> OffsetCommitRequest:
-    """Commit the offsets of all partitions, without being a member of the group."""
+    """Return a request that commits the offsets of all partitions, without membership in the group."""
     partitions = [
         OffsetCommitRequest.OffsetCommitRequestPartition(
             partition_index=index, committed_offset=offset_of(group, index), committed_metadata=""
@@ -62,7 +62,7 @@ def commit_request(group: int) -> OffsetCommitRequest:
 
 
 def fetch_request(groups: range) -> OffsetFetchRequest:
-    """Fetch all offsets of some groups."""
+    """Return a request for all offsets of some groups."""
     return OffsetFetchRequest(
         groups=[
             OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_name(number), topics=None) for number in groups
@@ -71,7 +71,7 @@ def fetch_request(groups: range) -> OffsetFetchRequest:
 
 
 async def coordinator_of(client: Client, group: int) -> int:
-    """The coordinator of a group, after waiting until the cluster has one."""
+    """Return the coordinator of a group, waiting until the cluster has one."""
     began = time.perf_counter()
     while True:
         try:
@@ -90,7 +90,7 @@ _UNSETTLED = {
 
 
 async def commit(client: Client, node: int, group: int) -> int:
-    """Commit the offsets of a group, again while its coordinator is loaded or changes. Returns the coordinator."""
+    """Commit the offsets of a group, with retries while its coordinator loads or changes. Returns the coordinator."""
     while True:
         answer: OffsetCommitResponse = await client.send(commit_request(group), node=node, version=COMMIT_VERSION)
         codes = {ErrorCode(each.error_code) for topic in answer.topics for each in topic.partitions}
@@ -118,7 +118,7 @@ async def fill(bootstrap: str, groups: int) -> int:
 
 
 async def outcome(client: Client) -> ErrorCode:
-    """How a broker responds to a fetch of one group's offsets."""
+    """Return how a broker responds to a fetch of one group's offsets."""
     try:
         answer: OffsetFetchResponse = await client.send(fetch_request(range(1)), version=FETCH_VERSION)
     except KafkaError as error:
@@ -127,7 +127,7 @@ async def outcome(client: Client) -> ErrorCode:
 
 
 async def wait_until_served(client: Client) -> tuple[float, float]:
-    """Wait until a broker serves the offsets. Returns that time, and since when it has coordinated the group."""
+    """Wait until a broker serves the offsets. Returns that time, and when it became the group's coordinator."""
     coordinates_since: float | None = None
     deadline = time.perf_counter() + PATIENCE_S
     while (asked := time.perf_counter()) < deadline:

@@ -1,8 +1,8 @@
-"""``python -m bench.partitions``: what partitions cost beside Apache Kafka: to create, to keep, and at a restart.
+"""``python -m bench.partitions``: the cost of partitions, compared with Apache Kafka: creating, keeping, and a restart.
 
-One broker, topics of ``--per-topic`` partitions. A client waits after each creation until every partition has a leader,
-so a broker cannot gain by responding early. Few partitions get a record (``--used``), as in most clusters. A restart
-ends when the metadata names all leaders. The second one comes after more records and ``kill -9``.
+One broker, topics of ``--per-topic`` partitions. After each creation a client waits until every partition has a leader,
+so that a broker gains nothing by responding early. Some partitions (``--used``) get a record, as in most clusters. A
+restart ends when the metadata names all leaders. The second restart follows more records and ``kill -9``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATIENCE_S = 600.0
 
 
 def wait_for_leaders(admin: AdminClient, partitions: int) -> None:
-    """Wait until the metadata names a leader of each of so many partitions."""
+    """Wait until the metadata names a leader for each of this many partitions."""
     deadline = time.perf_counter() + PATIENCE_S
     while time.perf_counter() < deadline:
         topics = admin.list_topics(timeout=PATIENCE_S).topics.values()
@@ -33,13 +33,13 @@ def wait_for_leaders(admin: AdminClient, partitions: int) -> None:
 
 
 def open_files(broker: Measured) -> int:
-    """The number of file descriptors that the broker holds."""
+    """Return the number of open file descriptors of the broker."""
     assert broker.process is not None
     return len(os.listdir(f"/proc/{broker.process.pid}/fd"))
 
 
 def create(broker: Measured, topics: int, per_topic: int, figures: Figures) -> None:
-    """Create the topics one after the other."""
+    """Create the topics one after another."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic("warm-up", per_topic, 1)], operation_timeout=60)["warm-up"].result()
     wait_for_leaders(admin, per_topic)

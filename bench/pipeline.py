@@ -1,8 +1,8 @@
-"""``python -m bench.pipeline``: our Spark format beside Spark's own Kafka connector, on the same topics in one run.
+"""``python -m bench.pipeline``: Parley's Spark format compared with Spark's own Kafka connector, on the same topics.
 
-The two take turns (A B A B ...). Printed are medians and the ratio ours / theirs. Rows per CPU second count the
-processor time of Spark with all its processes (Java, Python workers), without the broker. The latency is the time from
-producing a record to consuming its copy, at 100 records per second through a streaming query.
+The two take turns (A B A B ...). The output is medians and the ratio Parley / connector. Rows per CPU second count the
+CPU time of all processes of Spark (Java, Python workers), without the broker. The latency is the time from producing a
+record to consuming its copy, at 100 records per second through a streaming query.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Figures = dict[tuple[str, str], list[float]]
 
 
 def tree_cpu_seconds(root: int) -> float:
-    """The processor time so far of a process and its descendants, including exited ones."""
+    """Return the CPU time so far of a process and its descendants, including exited ones."""
     children: dict[int, list[int]] = defaultdict(list)
     ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
@@ -91,7 +91,7 @@ class Bench:
         self.figures[f"{label}: k rows / s", kind].append(self.rows / seconds / 1000)
 
     def cpu_seconds(self) -> float:
-        """The processor time of Spark: of all children of this process except the broker."""
+        """Return the CPU time of Spark, which is that of all children of this process except the broker."""
         return tree_cpu_seconds(os.getpid()) - self.broker.cpu_seconds()
 
     def read(self, kind: str, topic: str, label: str) -> None:
@@ -114,7 +114,7 @@ class Bench:
         self.broker.delete_topic(target)
 
     def mirror(self, kind: str, topic: str, label: str) -> None:
-        """Measure copying a whole topic: with the connector's source and sink, or with ``parley mirror``."""
+        """Measure copying a whole topic, with the connector's source and sink or with ``parley mirror``."""
         if kind == "kafka":
             self.copy(kind, topic, label)
             return
@@ -155,7 +155,7 @@ class Bench:
         self.figures["stream, latency p99, ms", kind].append(late[98])
 
     def _ages(self, source: str, target: str, seconds: float) -> list[float]:
-        """The ages of the records in ms, without the first third, which warms up."""
+        """Return the ages of the records in ms, without the first third, which is a warm-up."""
         where = {"bootstrap.servers": self.broker.bootstrap}
         consumer = Consumer({**where, "group.id": target, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10})
         consumer.subscribe([target])
@@ -219,7 +219,7 @@ def main() -> None:
 
 
 def run(bench: Bench, rounds: int, latency_seconds: float) -> None:
-    """Run all measurements. Round 0 lets Java compile the hot code and is not counted."""
+    """Run all measurements. Round 0 lets Java compile the hot code and does not count."""
     for codec in ("none", "lz4"):
         bench.fill(f"source-{codec}", codec)
     for turn in range(rounds + 1):

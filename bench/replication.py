@@ -1,6 +1,6 @@
-"""``python -m bench.replication``: the cost of replication, as processor time of all brokers per GB produced.
+"""``python -m bench.replication``: the cost of replication, as CPU time of all brokers per GB produced.
 
-Three brokers, replication factor 3, acks=all, with librdkafka's largest batches and with batches of 16 KB (the Java
+Three brokers, replication factor 3, ``acks=all``, with librdkafka's largest batches and with batches of 16 KB (the Java
 client's default). Then the same with many idle partitions, which must add almost no cost.
 """
 
@@ -27,7 +27,7 @@ NO_SETTINGS: Mapping[str, str] = {}
 
 
 class Member(Parley):
-    """One broker of a cluster on one machine."""
+    """A broker of a cluster on one machine."""
 
     def __init__(self, folder: Path, broker_id: int, store: Path, extra: Mapping[str, str]) -> None:
         super().__init__(folder)
@@ -52,12 +52,12 @@ class Member(Parley):
 
 
 class ReplicatedCluster:
-    """Several brokers whose processor time is added up."""
+    """Several brokers whose CPU time is added up."""
 
     name = Parley.name
 
     def __init__(self, folder: Path, extra: Mapping[str, str] = NO_SETTINGS) -> None:
-        """``extra``: further settings of all brokers."""
+        """``extra`` contains additional settings for all brokers."""
         self.members: list[Measured] = [
             Member(folder / f"broker-{i}", i, folder / "coordination", extra) for i in range(1, BROKERS + 1)
         ]
@@ -100,7 +100,7 @@ def produce(cluster: ReplicatedCluster, topic: str, partitions: int, size: int, 
 
 
 def idle(cluster: ReplicatedCluster, seconds: float) -> float:
-    """The processor time of all idle brokers, per second."""
+    """Return the CPU time of all idle brokers, per second."""
     before = cluster.cpu_seconds()
     time.sleep(seconds)
     return (cluster.cpu_seconds() - before) / seconds

@@ -1,7 +1,7 @@
-"""What clients of secured listeners do to a broker: handshakes, logins, requests, and a thousand handshakes at once.
+"""The load of clients on secured listeners: handshakes, logins, requests, and a thousand simultaneous handshakes.
 
-Run as ``python -m bench.secured_load handshakes|logins|metadata|storm ...``. The brokers' processor time is the figure,
-so a client may be slow, but must do the same to each broker. The program prints a JSON object.
+Run it as ``python -m bench.secured_load handshakes|logins|metadata|storm ...``. It prints a JSON object. What counts is
+the brokers' CPU time, so a client may be slow, but must do the same to each broker.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from parley.protocol.security.client_security import client_security
 API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
 """An ApiVersions request of version 0 without a client id."""
 AT_ONCE = 8
-"""Clients that shake hands or log in at the same time."""
+"""The number of clients that connect or log in at the same time."""
 WAIT_S = 60.0
 
 
 def trusting(authority: str) -> ssl.SSLContext:
-    """The context of clients that talk TLS 1.3."""
+    """Return the TLS context of clients, which use TLS 1.3."""
     context = ssl.create_default_context(cafile=authority)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     return context
 
 
 def round_trip(sock: socket.socket) -> None:
-    """Send ApiVersions and read the response. With TLS 1.3, the tickets for later sessions arrive before it."""
+    """Send ApiVersions and read the response. With TLS 1.3, the tickets for later sessions arrive before
+    the response."""
     sock.sendall(API_VERSIONS)
     size = int.from_bytes(_exactly(sock, 4))
     _exactly(sock, size)
@@ -53,7 +54,7 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
 
 
 def handshakes(address: tuple[str, int], count: int, authority: str, *, resume: bool) -> Any:
-    """Connect, shake hands, send one request, and disconnect; with ``resume``, resume an earlier session."""
+    """Connect, send a request, and disconnect. With ``resume``, resume an earlier TLS session."""
     context = trusting(authority)
 
     def some(number: int) -> int:
@@ -90,7 +91,7 @@ async def logins(bootstrap: str, count: int, properties: dict[str, str]) -> Any:
 
 
 async def metadata(bootstrap: str, count: int, topics: list[str], properties: dict[str, str]) -> Any:
-    """Ask for the metadata of some topics, or of all if none is named."""
+    """Request the metadata of these topics, or of all topics if none are given."""
     security, known = client_security(properties), 0
     asked = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics] or None
 
@@ -107,7 +108,7 @@ async def metadata(bootstrap: str, count: int, topics: list[str], properties: di
 
 
 class _Handshake:
-    """A handshake whose bytes another loop sends and receives."""
+    """A TLS handshake without I/O; the caller sends and receives its bytes."""
 
     def __init__(self, address: tuple[str, int], context: ssl.SSLContext) -> None:
         self.sock = socket.create_connection(address, WAIT_S)
@@ -116,7 +117,7 @@ class _Handshake:
         self.advance()
 
     def advance(self) -> bool:
-        """Take a step. Returns True if the handshake is done."""
+        """Advance by one step. Returns True if the handshake is complete."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -127,7 +128,7 @@ class _Handshake:
         self.sock.sendall(self._outgoing.read())
 
     def receive(self) -> bool:
-        """Take what has arrived, and respond. Returns True if the handshake is done."""
+        """Process received bytes and respond. Returns True if the handshake is complete."""
         data = self.sock.recv(16_384)
         if not data:
             raise SystemExit("the broker has refused a handshake")
@@ -138,7 +139,7 @@ class _Handshake:
 
 
 def storm(address: tuple[str, int], count: int, authority: str) -> Any:
-    """Open connections; when a line arrives on standard input, shake hands on all of them at once."""
+    """Open connections. When a line arrives on standard input, start the handshakes of all of them simultaneously."""
     context = trusting(authority)
     waiting = selectors.DefaultSelector()
     clients = [_Handshake(address, context) for _ in range(count)]

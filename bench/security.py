@@ -1,9 +1,10 @@
-"""``python -m bench.security``: what TLS, logins and ACLs cost a broker, beside Apache Kafka with the same clients.
+"""``python -m bench.security``: the cost of TLS, logins and ACLs, compared with Apache Kafka with the same clients.
 
-The brokers take turns. Each has a listener without TLS, one with TLS 1.3 (an ECDSA certificate), and one with logins.
-The figures are the broker's processor time, because the clients share the machine's cores with it: per GB for records
-over TLS, and as handshakes, logins and requests per CPU second. A handshake and a login include the connection, and one
-request (ApiVersions). The last figures are times: those of a client without TLS, while a thousand others shake hands.
+The brokers take turns. Each has a listener without TLS, a listener with TLS 1.3 (an ECDSA certificate), and a listener
+with logins. The figures are the broker's CPU time, because the clients share the machine's cores with it: per GB for
+records over TLS, and as handshakes, logins and requests per CPU second. A handshake or login includes the connection
+and one request (ApiVersions). The last figures are the response times of a client without TLS during a thousand
+handshakes.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ PROBE_S = 0.001
 ACLS = 10_000
 ACLS_AT_ONCE = 500
 TOPICS = 100
-"""Topics of which the user may describe half."""
+"""The topics, half of which the user may describe."""
 WARM_UP_BYTES = 200_000_000
 WAIT_S = 60.0
 CPU_MIN_S = 0.1
-"""The least processor time that is measured: ten ticks of the system's clock."""
+"""The minimum CPU time of a measurement: ten ticks of the system's clock."""
 
 
 class Secured(Measured):
-    """A broker with three listeners. The clients of two of them are super users, those with a login need ACLs."""
+    """A broker with three listeners. Clients of two of them are super users; clients that log in need ACLs."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -64,7 +65,7 @@ class Secured(Measured):
         authority.issue("CN=broker", "localhost").write_pem(folder / "broker.pem")
 
     def security(self) -> dict[str, str]:
-        """The properties of the listeners, the users and the rights."""
+        """The properties of the listeners, users and permissions."""
         name = "listener.name.sasl_plaintext"
         return {
             "ssl.keystore.type": "PEM",
@@ -111,13 +112,13 @@ class SecuredKafka(Secured, Kafka):
 
 
 def run(module: str, *words: str) -> Any:
-    """Run a program of the bench, and return what it prints."""
+    """Run a program of the benchmark, and return its output."""
     output = subprocess.run([sys.executable, "-m", module, *words], check=True, capture_output=True, text=True)
     return json.loads(output.stdout)
 
 
 def logged_in(mechanism: str) -> list[str]:
-    """The properties of a client of ours that logs in, as words of the command line."""
+    """Return command-line options with the properties of a client that logs in."""
     line = PLAIN_LINE if mechanism == "PLAIN" else SCRAM_LINE
     found = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.jaas.config": f"{line};"}
     return [f"--property={key}={value}" for key, value in found.items()]
@@ -135,7 +136,7 @@ class Turn:
         self._figures[label, self._broker.name].append(value)
 
     def _cost(self, module: str, *words: str) -> tuple[Any, float]:
-        """Return what a program has done, and the broker's processor time for it. Short work is done several times."""
+        """Return the work that a program has done, and the broker's CPU time for it. Short work is repeated."""
         before, times, cpu = self._broker.cpu_seconds(), 0, 0.0
         while cpu < CPU_MIN_S:
             done = run(module, *words)
@@ -155,7 +156,7 @@ class Turn:
         self._broker.delete_topic(topic)
 
     def handshakes(self, count: int) -> None:
-        """Full handshakes, and handshakes that resume a session."""
+        """Measure full handshakes, and handshakes that resume a session."""
         for label, more in (("full", []), ("resumed", ["--resume"])):
             words = [
                 "handshakes",
@@ -172,14 +173,14 @@ class Turn:
                 self._note("sessions resumed, %", 100 * done["resumed"] / done["count"])
 
     def logins(self, count: int) -> None:
-        """Logins by SCRAM-SHA-512 and PLAIN."""
+        """Measure logins by SCRAM-SHA-512 and PLAIN."""
         for mechanism in ("SCRAM-SHA-512", "PLAIN"):
             words = ["logins", self._broker.login, "--count", str(count), *logged_in(mechanism)]
             done, cpu = self._cost("bench.secured_load", *words)
             self._note(f"logins by {mechanism}: per broker CPU s", done["count"] / cpu)
 
     def create_user(self) -> None:
-        """Create the user, half of whose topics it may use."""
+        """Create the user that may use half of the topics."""
         credentials = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         upsertion = UserScramCredentialUpsertion(USER, credentials, PASSWORD.encode())
         self._admin.alter_user_scram_credentials([upsertion])[USER].result(WAIT_S)
@@ -188,7 +189,7 @@ class Turn:
         self._allow([_allowed(f"topic-{number}") for number in range(0, TOPICS, 2)])
 
     def add_acls(self) -> None:
-        """Add ACLs of other users for other topics, some of them for prefixes."""
+        """Add ACLs of other users for other topics, some with prefixes."""
         bindings = [_of_another(number) for number in range(ACLS)]
         for start in range(0, ACLS, ACLS_AT_ONCE):
             self._allow(bindings[start : start + ACLS_AT_ONCE])
@@ -198,7 +199,8 @@ class Turn:
             done.result(WAIT_S)
 
     def requests(self, count: int, label: str) -> None:
-        """Requests of a user that is not a super user: produce, metadata of one topic, metadata of all."""
+        """Measure requests of a user that is not a super user: produce, metadata of one topic, metadata of
+        all topics."""
         user = ["security.protocol=sasl_plaintext", "sasl.mechanism=PLAIN"]
         user += [f"sasl.username={USER}", f"sasl.password={PASSWORD}"]
         words = ["produce", self._broker.login, "topic-0", "--size", "100", "--bytes", str(100 * count)]
@@ -213,7 +215,7 @@ class Turn:
             self._note(f"metadata of {what}, {label}: per broker CPU s", done["count"] / cpu)
 
     def storm(self, seconds: float) -> None:
-        """The response times of a client without TLS, alone and while ``STORM`` clients shake hands at once."""
+        """Measure the response times of a client without TLS, alone and during ``STORM`` simultaneous handshakes."""
         began = time.perf_counter()
         alone = self._probe(lambda: time.perf_counter() - began < seconds)
         words = ["storm", self._broker.tls, "--count", str(STORM), "--authority", self._broker.authority]
@@ -260,7 +262,7 @@ def _binding(topic: str, principal: str, operation: AclOperation, pattern: Resou
 
 
 def measure(broker: Secured, given: argparse.Namespace, figures: Figures) -> None:
-    """Measure one turn of one broker. What comes first is a warm-up: the JVM compiles its hot code."""
+    """Measure one turn of one broker. The first part is a warm-up, in which the JVM compiles its hot code."""
     broker.start()
     try:
         warm_up, turn = Turn(broker, defaultdict(list)), Turn(broker, figures)

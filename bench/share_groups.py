@@ -1,8 +1,8 @@
-"""``python -m bench.share_groups``: a share group reads a topic, on Parley and on Apache Kafka in turn.
+"""``python -m bench.share_groups``: a share group reads a topic, on Parley and on Apache Kafka in turns.
 
-The client is Kafka's ``ShareConsumerPerformance``. Each round is another group, which begins at the start of the topic
-and acknowledges every record. ``--cluster`` measures three brokers of each, with replication factor 3. Quote the
-ratios: the figures depend on what else the machine does.
+The client is Kafka's ``ShareConsumerPerformance``. Each round uses another group, which begins at the start of the
+topic and acknowledges every record. ``--cluster`` measures three brokers of each, with replication factor 3. Quote only
+the ratios: the figures depend on other load on the machine.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
 TOPIC = "shared"
 PARTITIONS = 6
 GROUP = 32
-"""The type of a group as a resource with a configuration."""
+"""The resource type of groups in configuration requests."""
 CLIENT = "org.apache.kafka.tools.ShareConsumerPerformance"
 WARM_UP = 0.2
-"""The part of the records that a group reads before the first round."""
+"""The fraction of the records that a group reads before the first round."""
 SINGLE = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
@@ -44,7 +44,7 @@ class SharingKafka(Kafka):
 
 
 async def begin_at_the_start(bootstrap: str, group: str) -> None:
-    """Let a group begin with the first record of each partition."""
+    """Make a group start at the first record of each partition."""
     kind = IncrementalAlterConfigsRequest
     entry = kind.AlterableConfig(name="share.auto.offset.reset", config_operation=0, value="earliest")
     resource = kind.AlterConfigsResource(resource_type=GROUP, resource_name=group, configs=[entry])
@@ -63,7 +63,7 @@ def fill(broker: Measured | ReplicatedCluster, size: int, records: int) -> None:
 
 
 def consume(broker: Measured | ReplicatedCluster, group: str, records: int, threads: int) -> tuple[float, float, float]:
-    """Read the records with a group. Returns its MB, MB per second, and the broker's processor seconds."""
+    """Read the records with a group. Returns MB, MB per second, and the broker's CPU seconds."""
     asyncio.run(begin_at_the_start(broker.bootstrap, group))
     before = broker.cpu_seconds()
     words = ["--bootstrap-server", broker.bootstrap, "--topic", TOPIC, "--group", group, "--num-records", str(records)]

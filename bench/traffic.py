@@ -1,8 +1,8 @@
 """The requests of a cluster to its coordination store: three brokers, 3,000 partitions in 300 topics, three replicas.
 
 ``python -m bench.traffic etcd://127.0.0.1:2379/traffic`` prints the calls of each broker in each phase of the cluster's
-life. They are counted at the ``Backend`` interface, above the store's client library. The store must be empty at first;
-the keys stay there afterwards.
+life. They are counted at the ``Backend`` interface, above the store's client library. The store must be empty at first.
+The keys remain afterwards.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ class Traffic:
     watches: int = 0
     """Watches opened."""
     watching: int = 0
-    """Watches open now; not a sum."""
+    """Watches currently open; not a sum."""
     renewals: int = 0
     """Renewals of sessions."""
 
     def since(self, before: Traffic) -> Traffic:
-        """The calls since an earlier state."""
+        """Return the calls since an earlier state."""
         parts = {each.name: getattr(self, each.name) - getattr(before, each.name) for each in fields(self)}
         return Traffic(**parts | {"watching": self.watching})
 
     def copy(self) -> Traffic:
-        """A copy of the present state."""
+        """Return a copy of the current state."""
         return Traffic(*(getattr(self, each.name) for each in fields(self)))
 
 
@@ -145,7 +145,7 @@ class CountedBackend(Backend):
 
 
 def counting(traffic: dict[int, Traffic]) -> Callable[[Mapping[str, str]], BackendFactory]:
-    """A replacement for ``backend_factory`` that counts the calls of the brokers in this process."""
+    """Return a replacement for ``backend_factory`` that counts the calls of the brokers in this process."""
 
     def counted_factory(config: Mapping[str, str]) -> BackendFactory:
         own, backend_at = traffic[int(config["broker.id"])], backend_factory(config)
@@ -159,7 +159,7 @@ def counting(traffic: dict[int, Traffic]) -> Callable[[Mapping[str, str]], Backe
 
 
 def servers(cluster: Cluster) -> list[BrokerServer]:
-    """The running brokers of the cluster."""
+    """Return the running brokers of the cluster."""
     return [each.server for each in cluster.brokers.values() if each.is_running]
 
 
@@ -194,7 +194,7 @@ async def create(cluster: Cluster) -> None:
 
 
 async def measure(url: str) -> None:
-    """Run a cluster through its phases, and print the calls of each."""
+    """Run a cluster through its phases, and print the calls in each phase."""
     traffic = {number: Traffic() for number in range(1, BROKERS + 1)}
     vars(broker_server)["backend_factory"] = counting(traffic)
     with tempfile.TemporaryDirectory() as folder:

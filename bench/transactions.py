@@ -1,18 +1,18 @@
-"""``python -m bench.transactions``: transactions per second, their latency and their cost, beside Apache Kafka.
+"""``python -m bench.transactions``: transactions per second, their latency and their cost, compared with Apache Kafka.
 
-Each producer writes one record of 100 B to each partition in a transaction, waits for them, and commits. A commit takes
-from the call until the response. The clients (librdkafka) share the machine's cores with the broker.
+Each producer writes one record of 100 B to each partition in a transaction, waits for them, and commits. The duration
+of a commit is that of the call. The clients (librdkafka) share the machine's cores with the broker.
 
-At first, every producer begins its next transaction as soon as the last one is committed. A broker that commits more in
-that time has longer queues: the times of two brokers compare only at equal transactions per second. So the same number
-of transactions per second is then offered to both (``--offered``). Such a transaction takes from the time at which it
-was due, however late it begins.
+First, every producer begins its next transaction as soon as the last one is committed. A broker that commits more in
+that time has longer queues, so the times of two brokers are comparable only at equal transactions per second.
+Therefore, the same number of transactions per second is then offered to both (``--offered``). The duration of such a
+transaction counts from the time at which it was due, however late it begins.
 
-At last, the processor time per GB: records are produced in transactions of 50,000, and fetched by a consumer that reads
-committed records only.
+Finally, the CPU time per GB is measured: records are produced in transactions of 50,000, and fetched by a consumer that
+reads committed records only.
 
-``--cluster`` measures three brokers with replication factor 3. Records and the state of transactions are then stored
-when all in-sync replicas have them.
+``--cluster`` measures three brokers with replication factor 3. Records and transaction state are then stored when all
+in-sync replicas have them.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ WAIT_S = 60.0
 
 
 class Load:
-    """Producers with a transactional id each, and how long their transactions and commits took, in seconds."""
+    """Producers, each with a transactional id, and the durations of their transactions and commits in seconds."""
 
     def __init__(self, bootstrap: str, topic: str, producers: int, offered: float | None = None) -> None:
-        """``offered`` is the number of transactions per second of all producers together; None: as many as they can."""
+        """``offered`` is the number of transactions per second of all producers together; None for as many
+        as possible."""
         self._bootstrap = bootstrap
         self._topic = topic
         self._ends = threading.Event()
@@ -47,7 +48,7 @@ class Load:
         self._offered = offered or 1.0
         self._initialized = threading.Barrier(producers + 1, timeout=2 * WAIT_S)
         self.times: list[tuple[float, float]] = []
-        """Of each transaction, and of its commit."""
+        """The durations of each transaction and of its commit."""
         self._threads = [threading.Thread(target=self._produce, args=(number,)) for number in range(producers)]
         for thread in self._threads:
             thread.start()
@@ -90,7 +91,7 @@ def measure(
     total: int,
     figures: Figures,
 ) -> None:
-    """Measure one turn of one broker, or of one cluster."""
+    """Measure one turn of one broker or of one cluster."""
     try:
         broker.start()
         measure_times(broker, producers, offered, seconds, figures)
@@ -102,7 +103,7 @@ def measure(
 def measure_times(
     broker: Measured | ReplicatedCluster, producers: list[int], offered: list[float], seconds: float, figures: Figures
 ) -> None:
-    """Measure small transactions of some numbers of producers, and of the largest number at a given rate."""
+    """Measure small transactions with several numbers of producers, and with the largest number at a given rate."""
     loads: list[tuple[str, int, float | None]]
     loads = [(f"{count} producer{'s' if count > 1 else ''}", count, None) for count in producers]
     most = max(producers)
@@ -128,7 +129,7 @@ def measure_times(
 
 
 def measure_cost(broker: Measured | ReplicatedCluster, total: int, figures: Figures) -> None:
-    """Measure the processor time per GB of transactional records, after a load that warms up the JVM."""
+    """Measure the CPU time per GB of transactional records, after a load that warms up the JVM."""
     not_kept: Figures = defaultdict(list)
     for topic, size, found in (("warm-up", 100, not_kept), ("bulk-100", 100, figures), ("bulk-1024", 1024, figures)):
         broker.create_topic(topic, PARTITIONS)

@@ -1,8 +1,8 @@
-"""``python -m bench.verification``: what the verification of records costs a broker, in processor time per GB.
+"""``python -m bench.verification``: the cost of record verification in a broker, as CPU time per GB.
 
-Measures the appends (which build the digests), reads of what the broker has written itself, and reads after a clean
-restart: the first verifies every byte, the second does not. ``--python`` names the interpreter of another version of
-Parley to measure that in turns with this one.
+Measures appends (which build the digests), reads of records that the broker has written itself, and reads after a clean
+restart: the first read verifies every byte, the second does not. ``--python`` names the interpreter of another version
+of Parley to measure in turns with this one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOPIC = "bench"
 
 
 class Version(Parley):
-    """A broker of the version that ``python`` runs, which can be restarted with its data."""
+    """A broker of the version that ``python`` runs. It can be restarted with its data."""
 
     def __init__(self, folder: Path, python: str) -> None:
         super().__init__(folder)
@@ -40,7 +40,7 @@ class Version(Parley):
         self.start()
 
     def work(self, work: str, size: int, total: int) -> float:
-        """Produce or consume, and return the broker's processor time in seconds per GB."""
+        """Produce or consume. Returns the broker's CPU seconds per GB."""
         before = self.cpu_seconds()
         command = [sys.executable, "-m", "bench.load", work, self.bootstrap, TOPIC]
         command += ["--size", str(size), "--bytes", str(total)]
@@ -49,7 +49,7 @@ class Version(Parley):
 
 
 def turn(broker: Version, size: int, total: int) -> dict[str, float]:
-    """The figures of one broker with a new log."""
+    """Measure a broker with a new log."""
     broker.start()
     try:
         broker.create_topic(TOPIC, 1)

@@ -1,6 +1,6 @@
-"""What Spark finds when it looks for data sources: modules named ``pyspark_*`` that have a ``DefaultSource``.
+"""The entry point for Spark, which searches modules named ``pyspark_*`` for data sources called ``DefaultSource``.
 
-So ``format("parley")`` works wherever Parley is installed, without registering anything.
+So ``format("parley")`` works wherever Parley is installed, without registration.
 """
 
 from parley.pipeline.format.datasource import ParleyDataSource as DefaultSource

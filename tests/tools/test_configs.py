@@ -87,7 +87,7 @@ def test_settings_of_brokers(on_broker: Parley) -> None:
         (("--alter", "--entity-type", "topics", "--add-config", "a=b"), "--entity-name"),
         (("--describe", "--topic", "nowhere"), "does not exist"),
         (("--describe",), "Name exactly one type of entity"),
-        (("--describe", "--entity-type", "topics", "--entity-default"), "There are no defaults of topics"),
+        (("--describe", "--entity-type", "topics", "--entity-default"), "Topics have no default configuration"),
         (("--describe", "--user", "nobody"), "neither quotas nor SCRAM credentials of user-principal 'nobody'"),
         (("--describe", "--client-defaults"), "no quotas of the default client-id"),
         (("--alter", "--user", "a", "--add-config", "retention.ms=1"), "A user has no setting retention.ms"),

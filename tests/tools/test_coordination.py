@@ -238,5 +238,5 @@ async def test_a_store_that_violates_a_guarantee_has_problems() -> None:
         assert not (await backend.list("", limit=10)).entries
     assert any("no session for you" in problem for problem in found.problems)
     assert found.verdict.startswith("A cluster would not run on this store: sessions: Unavailable")
-    assert any("every change of a leader" in remark for remark in found.remarks)
+    assert any("every change to a leader" in remark for remark in found.remarks)
     assert Found(remarks=["x"]).verdict == "A cluster would run on this store, but: x."

@@ -84,7 +84,7 @@ def test_decoder_classes(parley: Parley, tmp_path: Path) -> None:
     short = parley("dump-log", *words, "--value-decoder-class", "LongDecoder")
     assert short.lines[-1].endswith("payload: not a number of 8 bytes: 00000005")
     unknown = parley("dump-log", *words, "--key-decoder-class", "my.Own")
-    assert (unknown.code, "There is no decoder class 'my.Own'" in unknown.err) == (1, True)
+    assert (unknown.code, "Unknown decoder class 'my.Own'" in unknown.err) == (1, True)
 
 
 def test_as_json(parley: Parley, segment: Path) -> None:

@@ -63,7 +63,7 @@ def test_what_is_no_setting() -> None:
     others = {"PATH": "/bin", "MY_KAFKA_X": "1", "PARLEY_PROFILE": "mine", "KAFKA_HEAP_OPTS": "-Xmx1g"}
     assert environment.settings_in({**of_a_service, **others, "KAFKA_NUM_PARTITIONS": "3"}) == {"num.partitions": "3"}
     assert environment.settings_in({"KAFKA_ADVERTISED_PORT": "9093"}) == {"advertised.port": "9093"}
-    assert environment.without_effect(others) == ["KAFKA_HEAP_OPTS has no effect: it is about Java."]
+    assert environment.without_effect(others) == ["KAFKA_HEAP_OPTS has no effect: it configures Java."]
 
 
 def test_variables_that_contradict_each_other() -> None:

@@ -42,7 +42,7 @@ def test_lines_with_keys_and_headers(broker: Broker, topic: str, tmp_path: Path)
         "--max-block-ms", "20000", "--metadata-expiry-ms", "60000", "--socket-buffer-size", "-1",
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, b"")
-    assert b"there is no reader property 'no.such'" in done.stderr
+    assert b"unknown reader property 'no.such'" in done.stderr
     assert sent(broker, topic, 2) == [
         (b"k1", "vé".encode(), [("a", b"1"), ("b", b"2")]),
         (b"k2", None, [("c", b"3")]),
@@ -97,7 +97,7 @@ def test_settings_of_java_clients_are_translated_or_ignored_with_a_warning(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--line-reader", "my.Own"), "There is no line reader 'my.Own'"),
+        (("--line-reader", "my.Own"), "Unknown line reader 'my.Own'"),
         (("--request-required-acks", "7"), "--request-required-acks takes all, -1, 0 or 1, not '7'."),
         (("--compression-codec", "rar"), "The client cannot be created"),
         (("--property", "null.marker=\t"), "null.marker and key.separator may not be equal"),

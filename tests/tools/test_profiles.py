@@ -92,7 +92,7 @@ def test_which_profile_is_chosen(parley: Parley, folder: Path, monkeypatch: pyte
 
 
 def test_names_and_mistakes(parley: Parley, folder: Path) -> None:
-    assert "is no name of a profile" in parley("profile", "add", "../x", "--bootstrap-server", "h:1").err
+    assert "Invalid profile name '../x'" in parley("profile", "add", "../x", "--bootstrap-server", "h:1").err
     assert "There are no profiles" in parley("topics", "--list", "--profile", "x").err
     assert "--bootstrap-server" in parley("profile", "add", "x").err
     assert parley("profile", "add", "x", "--bootstrap-server", "h:1").code == 0
@@ -112,4 +112,4 @@ def test_help_needs_no_profile(parley: Parley, folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "profile").write_text("gone\n")
     assert parley("topics", "--help").code == 0
-    assert "There is no profile 'gone'" in parley("topics", "--list").err
+    assert "Unknown profile 'gone'" in parley("topics", "--list").err

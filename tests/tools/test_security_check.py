@@ -87,7 +87,7 @@ EXAMPLES: dict[str, tuple[Subject, str]] = {
         subject(
             {PROTOCOLS: "CLIENTS:SASL_PLAINTEXT,BROKERS:SASL_SSL", "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512"}
         ),
-        "CLIENTS://10.0.0.1:9092 takes PLAIN",
+        "CLIENTS://10.0.0.1:9092 allows PLAIN",
     ),
     "old-tls": (subject({"ssl.enabled.protocols": "TLSv1.1,TLSv1.2"}), "names TLSv1.1"),
     "weak-ciphers": (
@@ -110,11 +110,11 @@ EXAMPLES: dict[str, tuple[Subject, str]] = {
     ),
     "inter-broker-open": (
         subject({PROTOCOLS: "CLIENTS:SASL_SSL,BROKERS:SSL"}),
-        "brokers reach each other over BROKERS://10.0.0.1:9093, which is SSL",
+        "brokers communicate over BROKERS://10.0.0.1:9093, which is SSL",
     ),
     "hosts-not-verified": (
         subject({"listener.name.brokers.ssl.endpoint.identification.algorithm": ""}),
-        "do not compare each other's certificates",
+        "do not verify the host names in each other's certificates",
     ),
     "shared-listener": (
         subject({"listeners": "BROKERS://10.0.0.1:9093"}),
@@ -122,8 +122,8 @@ EXAMPLES: dict[str, tuple[Subject, str]] = {
     ),
     "no-authorizer": (subject({"authorizer.class.name": ""}), "every client may do everything"),
     "allow-everyone": (subject({"allow.everyone.if.no.acl.found": "true"}), "allow.everyone.if.no.acl.found=true"),
-    "anonymous-super-user": (subject({"super.users": "User:a;User:ANONYMOUS"}), "super.users has User:ANONYMOUS"),
-    "super-users": (subject({"super.users": "User:a;User:b"}), "no ACL restricts User:a, User:b"),
+    "anonymous-super-user": (subject({"super.users": "User:a;User:ANONYMOUS"}), "super.users contains User:ANONYMOUS"),
+    "super-users": (subject({"super.users": "User:a;User:b"}), "ACLs do not restrict User:a, User:b"),
     "anonymous-rights": (
         subject(acls=[acl("User:ANONYMOUS", Operation.DESCRIBE, "t")]),
         "ALLOW User:ANONYMOUS DESCRIBE on TOPIC:LITERAL:t",

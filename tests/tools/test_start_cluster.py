@@ -211,7 +211,7 @@ def test_data_of_a_single_broker_and_of_a_cluster_are_not_mixed(tmp_path: Path, 
     refused = parley("start", "--brokers", "3", "--override", folder)
     assert (refused.code, refused.out) == (1, "")
     assert refused.err.startswith(
-        f"Error: {tmp_path} has the data of a single broker. Start the broker with `parley start`"
+        f"Error: {tmp_path} contains the data of a single broker. Start the broker with `parley start`"
     )
     (tmp_path / "meta.properties").rename(tmp_path / "other")
     (tmp_path / "broker-2").mkdir()
@@ -219,5 +219,5 @@ def test_data_of_a_single_broker_and_of_a_cluster_are_not_mixed(tmp_path: Path, 
     refused = parley("start", "--override", folder)
     assert (refused.code, refused.out) == (1, "")
     assert refused.err.startswith(
-        f"Error: {tmp_path} has the data of a cluster. Start the cluster with `parley start --brok"
+        f"Error: {tmp_path} contains the data of a cluster. Start the cluster with `parley start --brok"
     )

@@ -345,11 +345,11 @@ def test_what_the_cluster_does_not_have_is_named_at_once(tool: Tool, server: Ser
         (("describe", "--transactional-id", "unknown"), "does not know the transactional id `unknown`"),
         (("force-terminate", "--transactional-id", "unknown"), "does not know the transactional id `unknown`"),
         (("find-hanging", "--topic", "unknown"), "Topic 'unknown' does not exist"),
-        (("find-hanging", *of_named, "2"), "Topic 'named' has no partition 2. Its last one is 1."),
-        (("find-hanging", "--broker-id", "9"), "The cluster has no broker 9. It has: 1."),
+        (("find-hanging", *of_named, "2"), "Topic 'named' has no partition 2. Its last partition is 1."),
+        (("find-hanging", "--broker-id", "9"), "Broker 9 does not exist. Existing brokers: 1."),
         (("describe-producers", "--topic", "unknown", "--partition", "0"), "Topic 'unknown' does not exist"),
         (("describe-producers", *of_named, "2"), "Topic 'named' has no partition 2"),
-        (("describe-producers", *of_named, "0", "--broker-id", "9"), "The cluster has no broker 9. It has: 1."),
+        (("describe-producers", *of_named, "0", "--broker-id", "9"), "Broker 9 does not exist. Existing brokers: 1."),
         (("abort", *of_named, "2", "--start-offset", "0"), "Topic 'named' has no partition 2"),
     ):
         name, *rest = words

@@ -106,7 +106,7 @@ def main(arguments: list[str] | None = None) -> None:
 
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
-        print(f"parley: there is no command '{name}'.{hint}\n\n{_overview()}", file=sys.stderr)
+        print(f"parley: unknown command '{name}'.{hint}\n\n{_overview()}", file=sys.stderr)
         sys.exit(1)
     module = import_module(f"parley.tools.cli.{command.module}")
     if name == "start":

@@ -121,7 +121,7 @@ def _check(entity: Entity) -> None:
         types = ", ".join(_plural(each) for each in (*RESOURCE_TYPES, *users_and_clients.TYPES))
         raise CommandError(f"--entity-type takes {types}, not '{_plural(kind)}'.")
     if name == "" and kind not in _DEFAULTS:
-        raise CommandError(f"There are no defaults of {_plural(kind)}: name one.")
+        raise CommandError(f"{_plural(kind).capitalize()} have no default configuration: name one.")
     if kind in ("broker", "broker-logger") and name and not name.isdecimal():
         raise CommandError(f"A broker is named by its numeric id, not '{name}'.")
 
@@ -146,7 +146,7 @@ def parse_settings(text: str) -> dict[str, str]:
         if rest.startswith("["):
             value, closed, rest = rest[1:].partition("]")
             if not closed or (rest and not rest.startswith(",")):
-                raise CommandError(f"A bracket is not closed in '{text}'.")
+                raise CommandError(f"Unclosed bracket in '{text}'.")
         else:
             value, _, rest = rest.partition(",")
         found[key.strip()] = value.strip()

@@ -158,7 +158,7 @@ def help_of(name: str, *part: str) -> str:
 def _root() -> Path:
     root = Path(__file__).parents[3]
     if not (root / "docs").is_dir():
-        raise CommandError(f"There is no folder docs in {root}: run this command in a checkout of Parley.")
+        raise CommandError(f"{root} contains no folder docs: run this command in a checkout of Parley.")
     return root
 
 

@@ -69,7 +69,7 @@ def doctor(
     if file is not None and bootstrap_server is not None:
         raise CommandError("Name a broker's properties file, or a running cluster with --bootstrap-server, not both.")
     if file is not None and _ADDRESS.fullmatch(str(file)) and not file.exists():
-        raise CommandError(f"There is no file {file}. To examine a running cluster: --bootstrap-server {file}")
+        raise CommandError(f"The file {file} does not exist. To examine a running cluster: --bootstrap-server {file}")
     cluster = bootstrap_server or DEFAULT_BOOTSTRAP
     silence_store_clients()
     try:

@@ -97,7 +97,7 @@ def settings_in(environment: Mapping[str, str]) -> dict[str, str]:
 
 def without_effect(environment: Mapping[str, str]) -> list[str]:
     """Return a sentence for each Java variable that is set."""
-    return [f"{name} has no effect: it is about Java." for name in sorted(OF_JAVA & environment.keys())]
+    return [f"{name} has no effect: it configures Java." for name in sorted(OF_JAVA & environment.keys())]
 
 
 def merged(

@@ -38,7 +38,7 @@ _OWN_CODES: Final = {
 """The exit codes of commands whose codes differ from the usual ones."""
 _VARIABLES: Final = (
     ("PARLEY_PROFILE", "The profile that commands use; empty for none. See parley-profile(1)."),
-    ("NO_COLOR", "Without --color, the output has no colours."),
+    ("NO_COLOR", "Without --color, the output has no colors."),
 )
 _BEGIN: Final = (
     ("parley start", "one broker on 127.0.0.1:9092, its data in ./parley-data"),

@@ -242,7 +242,9 @@ def _mirror(session: Any, settings: MirrorSettings, options: Options, over: Even
     tell(done, last=True)
     refused = [f"{place}: {problem}" for flow in done.copying for place, problem in flow.problems.items()]
     if aborts and refused:
-        raise CommandError(f"Records were refused: {refused[0]}. --abort.on.send.failure=false continues without them.")
+        raise CommandError(
+            f"Some records were rejected: {refused[0]}. --abort.on.send.failure=false continues without them."
+        )
     if options.once and any(flow.lag for flow in done.copying):
         raise typer.Exit(FAILED)
 

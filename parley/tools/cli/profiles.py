@@ -44,7 +44,7 @@ class Profile:
         except OSError as error:
             raise CommandError(f"The profile {self.name} cannot be read from {self.path}: {error.strerror}.") from error
         except ValueError as error:
-            raise CommandError(f"The profile {self.name} in {self.path} is no properties file: {error}.") from error
+            raise CommandError(f"The profile {self.name} in {self.path} is not a properties file: {error}.") from error
 
     @property
     def address(self) -> str:
@@ -71,7 +71,7 @@ def named(name: str) -> Profile:
         return Profile(name, path)
     names = ", ".join(profile.name for profile in stored())
     known = f"The profiles are: {names}" if names else "There are no profiles"
-    raise CommandError(f"There is no profile '{name}'. {known}; `parley profile add` makes one.")
+    raise CommandError(f"Unknown profile '{name}'. {known}; `parley profile add` creates one.")
 
 
 def current_name() -> str:
@@ -181,7 +181,7 @@ def _current_file() -> Path:
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise CommandError(f"'{name}' is no name of a profile: use letters, digits, '.', '_' and '-', 64 at most.")
+        raise CommandError(f"Invalid profile name '{name}': use at most 64 letters, digits, '.', '_' and '-'.")
 
 
 def _write(path: Path, text: str) -> None:

@@ -149,7 +149,7 @@ def _refuse_folders_of_a_cluster(folders: Sequence[str]) -> None:
     for folder in folders:
         if any(Path(folder).glob(f"broker-*/{DIRECTORY_FILE}")):
             raise CommandError(
-                f"{folder} has the data of a cluster. Start the cluster with `parley start --brokers N`, or give "
+                f"{folder} contains the data of a cluster. Start the cluster with `parley start --brokers N`, or give "
                 "this broker a folder of its own (--override log.dirs=...)."
             )
 
@@ -161,7 +161,7 @@ def _refuse_folders_of_one(folders: Sequence[str]) -> None:
         parent = Path(folder).parent
         if (parent / DIRECTORY_FILE).exists():
             raise CommandError(
-                f"{parent} has the data of a single broker. Start the broker with `parley start`, or give the "
+                f"{parent} contains the data of a single broker. Start the broker with `parley start`, or give the "
                 "cluster a folder of its own (--override log.dirs=...)."
             )
 

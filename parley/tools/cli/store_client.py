@@ -68,10 +68,10 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except WrongStore as error:
-        raise CommandError(f"this is not the store of a cluster: {error}.") from error
+        raise CommandError(f"the store does not belong to a Parley cluster: {error}.") from error
     except Unauthorized as error:
         raise CommandError(
-            f"the store refuses: {error}. See docs/stores.md for the permissions that a broker needs."
+            f"the store refused access: {error}. See docs/stores.md for the permissions that a broker needs."
         ) from error
     except CoordinationError as error:
         raise CommandError(f"{error or type(error).__name__}.") from error

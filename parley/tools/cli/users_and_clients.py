@@ -112,7 +112,7 @@ def _check_keys(kinds: Sequence[str], keys: Sequence[str], *, has_credentials: b
         known += tuple(HASHES)
     for key in keys:
         if key not in known:
-            raise CommandError(f"A {' with a '.join(kinds)} has no setting {key}. It can be given: {', '.join(known)}.")
+            raise CommandError(f"A {' with a '.join(kinds)} has no setting {key}. Available: {', '.join(known)}.")
 
 
 def _alter_quotas(place: Place, entity: Named, quotas: Mapping[str, float | None]) -> None:

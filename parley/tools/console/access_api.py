@@ -26,11 +26,11 @@ _IMPLIED = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
 }
-"""The operations that imply another one."""
+"""The operations that imply an operation."""
 
 
 async def users(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """The users with SCRAM credentials."""
+    """Return the users with SCRAM credentials."""
     found = [
         {"user": user, "mechanisms": sorted(mechanisms)}
         for user, mechanisms in (await scram_users.describe(view.client, None)).items()
@@ -39,7 +39,7 @@ async def users(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def set_user(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Set the password of a user: user, mechanism, password; or remove it with ``remove``."""
+    """Set a user's password, or remove it. Body: user, mechanism, password, remove."""
     body = await request.object()
     user, mechanism = text_of(body, "user"), text_of(body, "mechanism", "SCRAM-SHA-512")
     if mechanism not in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
@@ -52,7 +52,7 @@ async def set_user(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def list_acls(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """A page of the ACLs. Query: search."""
+    """Return a page of the ACLs. Query: search."""
     found = matching(request, await acls.select(view.client, AclFilter()), str)
     return page(request, sorted(found, key=str), _acl_data)
 
@@ -102,16 +102,16 @@ def _binding(body: dict[str, Any]) -> AclBinding:
             PermissionType[text_of(body, "permission", "ALLOW")],
         )
     except KeyError as error:
-        raise HTTPException(400, f"{error} is not known") from None
+        raise HTTPException(400, f"unknown value {error}") from None
 
 
 async def why(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Which ACLs decide an operation. Query: principal, operation, resourceType, name."""
+    """Return the ACLs that decide an operation. Query: principal, operation, resourceType, name."""
     query = request.query_params
     try:
         operation, kind = Operation[query.get("operation", "")], ResourceType[query.get("resourceType", "")]
     except KeyError as error:
-        raise HTTPException(400, f"{error} is not known") from None
+        raise HTTPException(400, f"unknown value {error}") from None
     principal, name = query.get("principal", ""), query.get("name", "")
     found = await acls.select(view.client, AclFilter(kind, PatternType.MATCH, name))
     decided = decide([one for one in found if one.principal in (principal, "User:*")], operation)
@@ -124,15 +124,15 @@ async def why(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 def decide(applying: list[AclBinding], operation: Operation) -> tuple[bool, str, list[AclBinding]]:
-    """Decide as Kafka's authorizer: a denial wins, then an allowance, then the refusal by default.
+    """Decide like Kafka's authorizer: a denial wins, then an allowance; otherwise the operation is refused.
 
-    Returns the decision, the reason, and the ACLs behind it. Super users and hosts are the broker's to judge.
+    Returns the decision, the reason, and the ACLs behind it. Super users and hosts are not considered.
     """
     denied = [
         one for one in applying if one.permission is PermissionType.DENY and one.operation in (operation, Operation.ALL)
     ]
     if denied:
-        return False, "it is denied, and a denial wins over everything that is allowed.", denied
+        return False, "an ACL denies it, and a denial overrides everything that is allowed.", denied
     sufficient = {operation, Operation.ALL, *_IMPLIED.get(operation, ())}
     allowed = [one for one in applying if one.permission is PermissionType.ALLOW and one.operation in sufficient]
     if allowed:
@@ -143,14 +143,14 @@ def decide(applying: list[AclBinding], operation: Operation) -> tuple[bool, str,
         return True, reason, allowed
     return (
         False,
-        "no ACL allows it. Only a super user may (super.users), or everybody if there are no ACLs of "
+        "no ACL allows it. Only super users may (super.users), or all users if there are no ACLs of "
         "the resource and allow.everyone.if.no.acl.found is set.",
         [],
     )
 
 
 async def quotas(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """The quotas of users, client ids and addresses."""
+    """Return the quotas of users, client ids and addresses."""
     entities: list[tuple[Any, Mapping[str, float]]] = []
     for kinds in (("user",), ("client-id",), ("user", "client-id"), ("ip",)):
         for wanted in _kinds_with_defaults(kinds):
@@ -167,7 +167,7 @@ def _kinds_with_defaults(kinds: tuple[str, ...]) -> list[tuple[tuple[str, str | 
 
 
 async def set_quota(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Set or remove (null) quotas of an entity: entity is a list of {type, name}; name "" is the default."""
+    """Set quotas of an entity, or remove them (null). An entity is a list of {type, name}; name "" is the default."""
     body = await request.object()
     entity, wanted = body.get("entity"), body.get("quotas")
     if not isinstance(entity, list) or not isinstance(wanted, dict) or not entity:
@@ -176,6 +176,6 @@ async def set_quota(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
     if not all(
         each is None or (isinstance(each, int | float) and not isinstance(each, bool)) for each in wanted.values()
     ):
-        raise HTTPException(400, "a quota is a number, or null to remove it")
+        raise HTTPException(400, "a quota must be a number, or null to remove it")
     await client_quotas.alter(view.client, parts, wanted)
     return {"entity": entity}

@@ -1,4 +1,4 @@
-"""Requests and answers of the console's API: parameters, pages, errors."""
+"""Requests and responses of the console's API: parameters, pages, errors."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _PAGE: Final = 50
 
 
 class ApiRequest(BodyRequest):
-    """A request whose body is at most a mebibyte of JSON."""
+    """A request whose body is JSON of at most one mebibyte."""
 
     bytes_max = 1024 * 1024
 
     async def object(self) -> dict[str, Any]:
-        """The body, which must be an object. Raises HTTPException (400)."""
+        """Return the body, which must be an object. Raises HTTPException (400)."""
         found = await self.json()
         if not isinstance(found, dict):
             raise HTTPException(400, "The body of the request must be a JSON object")
@@ -35,7 +35,7 @@ class ApiRequest(BodyRequest):
 
 
 def number(request: Request, name: str, default: int, least: int = 0, most: int = 2**63 - 1) -> int:
-    """An integer of the query, within its range. Raises HTTPException (400)."""
+    """Return an integer from the query, limited to its range. Raises HTTPException (400)."""
     text = request.query_params.get(name, "")
     if not text:
         return default
@@ -46,23 +46,23 @@ def number(request: Request, name: str, default: int, least: int = 0, most: int 
 
 
 def text_of(body: dict[str, Any], name: str, default: str | None = None) -> str:
-    """A string of a body. Raises HTTPException (400) if it is missing."""
+    """Return a string from a body. Raises HTTPException (400) if it is missing."""
     found = body.get(name, default)
     if not isinstance(found, str):
-        raise HTTPException(400, f"{name} must be a text")
+        raise HTTPException(400, f"{name} must be a string")
     return found
 
 
 def integer_of(body: dict[str, Any], name: str, default: int | None = None) -> int:
-    """An integer of a body. Raises HTTPException (400) if it is missing."""
+    """Return an integer from a body. Raises HTTPException (400) if it is missing."""
     found = body.get(name, default)
     if not isinstance(found, int) or isinstance(found, bool):
-        raise HTTPException(400, f"{name} must be a whole number")
+        raise HTTPException(400, f"{name} must be an integer")
     return found
 
 
 def page(request: Request, items: Sequence[T], render: Callable[[T], Any]) -> dict[str, Any]:
-    """The page of a list that the query asks for."""
+    """Return the page of a list that the query selects."""
     size = number(request, "size", _PAGE, 1, PAGE_MAX)
     last = max((len(items) - 1) // size, 0)
     at = number(request, "page", 0, 0, last)
@@ -75,26 +75,26 @@ def page(request: Request, items: Sequence[T], render: Callable[[T], Any]) -> di
 
 
 def matching(request: Request, items: Iterable[T], name: Callable[[T], str]) -> list[T]:
-    """The items whose name contains the query's ``search``, in any case."""
+    """Return the items whose name contains the query's ``search``, ignoring case."""
     wanted = request.query_params.get("search", "").lower()
     return [one for one in items if wanted in name(one).lower()] if wanted else list(items)
 
 
 def refuse(code: int, message: str | None = None) -> None:
-    """Raise the KafkaError of a response's error code, unless that is NONE."""
+    """Raise the KafkaError of a response's error code, unless it is NONE."""
     if code:
         raise KafkaError(ErrorCode(code), message or described(code))
 
 
 async def described_topic(client: Client, name: str) -> MetadataResponse:
-    """The Metadata response about one topic. Raises KafkaError if the topic cannot be described."""
+    """Return the Metadata response for a topic. Raises KafkaError if the topic cannot be described."""
     answer = await client.metadata([name])
     refuse(answer.topics[0].error_code)
     return answer
 
 
 def error_of(error: Exception) -> tuple[int, dict[str, Any]]:
-    """The status and the body of an answer to a request that failed."""
+    """Return the status and the body of the response to a request that failed."""
     match error:
         case HTTPException():
             return error.status_code, {"error": error.detail}

@@ -1,8 +1,8 @@
-"""The console as an ASGI application: its routes, and what every request must pass.
+"""The console as an ASGI application: its routes, and the checks that every request must pass.
 
-1. The Host header names this machine by address, as localhost, or by a permitted name (against DNS rebinding).
-2. A change needs the header X-CSRF-Token of the session, and is refused with 403 if the console is read-only.
-3. Every response forbids scripts and requests to other origins, framing, and caching of data.
+1. The Host header is an IP address, localhost, or a permitted name (against DNS rebinding).
+2. A change needs the session's token in the header X-CSRF-Token. A read-only console refuses it with 403.
+3. Every response forbids scripts from and requests to other origins, framing, and caching of data.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _HEADERS: Final = {
 }
 _TYPES: Final = {"html": "text/html; charset=utf-8", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 _PREVIEWS: Final = frozenset({"reset"})
-"""Requests that may be sent to a read-only console, although they are POST: their preview changes nothing."""
+"""POST requests that a read-only console allows, because their preview changes nothing."""
 
 Handler = Callable[[ClusterView, ApiRequest], Awaitable[dict[str, Any]]]
 Stream = Callable[[ClusterView, ApiRequest], AsyncIterator[dict[str, Any]]]
 
 
 class Console:
-    """The application, its sessions, and its connection to the store. ``close`` ends both."""
+    """The application, its sessions, and its connection to the store. ``close`` closes both."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self._settings = settings
@@ -141,7 +141,7 @@ class Console:
             try:
                 session = self._logged_in(request)
                 if session.streams >= STREAMS_MAX:
-                    raise HTTPException(429, f"A session has at most {STREAMS_MAX} live views; close one.")
+                    raise HTTPException(429, f"A session may have at most {STREAMS_MAX} live views. Close one.")
             except HTTPException as error:
                 return _json({"error": error.detail}, error.status_code)
             assert session.view is not None
@@ -173,7 +173,7 @@ class Console:
         try:
             session = self._sessions.find(request.cookies.get(COOKIE))
             if session is None:
-                raise HTTPException(403, "The session has expired. Load the page again.")
+                raise HTTPException(403, "The session has expired. Reload the page.")
             _check_token(session, request)
             body = await ApiRequest(request.scope, request.receive).object()
             session = await self._sessions.log_in(session, text_of(body, "user"), text_of(body, "password"))
@@ -217,13 +217,13 @@ class Console:
         path = request.path_params["path"] or "index.html"
         data = self._assets.get(path)
         if data is None or request.method not in ("GET", "HEAD"):
-            return _json({"error": f"There is no {request.url.path}."}, 404)
+            return _json({"error": f"{request.url.path} does not exist."}, 404)
         cache = "no-cache" if path == "index.html" else "public, max-age=31536000, immutable"
         return Response(data, media_type=_TYPES[path.rpartition(".")[2]], headers={"cache-control": cache})
 
 
 def read_assets() -> dict[str, bytes]:
-    """The files of the built page, by path. It is built from ``console/`` and is part of the package."""
+    """Return the files of the built page, by path. The page is built from ``console/`` and is part of the package."""
     folder = files("parley.tools.console").joinpath("page")
     found = {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
     assets = folder.joinpath("assets")
@@ -233,7 +233,7 @@ def read_assets() -> dict[str, bytes]:
 
 def _check_token(session: Session, request: Request) -> None:
     if not compare_digest(request.headers.get("x-csrf-token", "").encode(), session.csrf.encode()):
-        raise HTTPException(403, "The request has not the token of this session. Load the page again.")
+        raise HTTPException(403, "The request lacks this session's token. Reload the page.")
 
 
 async def _events(session: Session, found: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:

@@ -1,7 +1,7 @@
-"""What the console knows of a cluster on behalf of one user: a client, and what was read a moment ago.
+"""A user's view of a cluster: a client, and a cache of recent reads.
 
-Several pages ask for the same things at the same time. Each is read once and kept for a moment: for ``FRESH_S``, or for
-ten times the time that reading took, so that a very large cluster is not read all the time.
+Several pages request the same data at the same time. The data is read once and kept for ``FRESH_S``, or for ten times
+as long as reading took, so that a very large cluster is not read constantly.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _TIMEOUT_S: Final = 15.0
 
 
 async def optional(reading: Awaitable[T], default: T) -> T:
-    """What a page can do without: ``default`` if the user may not know it, or if brokers do not respond."""
+    """Return data that a page can do without, or ``default`` if the user may not read it or if brokers do
+    not respond."""
     try:
         return await reading
     except (KafkaError, CommandError):
@@ -49,21 +50,21 @@ class _Kept:
 
 
 class ClusterView:
-    """A cluster as one user sees it. ``close`` ends its connections."""
+    """A cluster as one user sees it. ``close`` closes its connections."""
 
     def __init__(self, settings: ConsoleSettings, user: str = "", password: str = "") -> None:
-        """Raises ValueError if the settings of security are wrong."""
+        """Raises ValueError if the security settings are invalid."""
         self.user = user
         self._settings = settings
         self._security = settings.security(user, password)
         self.client = self.new_client()
         self.history = History()
         self.down_since: dict[int, int] = {}
-        """When this console first missed a broker that holds replicas, in ms since 1970."""
+        """When this console first found a broker with replicas missing, in ms since 1970."""
         self._kept: dict[str, _Kept] = {}
 
     def new_client(self) -> Client:
-        """A client with the rights of the user, for requests that wait at a broker."""
+        """Return a new client with the user's permissions, for requests that block at a broker."""
         return Client(self._settings.bootstrap, client_id="parley-console", security=self._security, timeout=_TIMEOUT_S)
 
     async def close(self) -> None:
@@ -71,11 +72,11 @@ class ClusterView:
         await self.client.close()
 
     async def metadata(self) -> MetadataResponse:
-        """The brokers, topics and partitions."""
+        """Return the brokers, topics and partitions."""
         return await self.kept("metadata", self.client.metadata)
 
     async def cluster(self) -> Any:
-        """The brokers with their racks, also those that are registered and do not run, if the cluster tells."""
+        """Return the brokers with their racks, including fenced brokers if the cluster supports that."""
 
         async def read() -> Any:
             try:
@@ -88,7 +89,7 @@ class ClusterView:
         return await self.kept("cluster", read)
 
     async def end_offsets(self) -> dict[TopicPartition, int]:
-        """The end of every partition that has a leader."""
+        """Return the end offset of every partition that has a leader."""
 
         async def read() -> dict[TopicPartition, int]:
             found = await list_offsets_of(self.client, led_by((await self.metadata()).topics), LATEST)
@@ -97,11 +98,11 @@ class ClusterView:
         return await self.kept("ends", read)
 
     async def groups(self) -> list[ListedGroup]:
-        """All groups, sorted by name."""
+        """Return all groups, sorted by name."""
         return await self.kept("groups", lambda: list_groups(self.client))
 
     async def reassignments(self) -> dict[TopicPartition, Ongoing]:
-        """The moves of partitions in progress; none if the user may not know."""
+        """Return the reassignments in progress."""
 
         async def read() -> dict[TopicPartition, Ongoing]:
             return await ongoing(self.client)
@@ -109,7 +110,7 @@ class ClusterView:
         return await self.kept("reassignments", read)
 
     async def directories(self) -> dict[int, Sequence[Any]]:
-        """The log directories of each running broker."""
+        """Return the log directories of each running broker."""
 
         async def read() -> dict[int, Sequence[Any]]:
             _, found = await log_dirs.directories(self.client, [], [])
@@ -118,7 +119,8 @@ class ClusterView:
         return await self.kept("directories", read)
 
     async def store_move(self) -> Any | None:
-        """The state of the latest move to another coordination store; None if the cluster is not Parley."""
+        """Return the state of the latest move to another coordination store, or None if the cluster is not a Parley
+        cluster."""
 
         async def read() -> Any | None:
             try:
@@ -131,7 +133,7 @@ class ClusterView:
         return await self.kept("store_move", read)
 
     async def kept(self, name: str, read: Callable[[], Awaitable[T]]) -> T:
-        """What ``read`` returned a moment ago, or returns now."""
+        """Return the cached result of ``read``, or call it if the result is too old."""
         kept = self._kept.setdefault(name, _Kept())
         async with kept.lock:
             begun = SYSTEM_CLOCK.monotonic()
@@ -142,6 +144,6 @@ class ClusterView:
             return cast("T", kept.value)
 
     def forget(self) -> None:
-        """Read everything again when it is needed next, after a change."""
+        """Clear the cache, after a change."""
         for kept in self._kept.values():
             kept.until = 0.0

@@ -1,4 +1,4 @@
-"""Settings of topics, brokers and groups, each with its default and its documentation."""
+"""Settings of topics, brokers and groups, with their defaults and documentation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEFAULT: Final = 5
 
 
 async def describe(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """All settings of a topic, a broker or a group."""
+    """Return all settings of a topic, a broker or a group."""
     found = await configs.describe(view.client, _entity(request), all_settings=True, with_documentation=True)
     return {
         "settings": [
@@ -35,11 +35,11 @@ async def describe(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def change(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Set and remove settings: ``set`` is an object of texts, ``remove`` a list of names."""
+    """Set and remove settings. Body: ``set`` is an object with string values, ``remove`` is a list of names."""
     body = await request.object()
     wanted, removed = body.get("set", {}), body.get("remove", [])
     if not isinstance(wanted, dict) or not all(isinstance(each, str) for each in [*wanted.values(), *removed]):
-        raise HTTPException(400, "set must be an object of texts, and remove a list of names")
+        raise HTTPException(400, "set must be an object with string values, and remove a list of names")
     entity = _entity(request)
     await configs.apply(view.client, entity, wanted, removed)
     view.forget()
@@ -49,5 +49,5 @@ async def change(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 def _entity(request: ApiRequest) -> configs.Entity:
     kind = request.path_params["kind"]
     if kind not in KINDS:
-        raise HTTPException(404, f"there are settings of {', '.join(KINDS)}")
+        raise HTTPException(404, f"the type must be one of {', '.join(KINDS)}")
     return configs.Entity(kind, request.path_params["name"])

@@ -1,7 +1,7 @@
-"""The coordination store: which one is in charge, its sessions, epochs and keys, and a live move to another store.
+"""The coordination store: which store is in charge, its sessions, epochs and keys, and a live move to another store.
 
-The state of a move comes from the controller. The rest comes from the store itself, if the console was given its
-address. A user sees it only with the right to ask for the state of a move (Alter on the cluster). Secrets are masked.
+The state of a move comes from the controller. The rest comes from the store itself, if the console has its URL. A user
+sees it only with the permission to read the state of a move (Alter on the cluster). Secrets are masked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LAST: Final = "\U0010ffff"
 
 
 class StoreWindow:
-    """The console's connection to the coordination store, opened when it is first needed."""
+    """The console's connection to the coordination store, opened at the first use."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self._store = settings.store
@@ -48,9 +48,9 @@ class StoreWindow:
             await backend.close()
 
     async def opened(self) -> Backend:
-        """The open store. Raises HTTPException (404) if the console was given no store, and the store's errors."""
+        """Return the open store. Raises HTTPException (404) if the console has no store, and the store's errors."""
         if self._store is None:
-            raise HTTPException(404, "The console was not given a store: start it with --config or --coordination-url.")
+            raise HTTPException(404, "The console has no store: start it with --config or --coordination-url.")
         async with self._opening:
             if self._backend is None:
                 async with asyncio.timeout(_OPEN_S):
@@ -58,7 +58,7 @@ class StoreWindow:
             return self._backend
 
     async def overview(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-        """The store in charge, the latest move, and what is in the store."""
+        """Return the store in charge, the latest move, and the content of the store."""
         move = await _state_of_move(view)
         found: dict[str, Any] = {"isParley": move is not None, "move": None, "store": None}
         if move is None:
@@ -83,7 +83,7 @@ class StoreWindow:
         return (await status_of(backend, self._store[0])).as_data()
 
     async def tree(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-        """The keys below a prefix, one level of them. Query: prefix, after."""
+        """Return one level of the keys below a prefix. Query: prefix, after."""
         if await _state_of_move(view) is None:  # the right to it is the right to see the store
             raise HTTPException(404, "The brokers are not Parley's: they have no coordination store.")
         backend = await self.opened()

@@ -1,4 +1,4 @@
-"""Groups of every kind: lists, members, lag, resets of offsets with a preview, deletion."""
+"""Groups of all types: list, members, lag, offset resets with a preview, deletion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TARGETS = ("to_earliest", "to_latest", "to_offset", "shift_by", "to_datetime")
 
 
 async def groups(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """A page of the groups. Query: search, type, state, page, size."""
+    """Return a page of the groups. Query: search, type, state, page, size."""
     found = matching(request, await view.groups(), lambda group: group.name)
     for name in ("type", "state"):
         if wanted := request.query_params.get(name):
@@ -29,7 +29,7 @@ async def groups(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def group(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """A group with its members and the lag of each partition."""
+    """Return a group with its members and the lag of each partition."""
     name = request.path_params["name"]
     found = await every_type.describe(view.client, [name], with_offsets=True, timeout_ms=TIMEOUT_MS)
     if found.share:
@@ -55,7 +55,7 @@ async def reset_offsets(view: ClusterView, request: ApiRequest) -> dict[str, Any
         target = reset.Target(kind, integer_of(body, "value", 0))
     topics = body.get("topics", [])
     if not isinstance(topics, list) or not all(isinstance(each, str) for each in topics):
-        raise HTTPException(400, "topics must be a list of texts")
+        raise HTTPException(400, "topics must be a list of strings")
     execute = body.get("execute") is True
     plan = reset.Plan(target, (name,), parse_selection(topics), execute, TIMEOUT_MS)
     (result,) = await reset.reset(view.client, plan)

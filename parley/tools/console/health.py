@@ -1,4 +1,4 @@
-"""The health of a cluster in sentences, each with what to do."""
+"""The health of a cluster in sentences, each with advice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FREE_MIN: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence about the cluster, and what to do about it."""
+    """A sentence about the cluster, and what to do about it."""
 
     level: str
     text: str
@@ -24,7 +24,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A partition, as far as its health is concerned."""
+    """The state of a partition that its health depends on."""
 
     topic: str
     index: int
@@ -42,7 +42,7 @@ def findings(
     moves: int = 0,
     disks: Sequence[tuple[int, str, int, int]] = (),
 ) -> list[Finding]:
-    """What is wrong with the cluster, worst first, or that all is well.
+    """Return the problems of the cluster, the most severe first, or a finding that all is well.
 
     ``disks`` are the broker, path, size and free bytes of each volume; ``down_since`` is in ms since 1970.
     """
@@ -64,13 +64,13 @@ def findings(
         found.append(
             Finding(
                 WARNING,
-                f"{_count(len(lagging), 'partition')} {_have(len(lagging))} followers that do not keep up, although "
-                "all their brokers run.",
-                "Look at the disks and the network of these brokers. They may only be catching up after a restart.",
+                f"{_count(len(lagging), 'partition')} {_have(len(lagging))} followers that do not keep up although "
+                "all their brokers are running.",
+                "Check the disks and the network of these brokers. They may just be catching up after a restart.",
             )
         )
     if not any(one.level in (WARNING, BAD) for one in found):
-        found.insert(0, Finding(GOOD, "All brokers run, and every partition has all its replicas in sync."))
+        found.insert(0, Finding(GOOD, "All brokers are running, and all replicas are in sync."))
     order = (BAD, WARNING, GOOD)
     return sorted(found, key=lambda one: order.index(one.level))
 
@@ -104,7 +104,7 @@ def _of_brokers(
         yield Finding(
             BAD if single[broker] else WARNING,
             f"{text}.",
-            f"Start broker {broker} again. If it does not return, give its replicas to other brokers: "
+            f"Restart broker {broker}. If it will not return, move its replicas to other brokers: "
             f"parley balance --empty-broker {broker} --plan.",
         )
 
@@ -117,7 +117,7 @@ def _of_leaders(partitions: Sequence[PartitionState]) -> Iterable[Finding]:
         yield Finding(
             BAD,
             f"{_count(len(offline), 'partition')} {_have(len(offline))} no leader: {names}{more}. "
-            "Clients can neither read nor write them.",
+            "Clients can neither read from nor write to them.",
             "Start a broker that holds an in-sync replica. If all are lost: parley elect-leaders "
             "--election-type unclean, which loses records.",
         )
@@ -125,8 +125,8 @@ def _of_leaders(partitions: Sequence[PartitionState]) -> Iterable[Finding]:
     if partitions and len(moved) / len(partitions) > _IMBALANCE:
         yield Finding(
             WARNING,
-            f"{_count(len(moved), 'partition')} {_are(len(moved))} not led by the preferred broker.",
-            "This rights itself within some minutes of a restart. To do it now: "
+            f"{_count(len(moved), 'partition')} {_are(len(moved))} not led by the preferred leader.",
+            "This corrects itself within minutes of a restart. To do it now: "
             "parley elect-leaders --election-type preferred --all-topic-partitions.",
         )
 
@@ -148,5 +148,5 @@ def _are(number: int) -> str:
 
 
 def as_data(found: Iterable[Finding]) -> list[dict[str, Any]]:
-    """The findings as JSON data."""
+    """Return the findings as JSON data."""
     return [{"level": one.level, "text": one.text, "advice": one.advice} for one in found]

@@ -1,4 +1,4 @@
-"""Records: browsing from an offset or a time, the live tail, and producing one."""
+"""Records: browse from an offset or a time, follow new records, and produce one."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ SCANNED_MAX: Final = 100_000
 SCAN_S: Final = 5.0
 _FETCH_BYTES: Final = 1024 * 1024
 _SHOWN_BYTES: Final = 16 * 1024
-"""The bytes of a key or a value that are sent to the browser."""
+"""The maximum number of bytes of a key or a value that are sent to the browser."""
 _LEADER_S: Final = 5.0
 _LEADER_POLL_S: Final = 0.1
 _NOT_WRITTEN: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""Produced again for ``_LEADER_S``: Apache Kafka's brokers learn of a new topic after the client does."""
+"""Errors after which a record is produced again, for up to ``_LEADER_S``: Apache Kafka's brokers learn of a new topic
+later than the client."""
 _BY_NAME_VERSION_MAX: Final = 12
 _TAIL_WAIT_MS: Final = 500
 _TAIL_AT_ONCE: Final = 200
@@ -43,7 +44,7 @@ _TAIL_AT_ONCE: Final = 200
 
 @dataclass(slots=True)
 class _Scan:
-    """How far a search has come: the next offset of each partition, and its end."""
+    """The progress of a search: the next offset of each partition, and its end offset."""
 
     at: dict[int, int]
     ends: dict[int, int]
@@ -51,7 +52,7 @@ class _Scan:
 
 
 async def browse(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Records of a topic. Query: from (earliest, latest, offset, time), value, partition, limit, filter."""
+    """Return records of a topic. Query: from (earliest, latest, offset, time), value, partition, limit, filter."""
     name = request.path_params["name"]
     limit = number(request, "limit", 50, 1, LIMIT_MAX)
     wanted = RecordFilter(request.query_params["filter"]) if request.query_params.get("filter") else None
@@ -81,7 +82,7 @@ async def browse(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def _begin(client: Client, name: str, request: ApiRequest, limit: int) -> _Scan:
-    """Find where to begin in each partition. Raises HTTPException (400) and KafkaError."""
+    """Find the start offset of each partition. Raises HTTPException (400) and KafkaError."""
     led = led_by((await described_topic(client, name)).topics)
     chosen = number(request, "partition", -1, -1)
     if chosen >= 0:
@@ -108,7 +109,7 @@ async def _begin(client: Client, name: str, request: ApiRequest, limit: int) -> 
 async def _fetch(
     client: Client, name: str, at: Mapping[int, int], scan: _Scan, wait_ms: int = 0
 ) -> list[tuple[int, Record]]:
-    """The next records of the partitions, some of each."""
+    """Fetch the next records of the partitions, some from each."""
     by_node: dict[int, dict[int, int]] = {}
     for index, offset in at.items():
         by_node.setdefault(await client.leader(name, index), {})[index] = offset
@@ -149,7 +150,7 @@ async def _fetch_from(client: Client, node: int, name: str, at: Mapping[int, int
 
 
 def _records(data: Any, begin: int, scan: _Scan, index: int) -> Iterator[Record]:
-    """The records of whole batches, from an offset on; batches of control records only advance."""
+    """Yield the records of complete batches from an offset on. Control batches only advance the position."""
     pos = 0
     while pos + HEADER_SIZE <= len(data):
         header = read_header(data, pos)
@@ -177,7 +178,7 @@ def _data(partition: int, one: Record) -> dict[str, Any]:
 
 
 def _shown(data: bytes | None) -> dict[str, Any]:
-    """Bytes as a browser can show them: JSON, text, or base64 of what is neither; cut off if they are many."""
+    """Return bytes as a browser can show them: as JSON, as text, or otherwise as base64, truncated if they are long."""
     if data is None:
         return {"kind": "null", "bytes": 0}
     cut = bytes(data[:_SHOWN_BYTES])
@@ -206,7 +207,7 @@ def _is_json(text: str) -> bool:
 
 
 def _names(partition: int, one: Record, data: Mapping[str, Any]) -> dict[str, Any]:
-    """What a filter's expression can name."""
+    """Return the names that a filter's expression can use."""
     return {
         "key": _plain(data["key"]),
         "value": _plain(data["value"]),
@@ -229,7 +230,7 @@ def _plain(shown: Mapping[str, Any]) -> Any:
 
 
 async def tail(view: ClusterView, request: ApiRequest) -> AsyncIterator[dict[str, Any]]:
-    """New records as they are produced. Query: partition, filter."""
+    """Yield new records as they are produced. Query: partition, filter."""
     name = request.path_params["name"]
     wanted = RecordFilter(request.query_params["filter"]) if request.query_params.get("filter") else None
     client = view.new_client()
@@ -251,11 +252,11 @@ async def tail(view: ClusterView, request: ApiRequest) -> AsyncIterator[dict[str
 
 
 async def produce(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Produce one record: partition, key and value (text or null), headers (an object of texts)."""
+    """Produce a record. Body: partition, key and value (string or null), headers (an object with string values)."""
     name, body = request.path_params["name"], await request.object()
     headers = body.get("headers", {})
     if not isinstance(headers, dict):
-        raise HTTPException(400, "headers must be an object of texts")
+        raise HTTPException(400, "headers must be an object with string values")
     one = Record(
         0,
         SYSTEM_CLOCK.wall_ms(),
@@ -289,5 +290,5 @@ async def _produced(view: ClusterView, name: str, partition: int, records: bytes
 
 def _bytes(value: Any, name: str) -> bytes | None:
     if value is not None and not isinstance(value, str):
-        raise HTTPException(400, f"{name} must be a text or null")
+        raise HTTPException(400, f"{name} must be a string or null")
     return None if value is None else value.encode()

@@ -1,4 +1,4 @@
-"""What a cluster is doing and made of: work in progress, transactions, features, log directories."""
+"""The operations of a cluster: work in progress, transactions, features, log directories."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _HANGING_TIMES: Final = 2
 
 
 async def transactions(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """A page of the transactional ids; open ones with their age and partitions. Query: search, open, page, size."""
+    """Return a page of the transactional ids; open transactions with their age and partitions. Query: search, open,
+    page, size."""
     found = matching(
         request,
         await view.kept("transactions", lambda: list_transactions(view.client)),
@@ -50,12 +51,12 @@ async def _transaction(view: ClusterView, one: Any) -> dict[str, Any]:
 
 
 async def features(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """The features of the cluster and their levels."""
+    """Return the features of the cluster and their levels."""
     return {"features": await feature_levels.described(view.client)}
 
 
 async def log_dirs(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """The log directories of each broker, with the largest partitions in them."""
+    """Return the log directories of each broker, with the largest partitions in them."""
     found = await view.directories()
     items = [
         {
@@ -82,7 +83,7 @@ async def log_dirs(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def work(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Moves of partitions and of log directories in progress, with the bytes that are left."""
+    """Return the reassignments and moves between log directories in progress, with the remaining bytes."""
     moving = await view.reassignments()
     sizes: dict[tuple[str, int, int], int] = {}
     between: list[dict[str, Any]] = []

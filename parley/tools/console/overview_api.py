@@ -13,7 +13,7 @@ from parley.tools.console.health import PartitionState, as_data, findings
 
 
 async def overview(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """The cluster at a glance."""
+    """Return an overview of the cluster."""
     metadata, cluster = await view.metadata(), await view.cluster()
     fenced = {one.broker_id for one in cluster.brokers if one.is_fenced}
     alive = frozenset(one.node_id for one in metadata.brokers) - fenced
@@ -71,7 +71,7 @@ def _note_absences(view: ClusterView, absent: set[int], alive: frozenset[int]) -
 
 
 async def _optional_disks(view: ClusterView) -> dict[int, list[tuple[str, int, int, int]]]:
-    """The path, size, free and used bytes of the log directories of each broker, as far as the user may know."""
+    """Return the path, size, free and used bytes of each broker's log directories, as far as the user may read them."""
     found = await optional(view.directories(), {})
     return {
         broker: [
@@ -88,12 +88,12 @@ async def _optional_disks(view: ClusterView) -> dict[int, list[tuple[str, int, i
 
 
 async def history(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """The samples of the last hour."""
+    """Return the samples of the last hour."""
     return {"samples": view.history.as_data()}
 
 
 async def live(view: ClusterView) -> AsyncIterator[dict[str, Any]]:
-    """Each new sample."""
+    """Yield each new sample."""
     from dataclasses import asdict
 
     count = view.history.count

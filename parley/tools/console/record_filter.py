@@ -1,8 +1,8 @@
-"""Filters of records: a small expression language with Python's syntax.
+"""Record filters: a small expression language with Python's syntax.
 
-``value.amount > 100 and key != "test"`` or ``contains(text, "error") and headers.trace is not None``. Names: key, value
-(as JSON where they are JSON), text (the value as text), offset, partition, timestamp, headers. Functions: contains,
-startswith, endswith, matches (RE2, in linear time). Nothing else can be written, so nothing else can be run.
+``value.amount > 100 and key != "test"`` or ``contains(text, "error") and headers.trace is not None``. Names: key and
+value (parsed if they are JSON), text (the value as text), offset, partition, timestamp, headers. Functions: contains,
+startswith, endswith, matches (RE2, in linear time). Anything else is rejected, so no other code can run.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _FUNCTIONS: Final = ("contains", "startswith", "endswith", "matches")
 
 
 class BadFilter(ValueError):
-    """The expression cannot be used; the text says why."""
+    """The expression is invalid. The text is the reason."""
 
 
 class RecordFilter:
-    """A parsed expression. ``passes`` is False for records for which it makes no sense, such as 1 < "a"."""
+    """A parsed expression. ``passes`` returns False for records on which it fails, such as 1 < "a"."""
 
     def __init__(self, text: str) -> None:
         """Raises BadFilter."""
@@ -44,12 +44,12 @@ class RecordFilter:
         try:
             self._tree = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise BadFilter(f"this is no expression: {getattr(error, 'msg', error)}") from None
+            raise BadFilter(f"invalid expression: {getattr(error, 'msg', error)}") from None
         self._patterns: dict[str, Any] = {}
         self._check(self._tree)
 
     def passes(self, names: Mapping[str, Any]) -> bool:
-        """True if the expression holds for a record."""
+        """Return True if the expression holds for a record."""
         try:
             return bool(self._value(self._tree, names))
         except (TypeError, KeyError, IndexError, AttributeError, ValueError):
@@ -66,7 +66,7 @@ class RecordFilter:
             case ast.Name(id=name) if name in NAMES:
                 return
             case ast.Name(id=name):
-                raise BadFilter(f"there is no {name}; a record has {', '.join(NAMES)}")
+                raise BadFilter(f"unknown name {name}. Available: {', '.join(NAMES)}")
             case ast.Call(func=ast.Name(id=name), args=[first, second], keywords=[]) if name in _FUNCTIONS:
                 if name == "matches":
                     self._compile(second)
@@ -92,7 +92,7 @@ class RecordFilter:
         try:
             self._patterns[node.value] = re2.compile(node.value, options=options)
         except re2.error as error:
-            raise BadFilter(f"{node.value!r} is no regular expression of RE2: {error}") from None
+            raise BadFilter(f"{node.value!r} is not a valid RE2 expression: {error}") from None
 
     def _value(self, node: ast.AST, names: Mapping[str, Any]) -> Any:
         match node:

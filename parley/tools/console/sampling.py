@@ -1,4 +1,4 @@
-"""Takes samples of a cluster while a session is in use."""
+"""Take samples of a cluster while a session is in use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def sample_forever(view: ClusterView) -> None:
             metadata = await view.metadata()
             ends = await view.end_offsets()
         except (KafkaError, CommandError) as error:
-            _log.info("the cluster was not sampled: %s", error)
+            _log.info("could not sample the cluster: %s", error)
         else:
             now = SYSTEM_CLOCK.monotonic()
             partitions = [(topic.name or "", one) for topic in metadata.topics for one in topic.partitions]
@@ -51,6 +51,6 @@ async def sample_forever(view: ClusterView) -> None:
 
 
 def _rate(before: tuple[float, dict[TopicPartition, int]], after: tuple[float, dict[TopicPartition, int]]) -> float:
-    """Records per second between two readings of the ends of partitions."""
+    """Return the records per second between two readings of the end offsets."""
     grown = sum(max(end - before[1].get(where, end), 0) for where, end in after[1].items())
     return round(grown / max(after[0] - before[0], 0.001), 1)

@@ -1,4 +1,4 @@
-"""Serves the console until it is told to stop."""
+"""Serve the console until it is stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def run_console(
     stopping: asyncio.Event,
     ready: Callable[[str], None],
 ) -> None:
-    """Serve until ``stopping`` is set; calls ``ready`` with the URL. Raises ServiceError if an address is in use."""
+    """Serve until ``stopping`` is set. Calls ``ready`` with the URL. Raises ServiceError if the address is in use."""
     console = Console(settings)
     try:
         async with RestServer(listeners, tls, if_taken=_IF_TAKEN) as server:

@@ -1,7 +1,7 @@
-"""Who uses the console: sessions by cookie, each with a view of the cluster and a CSRF token.
+"""The sessions of the console, by cookie. Each has a view of the cluster and a CSRF token.
 
-Without a login all sessions share one view. A session ends when it has not been used for ``IDLE_S`` and has no live
-stream. A few logins are tried at a time, and each that fails is delayed, so that guessing passwords takes time.
+If no login is required, all sessions share one view. A session ends when it has not been used for ``IDLE_S`` and has no
+live stream. Only a few logins are tried at a time, and each failure is delayed, so that guessing passwords takes time.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ COOKIE: Final = "parley_console"
 IDLE_S: Final = 1800.0
 SESSIONS_MAX: Final = 200
 STREAMS_MAX: Final = 8
-"""Live streams of one session: each may hold connections to brokers."""
+"""The maximum number of live streams of a session. Each stream may hold connections to brokers."""
 _LOGINS_AT_ONCE: Final = 4
 _REFUSAL_DELAY_S: Final = 0.5
 
 
 @dataclass(slots=True)
 class Session:
-    """One browser. ``view`` is None before the login."""
+    """The session of a browser. ``view`` is None before the login."""
 
     id: str
     csrf: str
@@ -50,7 +50,7 @@ class Sessions:
         self._logging_in = asyncio.Semaphore(_LOGINS_AT_ONCE)
 
     def find(self, cookie: str | None) -> Session | None:
-        """The session of a cookie; None if there is none or it has expired."""
+        """Return the session of a cookie, or None if it does not exist or has expired."""
         session = self._sessions.get(cookie or "")
         if session is None or _is_expired(session):
             return None
@@ -58,7 +58,8 @@ class Sessions:
         return session
 
     async def begin(self) -> Session:
-        """Begin a session, logged in only if the cluster needs no login. The oldest one makes room for it."""
+        """Begin a session. It is logged in only if the cluster requires no login. If there are too many, the oldest is
+        ended."""
         await self._expire()
         session = Session(secrets.token_urlsafe(32), secrets.token_urlsafe(32), used_at=SYSTEM_CLOCK.monotonic())
         if not self._settings.needs_login:

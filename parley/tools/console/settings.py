@@ -1,4 +1,4 @@
-"""How a console is run: its cluster, its address, and what it may do."""
+"""The settings of a console: its cluster, its address, and what it may do."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class ConsoleSettings:
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     read_only: bool = False
     hosts: frozenset[str] = frozenset()
-    """Names of this console in browsers' addresses, beside localhost and IP addresses."""
+    """Host names under which browsers may reach this console, in addition to localhost and IP addresses."""
     store: tuple[str, BackendFactory] | None = None
-    """The coordination store, if the console is to show it."""
+    """The coordination store, if the console should show it."""
 
     @property
     def needs_login(self) -> bool:
-        """True if the listener demands a login."""
+        """True if the listener requires a login."""
         return self.properties.get("security.protocol", "PLAINTEXT").startswith("SASL_")
 
     @property
@@ -38,7 +38,7 @@ class ConsoleSettings:
         return self.properties.get("sasl.mechanism", "SCRAM-SHA-512")
 
     def security(self, user: str = "", password: str = "") -> ClientSecurity:
-        """How the connections of a user are secured. Raises ValueError if the settings are wrong."""
+        """Return the security settings of a user's connections. Raises ValueError if they are invalid."""
         if not self.needs_login:
             return client_security(self.properties) if self.properties else PLAINTEXT
         module = "plain.PlainLoginModule" if self.mechanism == "PLAIN" else "scram.ScramLoginModule"

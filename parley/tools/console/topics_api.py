@@ -1,4 +1,4 @@
-"""Topics: lists, partitions and where their replicas lie, and changes."""
+"""Topics: list, partitions and the location of their replicas, and changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SORTS = ("name", "partitions", "records")
 
 
 async def topics(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """A page of the topics. Query: search, internal, troubled, sort, page, size."""
+    """Return a page of the topics. Query: search, internal, troubled, sort, page, size."""
     found = matching(request, (await view.metadata()).topics, lambda topic: topic.name or "")
     if not request.query_params.get("internal"):
         found = [topic for topic in found if not topic.is_internal]
@@ -61,7 +61,8 @@ def _troubles(topic: Any) -> bool:
 
 
 async def topic(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """A topic with its partitions: leader, replicas, ISR, offsets, and sizes as far as the user may know them."""
+    """Return a topic with its partitions: leader, replicas, ISR, offsets, and sizes as far as the user may
+    read them."""
     name = request.path_params["name"]
     answer = await described_topic(view.client, name)
     found = answer.topics[0]
@@ -103,7 +104,7 @@ async def topic(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def _sizes(view: ClusterView, name: str) -> dict[int, int]:
-    """The bytes of the largest replica of each partition."""
+    """Return the size of the largest replica of each partition, in bytes."""
     sizes: dict[int, int] = {}
     for each in (await optional(view.directories(), {})).values():
         for directory in each:
@@ -115,11 +116,11 @@ async def _sizes(view: ClusterView, name: str) -> dict[int, int]:
 
 
 async def create(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Create a topic: name, partitions and replicas (-1: the cluster's default), configs."""
+    """Create a topic. Body: name, partitions and replicas (-1: the cluster's default), configs."""
     body = await request.object()
     configs = body.get("configs", {})
     if not isinstance(configs, dict) or not all(isinstance(value, str) for value in configs.values()):
-        raise HTTPException(400, "configs must be an object of texts")
+        raise HTTPException(400, "configs must be an object with string values")
     wanted = changing.NewTopic(
         text_of(body, "name"), integer_of(body, "partitions", -1), integer_of(body, "replicas", -1), None, configs
     )
@@ -137,7 +138,7 @@ async def delete(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def add_partitions(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Add partitions: ``count`` is the new number of all."""
+    """Add partitions. ``count`` is the new total number."""
     name, body = request.path_params["name"], await request.object()
     growth = changing.Growth(integer_of(body, "count"), None)
     await changing.alter(view.client, re.escape(name), growth, if_exists=False)
@@ -146,7 +147,7 @@ async def add_partitions(view: ClusterView, request: ApiRequest) -> dict[str, An
 
 
 async def remove_records(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Delete the records of a partition before an offset (-1: all)."""
+    """Delete the records of a partition before an offset (-1: all records)."""
     name, body = request.path_params["name"], await request.object()
     where = name, integer_of(body, "partition")
     results = await delete_records.delete(view.client, {where: integer_of(body, "offset")})

@@ -1,1 +1,2 @@
-"""The secured cluster of ``make cluster SECURE=1`` and ``make quickstart SECURE=1``: its files, users and strangers."""
+"""The secured cluster of ``make cluster SECURE=1`` and ``make quickstart SECURE=1``: its files, users, and
+intruders."""

@@ -1,6 +1,6 @@
 """A certificate authority for clusters on this machine, in a folder that only its user can read.
 
-It is for trying things out: its key has no password, and lies beside what it signs.
+It is only for demonstrations: its key has no password, and is stored beside the certificates.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _CLOCK_SKEW: Final = timedelta(hours=1)
 
 
 class Authority:
-    """The authority in a folder: ``authority.pem`` is its certificate, which clients trust.
+    """The authority in a folder. Clients trust its certificate, ``authority.pem``.
 
-    It is created if the folder has none.
+    It is created if the folder does not contain one.
     """
 
     def __init__(self, folder: Path, name: str = "Parley demo authority") -> None:
@@ -45,9 +45,9 @@ class Authority:
         self._certificate = x509.load_pem_x509_certificate(self.certificate_file.read_bytes())
 
     def issue(self, path: Path, name: str) -> Path:
-        """Write a new key and its certificate into one PEM file, and return its path.
+        """Write a new key and its certificate to a PEM file, and return its path.
 
-        The certificate is valid for this machine's local addresses (``HOSTS``), on both sides of a connection.
+        The certificate is valid for this machine's local addresses (``HOSTS``), for servers and clients.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         names = [x509.DNSName(host) if host[0].isalpha() else x509.IPAddress(ip_address(host)) for host in HOSTS]
@@ -72,7 +72,7 @@ class Authority:
 
 
 def write_private(path: Path, content: bytes | str) -> None:
-    """Write a file that only its owner can read. An older file of the name is replaced in one step."""
+    """Write a file that only its owner can read, atomically replacing any older file of that name."""
     draft = path.with_name(f".{path.name}.new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,7 +1,8 @@
 """The files of a secured cluster on this machine, in a folder that only its user can read.
 
 ``broker.properties`` is for all brokers, ``security/client.properties`` for the administrator's commands. Passwords are
-random, and made once; ``broker.properties`` names them only (config providers). Each start issues new certificates.
+random and generated once; ``broker.properties`` only refers to them (config providers). Each start issues new
+certificates.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from parley.tools.store_locks import Lock
 
 MECHANISM: Final = "SCRAM-SHA-512"
 BROKER, ADMIN = "broker", "admin"
-"""The super users: the account of the brokers, and that of the administrator."""
+"""The super users: the brokers' account and the administrator's."""
 _SCRAM_LINE: Final = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="{}" password="{}";'
 _BROKER_PROPERTIES: Final = """\
 # What every broker of this cluster is started with. The passwords are in {secrets}.
@@ -57,7 +58,7 @@ delegation.token.secret.key=${{file:{secrets}:tokens}}
 
 
 class SecuredFiles:
-    """The files of the cluster in ``folder``. Those that are missing are created, the certificates always."""
+    """The files of the cluster in ``folder``. Missing files are created; certificates are always renewed."""
 
     def __init__(self, folder: Path) -> None:
         self._cluster = folder.absolute()
@@ -78,7 +79,7 @@ class SecuredFiles:
         return read_properties(self.password_file)
 
     def store_lock(self) -> Lock:
-        """The files that lock the server of a store."""
+        """Return the files that lock the server of a store."""
         account, root = self.folder / "store-password", self.folder / "store-root-password"
         for file in (account, root):
             if not file.exists():
@@ -114,7 +115,7 @@ class SecuredFiles:
     def write_client_properties(
         self, name: str, *, user: str = "", password: str = "", more: Mapping[str, str] | None = None
     ) -> Path:
-        """Write a properties file for a client, which does not log in without a user. Returns its path."""
+        """Write a client's properties file and return its path. Without a user, the client does not log in."""
         settings = {
             "security.protocol": "SASL_SSL" if user else "SSL",
             "ssl.truststore.type": "PEM",
@@ -127,12 +128,13 @@ class SecuredFiles:
         return path
 
     def write_password_setting(self, user: str, password: str) -> Path:
-        """Write the file for ``parley configs --alter --user ... --add-config-file`` that sets a password."""
+        """Write a file for ``parley configs --alter --user ... --add-config-file`` that sets a password. Returns its
+        path."""
         path = self.folder / f"{user}.password.properties"
         write_private(path, f"{MECHANISM}=password={password}\n")
         return path
 
     @staticmethod
     def shown(path: Path) -> list[str]:
-        """The lines of a properties file, with passwords hidden."""
+        """Return the lines of a properties file with passwords hidden."""
         return [re.sub(r'password="[^"]*"', 'password="[hidden]"', line) for line in path.read_text().splitlines()]

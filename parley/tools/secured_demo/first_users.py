@@ -1,7 +1,7 @@
-"""The users that a secured cluster needs before its first broker starts, written into the store itself.
+"""Create the users that a secured cluster needs before its first broker starts, in the store itself.
 
-``python -m parley.tools.secured_demo.first_users broker.properties secrets.properties`` does it in a process of its
-own: the client of etcd (gRPC) leaves threads behind, after which a process cannot start brokers safely.
+``python -m parley.tools.secured_demo.first_users broker.properties secrets.properties`` does this in a process of its
+own, because etcd's client (gRPC) leaves threads behind, and a process with threads cannot start brokers safely.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def create_in_own_process(files: SecuredFiles, broker_properties: Path) -> None:
-    """Run ``create_first_users`` in another process. Raises ``CommandError`` if it fails; the reason is printed."""
+    """Run ``create_first_users`` in another process. If it fails, prints the reason and raises ``CommandError``."""
     module = "parley.tools.secured_demo.first_users"
     words = [sys.executable, "-m", module, str(broker_properties), str(files.password_file)]
     if subprocess.run(words, check=False).returncode:
@@ -32,9 +32,9 @@ def create_in_own_process(files: SecuredFiles, broker_properties: Path) -> None:
 
 
 def create_first_users(broker_properties: Path, passwords: Mapping[str, str]) -> None:
-    """Create the brokers' user and the administrator, if the store lacks them. Raises ``CommandError``.
+    """Create the brokers' user and the administrator, if they are not in the store. Raises ``CommandError``.
 
-    This is what ``parley configs --alter --user ... --config broker.properties`` does, for both users at once.
+    This does what ``parley configs --alter --user ... --config broker.properties`` does, for both users.
     """
     address, backend_at = store_address(None, broker_properties)
 

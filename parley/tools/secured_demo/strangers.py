@@ -1,6 +1,6 @@
-"""The strangers of ``make quickstart SECURE=1``: each knocks at a door of the cluster, and must be refused there.
+"""The intruders of ``make quickstart SECURE=1``: each tries to get into the cluster in some way, and must be refused.
 
-Most are commands that a user could type. A stranger that is let in ends the program with an error.
+Most attempts are commands that a user could type. If one succeeds, the program ends with an error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _DENIED: Final = "authorization failed"
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A command of a stranger. ``refusal`` is in its error message; empty if its output must not have ``secret``."""
+    """An intruder's command. Its error message must contain ``refusal``; if that is empty, its output must not contain
+    ``secret``."""
 
     who: str
     words: Sequence[str]
@@ -46,11 +47,11 @@ class Attempt:
 
 
 class LetIn(SystemExit):
-    """A stranger was not refused."""
+    """An intruder was not refused."""
 
 
 def without_account(files: SecuredFiles, bootstrap: str, store: str) -> list[Attempt]:
-    """The attempts of strangers without an account, at a broker and at the store at the address ``store``."""
+    """Return attempts without an account, against a broker and against the store at the URL ``store``."""
     foreign = _foreign_authority(files)
     certificate = foreign.issue(files.folder / "foreign.pem", "broker")
     known = files.passwords[ADMIN]
@@ -90,7 +91,7 @@ def without_account(files: SecuredFiles, bootstrap: str, store: str) -> list[Att
 
 
 def without_rights(bootstrap: str, topic: str, client: Path) -> list[Attempt]:
-    """The attempts of a user who can log in and has no rights; ``client`` is the user's properties file."""
+    """Return attempts of a user who can log in but has no permissions. ``client`` is the user's properties file."""
     to = ("--bootstrap-server", bootstrap, "--command-config", shown(client))
     rights = ("--add", "--allow-principal", f"User:{USER}", "--cluster", "--force")
     return [
@@ -102,7 +103,7 @@ def without_rights(bootstrap: str, topic: str, client: Path) -> list[Attempt]:
 
 
 def shown(path: Path) -> str:
-    """The path of a file as commands in the cluster's folder name it."""
+    """Return the path of a file as commands in the cluster's folder name it."""
     return os.path.relpath(path)
 
 
@@ -113,7 +114,7 @@ def _foreign_authority(files: SecuredFiles) -> Authority:
 
 
 def refuse(attempts: Iterable[Attempt]) -> None:
-    """Run the commands, and show how each is refused. Raises LetIn if one is not."""
+    """Run the commands, and show how each is refused. Raises LetIn if one succeeds."""
     for attempt in attempts:
         print(f"\n# {attempt.who}:\n$ parley {shlex.join(attempt.words)}", flush=True)
         done = subprocess.run(
@@ -134,7 +135,7 @@ def refuse(attempts: Iterable[Attempt]) -> None:
 
 
 def refuse_forged_broker(bootstrap: str, topic: str, client: Path) -> None:
-    """Send what brokers send to each other, as the user of a properties file. Raises LetIn if it is not refused."""
+    """Send an inter-broker request as the user of a properties file. Raises LetIn if it is not refused."""
     print(f"\n# {USER} poses as broker 2: fetches as a follower, and asks for the controller's metadata:")
     for name, code in asyncio.run(_pose(bootstrap, topic, client)).items():
         print(f"  {name}: {code.name}", flush=True)

@@ -1,1 +1,1 @@
-"""``parley security check``: what a configuration, or a running cluster, leaves open, and how to close it."""
+"""``parley security check``: find the weaknesses of a configuration or a running cluster, and how to fix them."""

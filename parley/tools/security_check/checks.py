@@ -1,6 +1,6 @@
-"""The table of checks: for each its name, how bad it is, how to close it, and the function that finds it.
+"""The table of checks: the name of each, its severity, the fix, and the function that finds the weakness.
 
-The functions only decide; what they look at is in ``Subject``. Each yields one text per place that is open. The page
+The functions only decide from the facts in ``Subject``, and yield a text for each weakness. The page
 docs/security-checks.md is generated from this table.
 """
 
@@ -27,7 +27,8 @@ from parley.tools.security_check.subject import PROPERTIES_FILE, FileMode, Subje
 EVERYONE: Final = "User:*"
 EXPIRES_SOON: Final = timedelta(days=30)
 _OTHERS: Final = 0o027
-"""Reading by a group is allowed: a service's user may share a group with the tool that renews its certificates."""
+"""Permissions that other users must not have on secrets. Reading by the group is allowed: a service's user may share a
+group with the tool that renews its certificates."""
 _GROUP_WRITES: Final = 0o020
 _WRITING: Final = 0o022
 _SECRET_WORDS: Final = re.compile(r"(password|clientSecret)\s*=|user_")
@@ -46,7 +47,7 @@ METRICS_LOGIN: Final = "listener.name.metrics.plain.sasl.jaas.config"
 
 
 class Severity(IntEnum):
-    """How serious a finding is. Notes are for information, and do not make the check fail."""
+    """The severity of a finding. Notes are informational, and do not make the check fail."""
 
     HIGH = 3
     MEDIUM = 2
@@ -55,9 +56,9 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A row of the table. ``asks`` is the question, ``advice`` how to close what is found.
+    """A row of the table. ``asks`` is the question, ``advice`` the fix.
 
-    ``find`` yields the weaknesses, with an advice of its own if there is a better one than that of the row.
+    ``find`` yields the weaknesses, each with advice of its own if that is better than the row's.
     """
 
     name: str
@@ -69,7 +70,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A weakness: the check that found it, the name of the subject, what it is, and how to close it."""
+    """A weakness: the check that found it, the name of the subject, a description, and the fix."""
 
     check: Check
     subject: str
@@ -94,7 +95,7 @@ def _without_tls(subject: Subject) -> Iterator[str]:
     for listener in subject.listeners:
         if not listener.is_tls:
             reach = " (this machine only)" if is_local(listener.host) else ""
-            yield f"{listener} is {listener.protocol}: records and logins cross the network readable{reach}"
+            yield f"{listener} is {listener.protocol}: records and logins cross the network in clear text{reach}"
 
 
 def _without_login(subject: Subject) -> Iterator[str]:
@@ -106,7 +107,7 @@ def _without_login(subject: Subject) -> Iterator[str]:
 def _plain_passwords(subject: Subject) -> Iterator[str]:
     for listener, own in subject.of_listeners():
         if listener.is_sasl and not listener.is_tls and "PLAIN" in own.sasl_enabled_mechanisms:
-            yield f"{listener} takes PLAIN: passwords are sent in clear text"
+            yield f"{listener} allows PLAIN: passwords are sent in clear text"
 
 
 def _old_tls(subject: Subject) -> Iterator[str]:
@@ -146,7 +147,7 @@ def _unsecured_tokens(subject: Subject) -> Iterator[str]:
         prefix = f"listener.name.{listener.name.lower()}.oauthbearer."
         handler = subject.config.given.get(f"{prefix}sasl.server.callback.handler.class", "")
         if listener.is_sasl and "OAUTHBEARER" in own.sasl_enabled_mechanisms and _UNSECURED in handler:
-            yield f"{listener} accepts tokens without a signature: every client is whom it claims to be"
+            yield f"{listener} accepts tokens without a signature: any client can claim to be any user"
 
 
 def _unbound_tokens(subject: Subject) -> Iterator[str]:
@@ -164,14 +165,14 @@ def _unbound_tokens(subject: Subject) -> Iterator[str]:
 def _open_between_brokers(subject: Subject) -> Iterator[str]:
     listener = subject.inter_broker
     if not listener.is_tls or not (listener.is_sasl or subject.demands_certificate(listener)):
-        yield f"brokers reach each other over {listener}, which is {listener.protocol}"
+        yield f"brokers communicate over {listener}, which is {listener.protocol}"
 
 
 def _unverified_hosts(subject: Subject) -> Iterator[str]:
     listener = subject.inter_broker
     own = subject.config.for_listener(listener.name)
     if listener.is_tls and not own.ssl_endpoint_identification_algorithm:
-        yield f"brokers do not compare each other's certificates with their names on {listener}"
+        yield f"brokers do not verify the host names in each other's certificates on {listener}"
 
 
 def _shared_listener(subject: Subject) -> Iterator[str]:
@@ -190,18 +191,18 @@ def _no_authorizer(subject: Subject) -> Iterator[str]:
 
 def _everyone_allowed(subject: Subject) -> Iterator[str]:
     if subject.config.authorizer_class_name and subject.config.allow_everyone_if_no_acl_found:
-        yield "allow.everyone.if.no.acl.found=true: what no ACL names is open to every client"
+        yield "allow.everyone.if.no.acl.found=true: resources without ACLs are open to every client"
 
 
 def _anonymous_super_user(subject: Subject) -> Iterator[str]:
     for each in _super_users(subject):
         if each in (EVERYONE, str(ANONYMOUS)):
-            yield f"super.users has {each}"
+            yield f"super.users contains {each}"
 
 
 def _listed_super_users(subject: Subject) -> Iterator[str]:
     if users := _super_users(subject):
-        yield f"no ACL restricts {', '.join(users)}"
+        yield f"ACLs do not restrict {', '.join(users)}"
 
 
 def _super_users(subject: Subject) -> Sequence[str]:
@@ -215,7 +216,7 @@ def _anonymous_rights(subject: Subject) -> Iterator[tuple[str, str]]:
 
 
 def _removal(acl: AclBinding) -> str:
-    """The command that removes an ACL that allows something."""
+    """Return the command that removes an ACL that allows something."""
     words = ["parley", "acls", "--remove", "--allow-principal", acl.principal]
     words += ["--operation", "".join(part.capitalize() for part in acl.operation.name.split("_"))]
     words += [] if acl.host == "*" else ["--allow-host", acl.host]
@@ -253,7 +254,7 @@ def _strangers(subject: Subject) -> Iterable[str]:
 def _endless_sessions(subject: Subject) -> Iterator[str]:
     for listener, own in subject.of_listeners():
         if listener.is_sasl and not own.connections_max_reauth_ms:
-            yield f"a connection to {listener} outlives the password with which it was made"
+            yield f"a connection to {listener} outlives the password that opened it"
 
 
 # --- Secrets and files ---
@@ -291,7 +292,7 @@ def _clear_passwords(subject: Subject) -> Iterator[str]:
 
 
 def _has_secret(name: str, text: str) -> bool:
-    """False for certificates, which are no secrets, and for logins without a password."""
+    """Return False for certificates, which are not secret, and for logins without a password."""
     if name.endswith(("ssl.truststore.certificates", "ssl.keystore.certificate.chain")):
         return False
     return "jaas.config" not in name or _SECRET_WORDS.search(text) is not None
@@ -301,7 +302,7 @@ def _unencrypted_passwords(subject: Subject) -> Iterator[str]:
     is_tls_or_sasl = any(each.is_tls or each.is_sasl for each in subject.listeners)
     is_given = "password.encoder.secret" in {**subject.config.given, **subject.written}
     if is_tls_or_sasl and not is_given:
-        yield "password.encoder.secret is not set: passwords that are set while brokers run are stored as they are"
+        yield "password.encoder.secret is not set: passwords that are set while brokers run are stored in clear text"
 
 
 # --- The store and the metrics ---
@@ -337,11 +338,11 @@ _H, _M, _N = Severity.HIGH, Severity.MEDIUM, Severity.NOTE
 
 CHECKS: Final[tuple[Check, ...]] = (
     Check(
-        "plaintext-listener", _H, "Does a listener speak without TLS?",
+        "plaintext-listener", _H, "Does a listener not use TLS?",
         "make the listener SSL or SASL_SSL in listener.security.protocol.map", _without_tls,
     ),
     Check(
-        "no-login", _H, "Does a listener let clients in that neither log in nor have a certificate?",
+        "no-login", _H, "Does a listener accept clients that neither log in nor have a certificate?",
         "make the listener SASL_SSL, or SSL with ssl.client.auth=required", _without_login,
     ),
     Check(
@@ -349,28 +350,28 @@ CHECKS: Final[tuple[Check, ...]] = (
         "close the listener (plaintext-listener, no-login), or deny User:ANONYMOUS with an authorizer", _strangers,
     ),
     Check(
-        "plain-without-tls", _H, "Do passwords cross the network?",
+        "plain-without-tls", _H, "Do passwords cross the network in clear text?",
         "offer PLAIN on SASL_SSL listeners only, or SCRAM-SHA-512 instead", _plain_passwords,
     ),
     Check(
-        "old-tls", _H, "Does a listener name a version of TLS before 1.2?",
+        "old-tls", _H, "Does a listener allow a TLS version before 1.2?",
         "leave ssl.enabled.protocols at TLSv1.2,TLSv1.3", _old_tls,
     ),
     Check(
         "weak-ciphers", _M, "Does a listener allow weak cipher suites, or suites without forward secrecy?",
-        "remove them from ssl.cipher.suites, or leave that empty", _weak_ciphers,
+        "remove them from ssl.cipher.suites, or leave it empty", _weak_ciphers,
     ),
     Check(
         "expired-certificate", _H, "Has a listener's certificate expired?",
-        "replace the file of ssl.keystore.location; brokers read it again within seconds", _expired,
+        "replace the file of ssl.keystore.location; brokers reload it within seconds", _expired,
     ),
     Check(
         "expiring-certificate", _M, "Does a listener's certificate expire within 30 days?",
-        "replace the file of ssl.keystore.location; brokers read it again within seconds", _expiring,
+        "replace the file of ssl.keystore.location; brokers reload it within seconds", _expiring,
     ),
     Check(
-        "expired-revocation-list", _H, "Has a revocation list expired, so that every certificate is refused?",
-        "replace the file of ssl.crl.location; brokers read it again within seconds", _expired_lists,
+        "expired-revocation-list", _H, "Has a revocation list expired, so that every certificate is rejected?",
+        "replace the file of ssl.crl.location; brokers reload it within seconds", _expired_lists,
     ),
     Check(
         "unsecured-tokens", _H, "Does OAUTHBEARER accept tokens without a signature?",
@@ -382,23 +383,23 @@ CHECKS: Final[tuple[Check, ...]] = (
         "set sasl.oauthbearer.expected.issuer and sasl.oauthbearer.expected.audience", _unbound_tokens,
     ),
     Check(
-        "inter-broker-open", _H, "Do brokers reach each other without TLS or without a login?",
+        "inter-broker-open", _H, "Do brokers communicate without TLS or without a login?",
         "set inter.broker.listener.name to a SASL_SSL listener, or one with client certificates", _open_between_brokers,
     ),
     Check(
-        "hosts-not-verified", _M, "Do brokers accept each other's certificates whatever their names?",
+        "hosts-not-verified", _M, "Do brokers accept each other's certificates without checking the host names?",
         "leave ssl.endpoint.identification.algorithm at https", _unverified_hosts,
     ),
     Check(
-        "shared-listener", _N, "Do clients use the listener of the brokers?",
-        "give the brokers a listener of their own, which a firewall keeps to them", _shared_listener,
+        "shared-listener", _N, "Do clients share a listener with the brokers?",
+        "give the brokers a listener of their own, which a firewall reserves for them", _shared_listener,
     ),
     Check(
         "no-authorizer", _H, "May every client do everything?",
         "set authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer", _no_authorizer,
     ),
     Check(
-        "allow-everyone", _H, "Is what no ACL names open?",
+        "allow-everyone", _H, "Are resources without ACLs open to everyone?",
         "set allow.everyone.if.no.acl.found=false, after `parley acls` has allowed what clients need",
         _everyone_allowed,
     ),
@@ -407,36 +408,36 @@ CHECKS: Final[tuple[Check, ...]] = (
         "remove it from super.users", _anonymous_super_user,
     ),
     Check(
-        "super-users", _N, "Who is a super user?",
-        "keep super.users to the brokers and few administrators", _listed_super_users,
+        "super-users", _N, "Which users are super users?",
+        "limit super.users to the brokers and a few administrators", _listed_super_users,
     ),
     Check(
-        "anonymous-rights", _H, "Does an ACL give rights to clients without a login?",
+        "anonymous-rights", _H, "Does an ACL grant permissions to clients without a login?",
         "remove it with `parley acls --remove`, or demand a login", _anonymous_rights,
     ),
     Check(
         "everyone-may-change", _H, "May every user change something?",
-        "replace User:* by the users that need it", _changes_by_everyone,
+        "replace User:* with the users that need it", _changes_by_everyone,
     ),
     Check(
         "everyone-may-read", _M, "May every user read something?",
-        "replace User:* by the users that need it", _reading_by_everyone,
+        "replace User:* with the users that need it", _reading_by_everyone,
     ),
     Check(
-        "wildcard-resource", _N, "May a user change resources of every name?",
+        "wildcard-resource", _N, "May a user change resources of any name?",
         "name the resource, or a prefix of names (--resource-pattern-type prefixed)", _wildcards,
     ),
     Check(
-        "endless-sessions", _N, "Do connections outlive the passwords with which they were made?",
+        "endless-sessions", _N, "Do connections outlive the passwords that opened them?",
         "set connections.max.reauth.ms, so that clients log in again", _endless_sessions,
     ),
     Check(
         "readable-secrets", _H, "Can other users of the machine read a file with a secret?",
-        "chmod go-rwx FILE, and let the broker run as its owner", _readable_secrets,
+        "chmod go-rwx FILE, and run the broker as its owner", _readable_secrets,
     ),
     Check(
-        "writable-trust", _H, "Can other users of the machine change who is let in?",
-        "chmod go-w FILE, for its folder too, and let it belong to the broker's user or to root", _writable_trust,
+        "writable-trust", _H, "Can other users of the machine change who may log in?",
+        "chmod go-w FILE and its folder, and make the broker's user or root their owner", _writable_trust,
     ),
     Check(
         "readable-data", _M, "Can other users of the machine read the records?",
@@ -444,15 +445,15 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check(
         "password-in-file", _M, "Does the properties file contain passwords?",
-        "name them with a config provider: ${file:/run/secrets/parley.properties:NAME}", _clear_passwords,
+        "use a config provider instead: ${file:/run/secrets/parley.properties:NAME}", _clear_passwords,
     ),
     Check(
-        "passwords-in-store", _M, "Are passwords stored as they are?",
+        "passwords-in-store", _M, "Are passwords stored in clear text?",
         "set the same password.encoder.secret on every broker", _unencrypted_passwords,
     ),
     Check(
         "open-store", _H, "May other clients use the coordination store's tree?",
-        "lock it for the brokers' account (docs/stores.md); parley coordination check shows it", _open_store,
+        "restrict it to the brokers' account (docs/stores.md); see parley coordination check", _open_store,
     ),
     Check(
         "plaintext-store", _M, "Do connections to the store lack TLS?",
@@ -460,7 +461,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check(
         "open-metrics", _M, "Can other machines read the metrics without TLS or without a login?",
-        "let metrics.listener be on 127.0.0.1, or be https:// with users in "
+        "set metrics.listener to an address on 127.0.0.1, or to an https:// address with users in "
         "listener.name.metrics.plain.sasl.jaas.config", _open_metrics,
     ),
 )  # fmt: skip

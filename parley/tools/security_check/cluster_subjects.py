@@ -1,4 +1,4 @@
-"""Asks a running cluster for the checks: its settings and ACLs as a client, and what strangers may do as a stranger."""
+"""Gather facts from a running cluster: settings and ACLs as a client, and what clients without an account may do."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from parley.tools.security_check.subject import Subject, Unchecked
 
 STRANGER_S: Final = 30.0
 _CLIENT_S: Final = 2 * STRANGER_S
-"""The limits of the stranger's client: so it is ``STRANGER_S`` that ends its waiting."""
+"""The timeouts of the client without an account: longer than ``STRANGER_S``, so that the latter ends its waiting."""
 _ENDED: Final = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE)
-"""How a client sees that a broker refuses it: its connection has ended."""
+"""Errors that mean that a broker has refused the client by closing the connection."""
 _DEFAULT, _UNKNOWN = 5, 0
 _HIDDEN: Final = "${hidden}"
-"""The value of a secret that is set: the checks take it for one that a config provider supplies."""
+"""Stands for the value of a secret that is set. The checks treat it like a secret from a config provider."""
 _TLS: Final = ("SSL", "SASL_SSL")
 
 
@@ -78,7 +78,7 @@ def subjects_of_cluster(
 
 
 def _config_of(broker: int, settings: list[Any]) -> tuple[BrokerConfig, dict[str, str]]:
-    """The configuration that DescribeConfigs shows, and the secrets that are set, without their values."""
+    """Return the configuration from DescribeConfigs, and placeholders for the secrets that are set."""
     own = [each for each in settings if each.config_source != _DEFAULT]
     given = {each.name: each.value for each in own if each.value is not None and not each.is_sensitive}
     try:
@@ -89,7 +89,7 @@ def _config_of(broker: int, settings: list[Any]) -> tuple[BrokerConfig, dict[str
 
 
 async def _strangers(bootstrap: str) -> tuple[list[str], list[Unchecked]]:
-    """What clients without an account may do, without TLS and with TLS; and what could not be tried."""
+    """Return what clients without an account may do, with and without TLS, and what could not be tried."""
     doors = {
         "neither TLS nor a login": PLAINTEXT,
         "TLS and no login": ClientSecurity(await asyncio.to_thread(_trusting_context, {})),
@@ -114,7 +114,8 @@ async def _strangers(bootstrap: str) -> tuple[list[str], list[Unchecked]]:
 
 
 def _trusting_context(properties: Mapping[str, str]) -> ssl.SSLContext:
-    """TLS with the client's own certificate, if it has one, that accepts every certificate of a server. Blocks."""
+    """Return a TLS context that accepts any server certificate and uses the client's own certificate, if
+    any. Blocks."""
     context = tls_settings(properties).client_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -122,7 +123,7 @@ def _trusting_context(properties: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def certificate_expiry(host: str, port: int, properties: Mapping[str, str]) -> datetime:
-    """When the certificate of a listener expires, whatever its authority. Blocks. Raises OSError or ValueError."""
+    """Return when a listener's certificate expires, whoever signed it. Blocks. Raises OSError or ValueError."""
     from cryptography.x509 import load_der_x509_certificate
 
     with (

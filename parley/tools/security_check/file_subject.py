@@ -1,4 +1,4 @@
-"""Reads a broker's properties file for the checks, with the files, the certificates and the store that it names."""
+"""Read a broker's properties file for the checks, with the files, the certificates and the store that it names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ _KEYS_OF_TOKENS: Final = "sasl.oauthbearer.jwks.endpoint.url"
 
 
 def subject_of_file(path: Path, now: datetime) -> tuple[Subject, list[Unchecked]]:
-    """Return what the file says, and what could not be checked. Raises ``CommandError`` if the file is not usable."""
+    """Return the facts from the file, and what could not be checked. Raises ``CommandError`` if the file is
+    unusable."""
     try:
         written = read_properties(path)
         config = BrokerConfig.from_properties(read_configuration(path))
@@ -80,7 +81,7 @@ def _listeners_with_tls(config: BrokerConfig) -> Iterator[tuple[str, ServerTls]]
 
 
 def _secret_files(path: Path, written: Mapping[str, str], given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The files with secrets: the settings that name them, and their paths."""
+    """Yield the files with secrets: the settings that name them, and their paths."""
     yield PROPERTIES_FILE, str(path)
     for key, text in given.items():
         if key.endswith(_KEY_STORES) and text:
@@ -97,9 +98,9 @@ def _secret_files(path: Path, written: Mapping[str, str], given: Mapping[str, st
 
 
 def _trust_files(path: Path, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The files that decide who is let in, with their folders and those of key stores, which are checked as secrets.
+    """Yield the files that decide who may log in, and their folders: the settings that name them, and their paths.
 
-    Yields the settings that name them, and their paths.
+    Key stores are checked as secrets, so only their folders are included.
     """
     files = [(PROPERTIES_FILE, str(path))]
     files += [(key, text) for key, text in given.items() if key.endswith(_TRUST) and text]
@@ -114,7 +115,7 @@ def _trust_files(path: Path, given: Mapping[str, str]) -> Iterator[tuple[str, st
 
 
 def _keytabs(line: str) -> Iterator[str]:
-    """The files with Kerberos keys that a JAAS line names."""
+    """Yield the files with Kerberos keys that a JAAS entry names."""
     with suppress(BadJaas):
         for module in parse_jaas(line):
             yield re.sub("^file:", "", module.options.get("keyTab", ""), flags=re.IGNORECASE)
@@ -129,12 +130,12 @@ def _existing(files: Iterator[tuple[str, str]] | list[tuple[str, str]]) -> Itera
 
 
 def _others_reach(path: str) -> bool:
-    """True if every user may enter the folders above a path."""
+    """Return True if every user may enter the folders above a path."""
     return all(folder.stat().st_mode & 0o001 for folder in Path(path).resolve().parents)
 
 
 async def _protection(given: Mapping[str, str]) -> tuple[Protection | None, list[Unchecked]]:
-    """What protects the store; None and the reason if it cannot be reached."""
+    """Return the store's protection, or None and the reason if the store cannot be reached."""
     try:
         async with asyncio.timeout(STORE_MAX_S):
             backend = await open_existing(configured_url(given), backend_factory(given))

@@ -1,4 +1,4 @@
-"""The subject of the checks: one broker's settings and what else is known about it. No I/O."""
+"""The subject of the checks: a broker's settings and other facts about it. No I/O."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from parley.broker.security.acls.bindings import AclBinding
 from parley.consensus.protection import Protection
 
 PROPERTIES_FILE = "the properties file"
-"""The ``FileMode.key`` of the file that is checked. It counts as a secret only if it contains one."""
+"""The ``FileMode.key`` of the properties file itself. It counts as a secret only if it contains one."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
 class Unchecked:
-    """What was not checked, and why. It ``has_failed`` unless the other form of the command is the one to check it."""
+    """What was not checked, and why. ``has_failed`` is False if that is the task of the other form of the command."""
 
     text: str
     has_failed: bool = True
@@ -32,16 +32,15 @@ class FileMode:
     path: str
     mode: int
     is_reachable: bool = True
-    """False if a folder above it keeps out the users that are neither its owner nor of its group."""
+    """False if a folder above it denies access to users other than its owner and its group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The settings of one broker, and what could be found out besides; None or empty if it could not.
+    """The settings of a broker, and other facts; None or empty if a fact could not be determined.
 
-    ``name`` is the file, or the broker. ``written`` has the settings as they are in the file, with the names of secrets
-    that config providers supply. ``certificates`` has the time at which the certificate of each listener with TLS
-    expires.
+    ``name`` is the file or the broker. ``written`` contains the settings as in the file, with references to secrets
+    from config providers. ``certificates`` contains the expiry time of the certificate of each listener with TLS.
     """
 
     name: str
@@ -50,11 +49,11 @@ class Subject:
     written: Mapping[str, str] = field(default_factory=dict)
     secret_files: Sequence[FileMode] = ()
     trust_files: Sequence[FileMode] = ()
-    """The files that decide who is let in, and their folders."""
+    """The files that decide who may log in, and their folders."""
     data_folders: Sequence[FileMode] = ()
     certificates: Mapping[str, datetime] = field(default_factory=dict)
     revocation_lists: Mapping[str, datetime] = field(default_factory=dict)
-    """When the first revocation list of each listener that has any expires."""
+    """The earliest expiry time of the revocation lists of each listener that has any."""
     acls: Sequence[AclBinding] | None = None
     store: Protection | None = None
     strangers: Sequence[str] = ()
@@ -72,12 +71,12 @@ class Subject:
         return next(each for each in self.listeners if each.name == self.config.inter_broker_listener)
 
     def of_listeners(self) -> Iterator[tuple[ListenerAddress, BrokerConfig]]:
-        """Each listener with its own settings."""
+        """Yield each listener with its own settings."""
         for listener in self.listeners:
             yield listener, self.config.for_listener(listener.name)
 
     def demands_certificate(self, listener: ListenerAddress) -> bool:
-        """True if clients of the listener need a certificate."""
+        """Return True if clients of the listener need a certificate."""
         if not listener.is_tls:
             return False
         own = self.config.for_listener(listener.name)
@@ -86,5 +85,5 @@ class Subject:
 
 
 def is_local(host: str) -> bool:
-    """True if only this machine reaches the address."""
+    """Return True if the address can be reached only from this machine."""
     return host in LOCAL_HOSTS or host.startswith("127.")

@@ -62,7 +62,7 @@ class DefaultFormat:
                 is_flag = name.startswith("print.")
                 values[known[name]] = given.strip().lower() == "true" if is_flag else given.encode()
             elif ".deserializer" not in name:
-                print(f"Warning: there is no formatter property '{name}'. There are: {', '.join(known)}, "
+                print(f"Warning: unknown formatter property '{name}'. Available: {', '.join(known)}, "
                       "key.deserializer, value.deserializer, headers.deserializer.", file=sys.stderr)  # fmt: skip
         return cls(**values, deserializers=deserializers_of(properties))
 
@@ -114,7 +114,7 @@ def deserializers_of(properties: Mapping[str, str]) -> dict[str, Deserializer]:
                 continue
             how = deserializer(name)
             if how is None:
-                print(f"Warning: there is no deserializer '{name}'; bytes are shown as they are. "
+                print(f"Warning: unknown deserializer '{name}'; bytes are shown as they are. "
                       f"There are: {', '.join(NAMES)}.", file=sys.stderr)  # fmt: skip
             else:
                 found[part] = how
@@ -197,7 +197,7 @@ def formatter(name: str, properties: Mapping[str, str]) -> Formatter:
         print(f"WARNING: {name} is deprecated; use {known} instead.", file=sys.stderr)
     make = FORMATTERS.get(known) or FORMATTERS.get(_PACKAGE + known)
     if make is None:
-        raise CommandError(f"There is no formatter '{name}'. There are: {', '.join(FORMATTERS)}.")
+        raise CommandError(f"Unknown formatter '{name}'. Available: {', '.join(FORMATTERS)}.")
     return make(properties)
 
 

@@ -42,7 +42,7 @@ def _short(name: str) -> str:
 def check(name: str) -> None:
     """Raise ``CommandError`` for an unknown decoder class."""
     if _short(name) not in _CLASSES:
-        raise CommandError(f"There is no decoder class '{name}'. There are: {', '.join(_CLASSES)}.")
+        raise CommandError(f"Unknown decoder class '{name}'. Available: {', '.join(_CLASSES)}.")
 
 
 def texts(record: Record, options: DumpOptions) -> tuple[str | None, str | None]:

@@ -52,6 +52,6 @@ def base_offset(path: Path) -> int:
     match = _SEGMENT_NAME.fullmatch(path.name)
     if match is None:
         raise CommandError(
-            f"{path} is not named like a file of a segment: its first offset in 20 digits, then a suffix."
+            f"{path} does not have the name of a segment file: a first offset of 20 digits, then a suffix."
         )
     return int(match[1])

@@ -113,7 +113,7 @@ def produce(options: Options) -> None:
     from parley.tools.cli.produce.sending import Sender, send_lines
 
     if options.line_reader not in READERS:
-        raise CommandError(f"There is no line reader '{options.line_reader}'. Use {READERS[0]}.")
+        raise CommandError(f"Unknown line reader '{options.line_reader}'. Use {READERS[0]}.")
     if options.acks not in _ACKS:
         raise CommandError(f"--request-required-acks takes all, -1, 0 or 1, not '{options.acks}'.")
     reading = {**client_properties(options.reader_config), **pairs(options.reader_property, "--reader-property")}

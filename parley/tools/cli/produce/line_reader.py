@@ -44,7 +44,7 @@ class LineFormat:
                 flag = known[name] in _FLAGS
                 values[known[name]] = text.strip().lower() == "true" if flag else text.encode()
             elif name != "topic":
-                print(f"Warning: there is no reader property '{name}'. There are: {', '.join(known)}.", file=sys.stderr)
+                print(f"Warning: unknown reader property '{name}'. Available: {', '.join(known)}.", file=sys.stderr)
         form = cls(**values)
         form._check()
         return form

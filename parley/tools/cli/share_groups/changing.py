@@ -22,7 +22,7 @@ async def delete_groups(client: Client, names: Sequence[str] | None, *, timeout_
     outcomes = {}
     for name in dict.fromkeys(known if names is None else names):
         if name not in known:
-            outcomes[name] = f"There is no share group '{name}'; 'parley groups --list' shows all groups."
+            outcomes[name] = f"Share group '{name}' does not exist; 'parley groups --list' shows all groups."
         elif known[name] != "Empty":
             outcomes[name] = f"Share group '{name}' is not EMPTY."
         else:

@@ -310,7 +310,7 @@ def force_terminate(
 
     on_cluster(bootstrap_server, command_config, lambda client: aborting.force_terminate(client, transactional_id))
     print(
-        f"The transactional id '{transactional_id}' has no open transaction any more, and its producer is fenced.",
+        f"The transactional id '{transactional_id}' no longer has an open transaction, and its producer is fenced.",
         file=sys.stderr,
     )
 

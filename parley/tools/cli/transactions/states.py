@@ -75,13 +75,13 @@ async def check_exists(
     found = await client.metadata([topic] if topic else [])
     brokers = sorted(one.node_id for one in found.brokers)
     if broker is not None and broker not in brokers:
-        raise CommandError(f"The cluster has no broker {broker}. It has: {', '.join(map(str, brokers))}.")
+        raise CommandError(f"Broker {broker} does not exist. Existing brokers: {', '.join(map(str, brokers))}.")
     for one in found.topics:
         if one.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise CommandError(f"Topic '{topic}' does not exist. `parley topics --list` shows the existing topics.")
         if partition is not None and one.partitions and partition >= len(one.partitions):
             raise CommandError(
-                f"Topic '{topic}' has no partition {partition}. Its last one is {len(one.partitions) - 1}."
+                f"Topic '{topic}' has no partition {partition}. Its last partition is {len(one.partitions) - 1}."
             )
 
 
