@@ -274,5 +274,5 @@ def test_apache_kafka(kafka: Kafka4) -> None:
     assert "metrics: Apache Kafka has them in JMX, which is not read" in reasons
     assert "coordination store: Apache Kafka has none" in reasons
     assert "certificates: this client does not use TLS" in reasons
-    assert "checks that only Parley's brokers allow: broker-unwell, client-throttled" in reasons
+    assert "checks that require Parley's brokers: broker-unwell, client-throttled" in reasons
     assert len(found["not-examined"]) == 4

@@ -127,7 +127,7 @@ def test_a_server_that_is_not_there_is_told_with_what_to_do(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("PARLEY_ETCD", raising=False)
     assert main(["etcd", "--folder", str(tmp_path / "data")]) == 1
-    assert "run `make peers`, or name one in PARLEY_ETCD" in capsys.readouterr().err
+    assert "run `make peers`, or set PARLEY_ETCD to its executable" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("store", ["local", *KINDS])

@@ -202,7 +202,7 @@ def test_an_open_transaction_is_shown_and_terminated(tool: Tool, server: Server)
     assert (active["producerId"], active["currentTransactionStartOffset"]) == (listed["producerId"], 0)
 
     ended = tool.ended("force-terminate", "--transactional-id", "id-shown")
-    assert "'id-shown' has no open transaction any more" in ended.err
+    assert "'id-shown' no longer has an open transaction" in ended.err
     with pytest.raises(KafkaException):
         producer.commit_transaction(30)
     tool.agree("describe", "--transactional-id", "id-shown")
