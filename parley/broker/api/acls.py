@@ -1,8 +1,8 @@
 """DescribeAcls, CreateAcls, DeleteAcls (KIP-140): the ACLs of the cluster.
 
-Any broker describes the ACLs that it has; the controller changes them. The response to a change is sent when all live
-brokers have applied it, or after ``APPLIED_MAX_S``. Without an authorizer that decides by ACLs, all three are refused
-with SECURITY_DISABLED.
+Any broker describes the ACLs that it knows. The controller changes them. The response to a change is sent when all live
+brokers have applied it, or after ``APPLIED_MAX_S``. Without an authorizer that uses ACLs, all three requests are
+rejected with SECURITY_DISABLED.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from parley.protocol.messages.acls import (
 T = TypeVar("T")
 
 APPLIED_MAX_S = 1.0
-"""How long a change waits for brokers that have not applied it yet."""
+"""How many seconds a change waits for brokers that have not applied it yet."""
 PATTERN_TYPES_SINCE = 1
-"""The first version with pattern types. Version 0 knows literal patterns only."""
+"""The first version with pattern types. In version 0 all patterns are literal."""
 
 
 class AclsApi:
@@ -69,7 +69,7 @@ class AclsApi:
         }
 
     def describe_acls(self, context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
-        """Return the ACLs that match the filter, by resource. Raises KafkaError for an impossible filter."""
+        """Return the ACLs that match the filter, by resource. Raises KafkaError for an invalid filter."""
         authorizer = self._acl_authorizer()
         wanted = _filter(request, context.api_version)
         found: dict[ResourcePattern, list[DescribeAclsResponse.AclDescription]] = {}
@@ -93,7 +93,7 @@ class AclsApi:
         )
 
     async def create_acls(self, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
-        """Add ACLs. Each has its own error."""
+        """Add ACLs. Each fails independently."""
         try:
             self._acl_authorizer()
             bindings, outcomes = _each(partial(_binding, version=context.api_version), request.creations)
@@ -106,7 +106,7 @@ class AclsApi:
         return CreateAclsResponse(results=[make() if error is None else make(**_fields(error)) for error in outcomes])
 
     async def delete_acls(self, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
-        """Delete the ACLs that each filter selects."""
+        """Delete the ACLs that match each filter."""
         make = DeleteAclsResponse.DeleteAclsFilterResult
         try:
             self._acl_authorizer()
@@ -142,7 +142,7 @@ class AclsApi:
 
 
 def _each(parse: Callable[[Any], T], asked: Sequence[Any]) -> tuple[list[T], list[KafkaError | None]]:
-    """Parse the elements of a request. Returns the valid ones, and for each element its error, or None."""
+    """Parse the elements of a request. Returns the valid ones, and an error or None for each element."""
     parsed: list[T] = []
     errors: list[KafkaError | None] = []
     for each in asked:
@@ -165,7 +165,7 @@ def _binding(asked: CreateAclsRequest.AclCreation, version: int) -> AclBinding:
             PermissionType(asked.permission_type),
         )
     except ValueError as unknown:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"An ACL has an unknown element: {unknown}.") from None
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"An ACL contains an unknown element: {unknown}.") from None
 
 
 def _filter(asked: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter, version: int) -> AclFilter:
@@ -181,7 +181,7 @@ def _filter(asked: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter, ver
             PermissionType(asked.permission_type),
         )
     except ValueError as unknown:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"A filter has an unknown element: {unknown}.") from None
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"A filter contains an unknown element: {unknown}.") from None
 
 
 def _deleted(acl: AclBinding) -> DeleteAclsResponse.DeleteAclsMatchingAcl:

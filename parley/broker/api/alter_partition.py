@@ -1,7 +1,7 @@
 """AlterPartition: a leader asks the controller to change the ISR of its partitions.
 
-Only the controller handles it; any other broker returns NOT_CONTROLLER, and the leader looks for the controller. The
-controller decides on queued requests one after another and commits them together.
+Only the controller handles this request. Any other broker returns NOT_CONTROLLER, and the leader looks up the
+controller. The controller decides on queued requests one after another and commits them together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BEFORE_TOPIC_IDS = {
     ErrorCode.INELIGIBLE_REPLICA: ErrorCode.OPERATION_NOT_ATTEMPTED,
     ErrorCode.NEW_LEADER_ELECTED: ErrorCode.FENCED_LEADER_EPOCH,
 }
-"""The names of errors before version 2 (KIP-841)."""
+"""The errors that versions before 2 return instead (KIP-841)."""
 
 
 class AlterPartitionApi:
@@ -54,13 +54,13 @@ class AlterPartitionApi:
             )
         except KafkaError as error:
             return AlterPartitionResponse(error_code=error.code, topics=[])
-        answers = iter(outcomes)
+        results = iter(outcomes)
         return AlterPartitionResponse(
             topics=[
                 AlterPartitionResponse.TopicData(
                     topic_name=topic.topic_name,
                     topic_id=topic.topic_id,
-                    partitions=[_answer(next(answers), version) for _ in topic.partitions],
+                    partitions=[_partition_data(next(results), version) for _ in topic.partitions],
                 )
                 for topic in request.topics
             ]
@@ -83,7 +83,7 @@ def _isr_change(topic_id: UUID, partition: AlterPartitionRequest.PartitionData, 
     return IsrChange(topic_id, partition.partition_index, partition.leader_epoch, partition.partition_epoch, isr)
 
 
-def _answer(outcome: IsrChangeOutcome, version: int) -> AlterPartitionResponse.PartitionData:
+def _partition_data(outcome: IsrChangeOutcome, version: int) -> AlterPartitionResponse.PartitionData:
     state, error = outcome.state, outcome.error
     if version < TOPIC_IDS_SINCE:
         error = _BEFORE_TOPIC_IDS.get(error, error)

@@ -16,10 +16,10 @@ from parley.protocol.messages import APIS
 from parley.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
-"""The legal form of client software names and versions (KIP-511)."""
+"""The valid format of client software names and versions (KIP-511)."""
 
 ACCEPTS_ZERO = 4
-"""The first version of ApiVersions whose senders can read a feature that begins at version 0."""
+"""The first version of ApiVersions whose senders support features with a minimum version of 0."""
 
 _SUPPORTED = [
     ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
@@ -33,8 +33,10 @@ class ApiVersionsApi:
     def __init__(
         self, routed: Callable[[], Iterable[int]], features: Callable[[], FeatureLevels] = FeatureLevels
     ) -> None:
-        """``routed`` returns the keys of the APIs that have a handler; it is called at the first request. ``features``
-        returns the levels of the cluster's features."""
+        """``routed`` returns the keys of the APIs that have a handler. It is called on the first request.
+
+        ``features`` returns the levels of the cluster's features.
+        """
         self._routed = routed
         self._features = features
         self._keys: list[ApiVersionsResponse.ApiVersion] | None = None
@@ -43,7 +45,7 @@ class ApiVersionsApi:
         return {ApiVersionsRequest.API_KEY: self.api_versions}
 
     def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-        """List the APIs, or return INVALID_REQUEST if the name of the client's software is illegal."""
+        """List the APIs. Returns INVALID_REQUEST if the name or the version of the client's software is invalid."""
         if context.api_version >= 3 and not (
             _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
         ):

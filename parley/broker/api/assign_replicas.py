@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs: a broker tells the controller which log directory each of its replicas is in (KIP-858)."""
+"""AssignReplicasToDirs: a broker reports the log directory of each of its replicas to the controller (KIP-858)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AssignReplicasApi:
     async def assign_replicas_to_dirs(
         self, context: RequestContext, request: AssignReplicasToDirsRequest
     ) -> AssignReplicasToDirsResponse:
-        """Note the directories. Each replica fails independently."""
+        """Store the directories. Each replica fails independently."""
         assignments = list(_assignments(request))
         try:
             errors = await self._controller.submit(

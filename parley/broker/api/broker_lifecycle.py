@@ -1,4 +1,4 @@
-"""Requests in which a broker reports a change of its own state to the controller, which alone handles them.
+"""Requests that report a change of a broker's state. Only the controller handles them.
 
 ControlledShutdown (the broker is about to stop), ReportOfflineReplicas (one of its disks has failed),
 HandOverLeadership (some of its logs are damaged), and UnregisterBroker (an operator removes a stopped broker from the
@@ -28,7 +28,7 @@ from parley.protocol.messages.quorum import UnregisterBrokerRequest, UnregisterB
 
 
 class BrokerLifecycleApi:
-    """Handlers of the requests by which brokers leave the cluster or lose disks."""
+    """Handlers of requests by which brokers leave the cluster or lose disks."""
 
     def __init__(self, controller: Controller, rules: RulesOf) -> None:
         self._controller = controller
@@ -45,7 +45,7 @@ class BrokerLifecycleApi:
     async def controlled_shutdown(
         self, context: RequestContext, request: ControlledShutdownRequest
     ) -> ControlledShutdownResponse:
-        """Move leadership away from the broker and fence it; return the partitions that no other replica can lead."""
+        """Move leadership away from the broker and fence it. Returns the partitions that no other replica can lead."""
         try:
             remaining = await self._controller.submit(
                 lambda image: hand_over_leadership(image, request.broker_id, request.broker_epoch, self._rules)
@@ -77,8 +77,8 @@ class BrokerLifecycleApi:
     async def hand_over_leadership(
         self, context: RequestContext, request: HandOverLeadershipRequest
     ) -> HandOverLeadershipResponse:
-        """Elect another leader for partitions whose log is damaged at the broker that leads them, or take the broker
-        out of their ISRs."""
+        """Elect other leaders for the partitions whose logs are damaged on the leading broker, or remove it from their
+        ISRs."""
         replicas = [(topic.topic_id, index) for topic in request.topics for index in topic.partitions]
         decide = remove_damaged_replicas if request.starts_over else elect_other_leaders
         try:

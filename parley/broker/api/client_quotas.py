@@ -1,8 +1,8 @@
 """DescribeClientQuotas, AlterClientQuotas (KIP-546): the quotas of users, client ids and addresses.
 
-Any broker describes the quotas that it has; the controller changes them. The response to a change is sent when all live
-brokers have applied it, or after ``APPLIED_MAX_S``. Quotas are kept by address. Unlike Kafka's, brokers look up no
-host names: a name server that does not respond would hold up other requests.
+Any broker describes the quotas that it knows. The controller changes them. The response to a change is sent when all
+live brokers have applied it, or after ``APPLIED_MAX_S``. Quotas are stored by address. Unlike Kafka's, brokers do not
+resolve host names, because a name server that does not respond would delay other requests.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from parley.protocol.messages.quotas import (
 )
 
 APPLIED_MAX_S = 1.0
-"""How long a change waits for brokers that have not applied it yet."""
+"""How many seconds a change waits for brokers that have not applied it yet."""
 
 
 class ClientQuotasApi:
-    """Handlers of the requests for client quotas."""
+    """Handlers of requests about client quotas."""
 
     def __init__(self, controller: Controller, metadata: Metadata, publisher: MetadataPublisher) -> None:
         self._controller = controller
@@ -47,7 +47,7 @@ class ClientQuotasApi:
     async def describe(
         self, context: RequestContext, request: DescribeClientQuotasRequest
     ) -> DescribeClientQuotasResponse:
-        """Return the entities that the filter selects, with their quotas. Raises KafkaError for a wrong filter."""
+        """Return the entities that the filter selects, with their quotas. Raises KafkaError for an invalid filter."""
         wanted = filter_of(
             ((each.entity_type, each.match_type, each.match) for each in request.components), request.strict
         )
@@ -55,7 +55,7 @@ class ClientQuotasApi:
         return DescribeClientQuotasResponse(entries=await in_slices(_described, found.items()))
 
     async def alter(self, context: RequestContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
-        """Set and remove quotas. Each entity has its own error."""
+        """Set and remove quotas. Each entity fails independently."""
         wanted = [
             QuotaAlteration(
                 tuple((each.entity_type, each.entity_name) for each in entry.entity),

@@ -1,8 +1,8 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
-Any broker describes topics. A broker describes only itself, because only it knows the properties that it was started
-with. The controller makes the changes. The levels of loggers (BROKER_LOGGER, KIP-412) belong to this process and are
-not stored.
+Any broker describes topics. A broker describes only itself, because only this broker knows the properties that it was
+started with. The controller makes the changes. The levels of loggers (BROKER_LOGGER, KIP-412) belong to this process
+and are not stored.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from parley.protocol.messages.configs import (
 
 R = TypeVar("R")
 ResourceKey: TypeAlias = tuple[int, str]
-"""Type and name of a resource, as requests write them."""
+"""The type and name of a resource, as in requests."""
 
 RESOURCES_PER_SLICE = 10
-"""Resources described before the event loop serves other requests. Each has dozens of entries."""
+"""Resources described before the event loop serves other requests. Each resource has dozens of entries."""
 
 
 class ConfigsApi:
-    """Handlers of the requests for configurations of topics, brokers and loggers."""
+    """Handlers of requests about the configurations of topics, brokers, groups and loggers."""
 
     def __init__(
         self, broker_id: int, administration: Administration, metadata: Metadata, config: DynamicConfig
@@ -118,7 +118,7 @@ class ConfigsApi:
 
     def _check_is_this_broker(self, resource: ConfigResource) -> None:
         if resource.type not in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"A {resource.type.name} has no configuration here.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"A {resource.type.name} has no configuration.")
         if resource.name != str(self._broker_id):
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
@@ -128,7 +128,7 @@ class ConfigsApi:
     def list_config_resources(
         self, context: RequestContext, request: ListConfigResourcesRequest
     ) -> ListConfigResourcesResponse:
-        """List the resources that can have a configuration (KIP-1142); version 0 lists client metrics only."""
+        """List the resources that can have a configuration (KIP-1142). Version 0 lists only client metrics."""
         image = self._metadata.image
         found = {
             ResourceType.TOPIC: list(image.topics),
@@ -153,7 +153,7 @@ class ConfigsApi:
     # --- Changing ---
 
     async def alter_configs(self, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-        """Replace all entries of each resource; entries that the request does not name are deleted (KIP-133)."""
+        """Replace all entries of each resource. Entries that the request does not name are deleted (KIP-133)."""
         outcomes = await self._alter(request, replacement)
         return AlterConfigsResponse(responses=_results(AlterConfigsResponse.AlterConfigsResourceResponse, outcomes))
 
@@ -171,9 +171,9 @@ class ConfigsApi:
         request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
         change_of: Callable[[Any], ConfigChange],
     ) -> dict[ResourceKey, KafkaError | None]:
-        """Make the changes, and return the error of each resource, in the order of the request.
+        """Make the changes. Returns the error of each resource, in the order of the request.
 
-        ``change_of`` reads the change of one resource from the request; it raises KafkaError if the request is invalid.
+        ``change_of`` reads the change of one resource from the request. It raises KafkaError if the change is invalid.
         """
         keys = [(asked.resource_type, asked.resource_name) for asked in request.resources]
         twice = named_twice(keys)
@@ -204,7 +204,7 @@ class ConfigsApi:
 
 
 def replacement(asked: AlterConfigsRequest.AlterConfigsResource) -> ConfigChange:
-    """Read the replacement of a resource's entries. Raises KafkaError if the request is invalid."""
+    """Return the replacement of a resource's entries. Raises KafkaError if the request is invalid."""
     check_number_of_entries(len(asked.configs))
     resource = _resource(asked.resource_type, asked.resource_name)
     if resource.type is ResourceType.BROKER_LOGGER:
@@ -213,17 +213,17 @@ def replacement(asked: AlterConfigsRequest.AlterConfigsResource) -> ConfigChange
         )
     values = {config.name: config.value for config in asked.configs if config.value is not None}
     if len(values) != len(asked.configs):
-        raise KafkaError(ErrorCode.INVALID_CONFIG, "Null value not supported; each key once.")
+        raise KafkaError(ErrorCode.INVALID_CONFIG, "Null values and duplicate keys are not supported.")
     return ConfigChange(resource, replacement=values)
 
 
 def incremental_change(asked: IncrementalAlterConfigsRequest.AlterConfigsResource) -> ConfigChange:
-    """Read the changes of a resource's entries. Raises KafkaError if the request is invalid."""
+    """Return the changes of a resource's entries. Raises KafkaError if the request is invalid."""
     return ConfigChange(_resource(asked.resource_type, asked.resource_name), changes=_entry_changes(asked))
 
 
 def _results(make: Callable[..., R], outcomes: dict[ResourceKey, KafkaError | None]) -> list[R]:
-    """Build the result of each resource. ``make`` is the class of a result in one of the two responses."""
+    """Return the result of each resource. ``make`` is the result class of one of the two responses."""
     return [
         make(
             error_code=ErrorCode.NONE if error is None else error.code,
@@ -239,16 +239,16 @@ def _resource(kind: int, name: str) -> ConfigResource:
     try:
         return ConfigResource(ResourceType(kind), name)
     except ValueError:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no resource type {kind}.") from None
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}.") from None
 
 
 def _keys_wanted(request: DescribeConfigsRequest) -> dict[ResourceKey, set[str] | None]:
-    """The keys to describe, by resource; None for all keys."""
+    """Return the keys to describe, by resource. None means all keys."""
     wanted: dict[ResourceKey, set[str] | None] = {}
     for asked in request.resources:
         resource = (asked.resource_type, asked.resource_name)
         keys = wanted.setdefault(resource, set())
-        # Kafka's clients before version 1, and some later ones, send an empty list if they want all keys.
+        # Kafka's clients before version 1, and some later ones, send an empty list to request all keys.
         if not asked.configuration_keys:
             wanted[resource] = None
         elif keys is not None:
@@ -264,7 +264,7 @@ def _entry_changes(asked: IncrementalAlterConfigsRequest.AlterConfigsResource) -
     try:
         return [EntryChange(c.name, Operation(c.config_operation), c.value) for c in asked.configs]
     except ValueError:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "There is no such operation on a configuration entry.") from None
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Unknown operation on a configuration entry.") from None
 
 
 def _entry(

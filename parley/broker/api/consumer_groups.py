@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat, ConsumerGroupDescribe: groups of the consumer protocol (KIP-848).
 
-The handlers check requests, and translate between messages and ``parley.broker.coordinators.groups.consumer``.
+The handlers validate requests, and translate between messages and ``parley.broker.coordinators.groups.consumer``.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from parley.protocol.messages.consumer_groups import (
 from parley.protocol.uuids import UUID
 
 LEAVE: Final = -1
-"""The epoch by which a member leaves."""
+"""The member epoch in the heartbeat of a member that leaves."""
 
 CHOOSES_ID_SINCE: Final = 1
 """The first version of ConsumerGroupHeartbeat whose members choose their own ids (KIP-1082)."""
 
 MEMBER_ID_MAX: Final = 8_192
-"""The most characters of a member id, a group id and an instance id together must leave room in the keys of records."""
+"""The most characters of member id, group id and instance id together. They must leave room in the keys of records."""
 
 CLASSIC_TYPE, CONSUMER_TYPE = 0, 1
-"""The protocols of members in ConsumerGroupDescribe."""
+"""The member types in ConsumerGroupDescribe: the protocol that a member uses."""
 
 
 class ConsumerGroupsApi:
-    """Handlers of the requests about consumer groups."""
+    """Handlers of requests about consumer groups."""
 
     def __init__(self, coordinator: GroupCoordinator, metadata: Metadata) -> None:
         self._coordinator = coordinator
@@ -60,7 +60,7 @@ class ConsumerGroupsApi:
     def heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse | asyncio.Future[ConsumerGroupHeartbeatResponse]:
-        """Join a group, stay in it, or leave it. The response has the member's partitions if they have changed."""
+        """Join a group, stay in it, or leave it. The response contains the member's partitions if they have changed."""
         try:
             self._check_offered()
             _check(context.api_version, request, self._coordinator)
@@ -81,7 +81,7 @@ class ConsumerGroupsApi:
     async def describe(
         self, context: RequestContext, request: ConsumerGroupDescribeRequest
     ) -> ConsumerGroupDescribeResponse:
-        """Describe groups: their state, epochs, members and assignments, as the replicas have them."""
+        """Describe groups: their state, epochs, members and assignments, as stored on the replicas."""
         operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
         groups = []
         for group_id in dict.fromkeys(request.group_ids):
@@ -141,7 +141,7 @@ def _described_member(
 
 
 def _still_had(progress: Progress) -> dict[UUID, tuple[int, ...]]:
-    """Return what a member has, and what it has not given up yet."""
+    """Return the partitions assigned to a member, including those that it has not revoked yet."""
     had = partitions_of(progress.assigned)
     for topic, partitions in progress.revoking.items():
         had[topic] = tuple(sorted({*had.get(topic, ()), *partitions}))
@@ -151,7 +151,7 @@ def _still_had(progress: Progress) -> dict[UUID, tuple[int, ...]]:
 def _described_assignment(
     assignment: Assignment, names: Mapping[UUID, str]
 ) -> ConsumerGroupDescribeResponse.Assignment:
-    """Return partitions by topic; topics that no longer exist are left out."""
+    """Return the partitions by topic, without topics that no longer exist."""
     return ConsumerGroupDescribeResponse.Assignment(
         topic_partitions=[
             ConsumerGroupDescribeResponse.TopicPartitions(
@@ -166,7 +166,7 @@ def _described_assignment(
 def undescribed_consumer_group(
     group_id: str, code: ErrorCode, message: str | None = None
 ) -> ConsumerGroupDescribeResponse.DescribedGroup:
-    """Return the response about a group that cannot be described."""
+    """Return the error response for one group."""
     return ConsumerGroupDescribeResponse.DescribedGroup(
         error_code=code,
         error_message=message,
@@ -191,7 +191,7 @@ def _failed(error: KafkaError) -> ConsumerGroupHeartbeatResponse:
 
 
 def _check(version: int, request: ConsumerGroupHeartbeatRequest, coordinator: GroupCoordinator) -> None:
-    """Raise INVALID_REQUEST or UNSUPPORTED_ASSIGNOR if a heartbeat breaks a rule, as Kafka does."""
+    """Raise KafkaError (INVALID_REQUEST, UNSUPPORTED_ASSIGNOR) if a heartbeat violates one of Kafka's rules."""
     epoch = request.member_epoch
     if version >= CHOOSES_ID_SINCE or epoch > JOIN or epoch == LEAVE:
         _not_blank(request.member_id, "MemberId")

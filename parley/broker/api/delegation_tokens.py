@@ -1,7 +1,8 @@
 """CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, DescribeDelegationToken (KIP-48, KIP-373).
 
-Any broker decides about a request, because it knows the client; the controller stores the token, and refuses if it has
-changed meanwhile (StoreDelegationToken, Parley's own). The response is sent when this broker has applied the change.
+The broker that receives a request makes the decision, because it knows the client. The controller stores the token,
+unless the stored token has changed meanwhile (StoreDelegationToken, Parley's own). The response is sent when this
+broker has applied the change.
 """
 
 from __future__ import annotations
@@ -48,18 +49,18 @@ from parley.protocol.messages.delegation_tokens import (
 )
 
 ELECTED_MAX_S: Final = 5.0
-"""How long a request waits for another controller."""
+"""How many seconds a request waits for a new controller to be elected."""
 APPLIED_MAX_S: Final = 1.0
-"""How long a change waits for brokers that have not applied it yet."""
+"""How many seconds a change waits for brokers that have not applied it yet."""
 ID_BYTES: Final = 16
 REQUESTER_SINCE: Final = 3
-"""The first version of the responses that has the principal that requested the token (KIP-373)."""
+"""The first version of the responses that names the principal that requested the token (KIP-373)."""
 
 _DescribedToken = DescribeDelegationTokenResponse.DescribedDelegationToken
 
 
 class DelegationTokensApi:
-    """Handlers of the token APIs."""
+    """Handlers of the delegation token APIs."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class DelegationTokensApi:
     async def create(
         self, context: RequestContext, request: CreateDelegationTokenRequest
     ) -> CreateDelegationTokenResponse:
-        """Create a token for the client, or for another owner."""
+        """Create a token for the client or for another owner."""
         requester = owner = context.principal
         if request.owner_principal_name:
             owner = Principal(request.owner_principal_type or USER, request.owner_principal_name)
@@ -133,7 +134,7 @@ class DelegationTokensApi:
     async def expire(
         self, context: RequestContext, request: ExpireDelegationTokenRequest
     ) -> ExpireDelegationTokenResponse:
-        """Let a token expire earlier, or remove it."""
+        """Make a token expire earlier, or remove it."""
         try:
             self._checked_key(context)
             before = self._find(bytes(request.hmac))
@@ -147,7 +148,8 @@ class DelegationTokensApi:
     def describe(
         self, context: RequestContext, request: DescribeDelegationTokenRequest
     ) -> DescribeDelegationTokenResponse:
-        """Return the tokens that the client may see: all, or those whose owner, requester or renewer it names."""
+        """Return the tokens that the client may see: all, or those whose owner, requester or renewer is in
+        the request."""
         try:
             key = self._checked_key(context)
         except KafkaError as error:
@@ -177,7 +179,7 @@ class DelegationTokensApi:
         return self._key
 
     def _find(self, hmac: bytes) -> DelegationToken | None:
-        """Return the token with this secret, None if there is none."""
+        """Return the token with this HMAC; None if there is none."""
         tokens = self._metadata.image.delegation_tokens
         if self._secrets.keys() != tokens.keys():
             assert self._key is not None
@@ -188,7 +190,7 @@ class DelegationTokensApi:
     # --- What the controller stores ---
 
     async def _store(self, token_id: str, before: DelegationToken | None, after: DelegationToken | None) -> None:
-        """Have the controller replace a token, and wait until this broker knows. Raises KafkaError."""
+        """Have the controller replace a token, and wait until this broker has applied the change. Raises KafkaError."""
 
         def local() -> Awaitable[StoreDelegationTokenResponse] | None:
             return self._replace(token_id, before, after) if self._controller.is_active else None
@@ -204,7 +206,7 @@ class DelegationTokensApi:
     async def store(
         self, context: RequestContext, request: StoreDelegationTokenRequest
     ) -> StoreDelegationTokenResponse:
-        """Store what another broker has decided."""
+        """Store a token that another broker has created, changed or removed."""
         return await self._replace(request.token_id, _decoded(request.before), _decoded(request.after))
 
     async def _replace(
@@ -222,7 +224,7 @@ class DelegationTokensApi:
 
 
 def _new_id() -> str:
-    """Return a random id, as Kafka writes its own: without a leading dash, which tools take for an option."""
+    """Return a random id in Kafka's format. It has no leading dash, which tools would take for an option."""
     while True:
         text = urlsafe_b64encode(token_bytes(ID_BYTES)).decode().rstrip("=")
         if not text.startswith("-"):
@@ -234,13 +236,13 @@ def _encoded(token: DelegationToken | None) -> bytes | None:
 
 
 def _decoded(data: bytes | None) -> DelegationToken | None:
-    """Raises KafkaError (INVALID_REQUEST) if the bytes are not a token."""
+    """Decode a token; None stays None. Raises KafkaError (INVALID_REQUEST) if the bytes are not a token."""
     if data is None:
         return None
     try:
         return token_from_json(json.loads(bytes(data)))
     except (ValueError, KeyError, TypeError, AttributeError) as wrong:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "These bytes are not a delegation token.") from wrong
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Malformed delegation token.") from wrong
 
 
 def _created(

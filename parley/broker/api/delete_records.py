@@ -15,7 +15,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
 
 TO_HIGH_WATERMARK = -1
-"""The offset that means the high watermark: delete everything that consumers can read."""
+"""The offset that stands for the high watermark: delete everything that consumers can read."""
 
 NO_LOW_WATERMARK = -1
 
@@ -37,7 +37,7 @@ class DeleteRecordsApi:
     def delete_records(
         self, context: RequestContext, request: DeleteRecordsRequest
     ) -> DeleteRecordsResponse | Delayed[DeleteRecordsResponse]:
-        """Raise the log start offset of each partition, and respond when every live replica has done the same.
+        """Raise the log start offset of each partition. Responds when every live replica has done the same.
 
         Segments that lie completely below the new log start offset are deleted later.
         """
@@ -73,7 +73,7 @@ class DeleteRecordsApi:
         return result
 
     def _advance(self, partition: Partition, offset: int) -> int:
-        if partition.topic in INTERNAL_TOPICS:  # whatever its cleanup.policy: its next coordinator needs the records
+        if partition.topic in INTERNAL_TOPICS:  # regardless of cleanup.policy: the next coordinator needs the records
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         partition.check_leader()
         log = partition.log
@@ -89,7 +89,7 @@ class DeleteRecordsApi:
 
 
 class DelayedDeletion(Delayed[DeleteRecordsResponse]):
-    """A request that waits until the replicas of each partition have reached its leader's log start offset."""
+    """A request that waits until the replicas of each partition have reached the leader's log start offset."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class DelayedDeletion(Delayed[DeleteRecordsResponse]):
         self._partitions = partitions
 
     def is_complete(self) -> bool:
-        """Check every partition; return True if no partition is left to wait for."""
+        """Check every partition. Returns True if no partition is left to wait for."""
         for partition in tuple(self._waiting):
             self._look_at(partition)
         return not self._waiting

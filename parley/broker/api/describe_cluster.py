@@ -25,7 +25,7 @@ class DescribeClusterApi:
         return {DescribeClusterRequest.API_KEY: self.describe_cluster}
 
     def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
-        """List the brokers with their addresses on the listener that the request came through."""
+        """List the brokers with their addresses on the listener that received the request."""
         image = self._metadata.image
         if request.endpoint_type != BROKER_ENDPOINTS:
             return DescribeClusterResponse(

@@ -1,8 +1,9 @@
-"""How the requests of each API are divided into parts: the table that the dispatcher uses.
+"""The table of how the requests of each API are divided into parts, for the dispatcher.
 
 An API is not in the table if its elements do not fail independently (a fetch session, the partitions of a transaction,
-the assignments of a group), if its request has no list, or if its handler takes turns by itself (Produce, Metadata,
-DescribeTopicPartitions). ``size`` is smaller if an element takes a handler more than some 20 microseconds.
+the assignments of a group), if its requests contain no list, or if its handler works in turns itself (Produce,
+Metadata, DescribeTopicPartitions). ``size`` is smaller if a handler needs more than about 20 microseconds for an
+element.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from parley.protocol.messages.quotas import AlterClientQuotasRequest
 from parley.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest
 
 _COSTLY: Final = 100
-"""Elements of a part if each takes some 100 microseconds: the controller stores it, or it has dozens of entries."""
+"""Elements of a part if each takes about 100 microseconds, because the controller stores it or it has dozens of
+entries."""
 
 
 _PARTITIONS: Final = named("partitions", "partition_index")
@@ -38,7 +40,7 @@ _SHARE_STATE: Final = Division(
 
 
 def _of_topics(name: str = "name", below: Level = _PARTITIONS, **options: Any) -> Division:
-    """Return the division of requests for partitions whose response is built like the request."""
+    """Return the division of requests about partitions whose responses have the same structure."""
     return Division((named("topics", name), below), (named("topics", name), _RESULTS), **options)
 
 
@@ -158,8 +160,7 @@ def _refuses_too_much(config: DynamicConfig, metadata: Metadata) -> dict[str, Di
 
 
 def divisions(config: DynamicConfig, metadata: Metadata) -> dict[int, tuple[Division, ...]]:
-    """Return how the requests of each API are divided, by API key. The first one counts whose
-    lists a request has."""
+    """Return the divisions of each API, by API key. The first division whose lists a request contains applies."""
     table = {**_DIVISIONS, **_refuses_too_much(config, metadata)}
     keys = {api.name: key for key, api in APIS.items()}
     return {keys[name]: each if isinstance(each, tuple) else (each,) for name, each in table.items()}

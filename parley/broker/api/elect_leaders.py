@@ -1,7 +1,7 @@
 """ElectLeaders: an administrator requests a preferred or an unclean leader election (KIP-183, KIP-460).
 
-Only the controller handles it. ``timeout_ms`` is not needed: the response is sent when the leaders are elected. Large
-requests are split into several decisions, so that no single one blocks the broker.
+Only the controller handles this request. ``timeout_ms`` is not needed: the response is sent when the leaders are
+elected. Large requests are split into several decisions, so that no decision blocks the broker for long.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ElectLeadersApi:
         return {ElectLeadersRequest.API_KEY: self.elect_leaders}
 
     async def elect_leaders(self, context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-        """Elect leaders of the named partitions; if none are named, of all partitions that need it."""
+        """Elect leaders of the requested partitions or, if none are named, of all partitions that need an election."""
         wanted = None if request.topic_partitions is None else _named(request.topic_partitions)
         try:
             kind = _kind(request.election_type)
@@ -72,7 +72,7 @@ def _kind(election_type: int) -> ElectionType:
     try:
         return ElectionType(election_type)
     except ValueError:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no election type {election_type}.") from None
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {election_type}.") from None
 
 
 def _named(topics: Iterable[ElectLeadersRequest.TopicPartitions]) -> list[tuple[str, int]]:

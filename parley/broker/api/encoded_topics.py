@@ -1,11 +1,11 @@
-"""Topics as they are in Metadata responses, encoded once for many requests.
+"""Topics encoded once for the Metadata responses to many requests.
 
 The bytes of a topic depend on three things: the topic in the image, the brokers that are alive and reachable through
-the client's listener, and the version of the response. Nothing in them belongs to a client: what a client may see is
-decided for each request. They are kept until one of the three changes. Images are immutable, so the same object is the
-same topic.
+the client's listener, and the version of the response. They do not depend on the client, because access is checked for
+each request. The bytes are kept until one of the three changes. Images are immutable, so an unchanged topic is the same
+object.
 
-While this broker opens logs of a topic, the bytes of the topic depend on those, too, and are not kept.
+While this broker opens logs of a topic, the topic's bytes depend on those logs, too, and are not kept.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from parley.protocol.codec import EncodedArray
 from parley.protocol.errors import ErrorCode
 
 ENCODED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""The most memory for encoded topics. They are kept for each listener and each version that clients use."""
+"""The most memory for encoded topics, in bytes. They are kept for each listener and each version that clients use."""
 ENTRY_BYTES: Final = 300
-"""What an encoded topic takes in memory beside its bytes, roughly."""
+"""The approximate memory of an encoded topic besides its bytes."""
 
 Encode = Callable[[int, ListenerView, TopicImage], bytes]
 """Encodes a topic for a version of the response."""
 
 
 class _Kept:
-    """The encoded topics of one listener and version, as long as the brokers stay as they are."""
+    """The encoded topics for one listener and version, valid while the brokers do not change."""
 
     __slots__ = ("all", "size", "topics")
 
     def __init__(self) -> None:
         self.topics: dict[str, tuple[TopicImage, bytes]] = {}
         self.all: tuple[Mapping[str, TopicImage], EncodedArray] | None = None
-        """All topics of an image in one piece."""
+        """All topics of an image in one array."""
         self.size = 0
 
     def forget(self, name: str) -> None:
@@ -49,7 +49,7 @@ class _Kept:
             self.all = None
 
     def follow(self, topics: Mapping[str, TopicImage]) -> None:
-        """Forget what was made of other topics than these, and deleted topics once more are kept than there are."""
+        """Drop the array of other topics than these. If more topics are kept than exist, drop the deleted ones."""
         if self.all is not None and self.all[0] is not topics:
             self.forget_all_in_one()
         if len(self.topics) > len(topics):
@@ -58,7 +58,7 @@ class _Kept:
 
 
 class ShownTopics:
-    """The topics of one image, as the clients of one listener see them in one version."""
+    """The topics of one image as the clients of one listener see them in one version."""
 
     __slots__ = ("_encode", "_has_room", "_kept", "image", "version", "view")
 
@@ -71,7 +71,7 @@ class ShownTopics:
         kept: _Kept | None = None,
         has_room: Callable[[_Kept, int], bool] = lambda kept, size: False,
     ) -> None:
-        """Without ``kept`` nothing is kept: the topics are for one request only."""
+        """Without ``kept`` nothing is kept, because the topics are for one request only."""
         self.image = image
         self.version = version
         self.view = view
@@ -84,7 +84,7 @@ class ShownTopics:
         return self._kept
 
     def encoded(self, topic: TopicImage) -> bytes:
-        """Return a topic of the image, encoded."""
+        """Return the encoded form of a topic of the image."""
         known = self._kept.topics.get(topic.name)
         if known is not None:
             if known[0] is topic:
@@ -98,7 +98,8 @@ class ShownTopics:
         return encoded
 
     def while_opening(self, view: ListenerView, opens_logs_of: Callable[[str], bool]) -> ShownTopics:
-        """Return the same topics for one request while this broker opens logs. ``view`` knows which are missing."""
+        """Return the same topics for one request while this broker opens logs. ``view`` knows the logs that are not
+        open yet."""
 
         def encode(version: int, view: ListenerView, topic: TopicImage) -> bytes:
             return self._encode(version, view, topic) if opens_logs_of(topic.name) else self.encoded(topic)
@@ -107,12 +108,12 @@ class ShownTopics:
 
     @property
     def all(self) -> EncodedArray | None:
-        """All topics of the image in one piece; None if ``keep_all`` has not been called with them."""
+        """All topics of the image in one array; None if ``keep_all`` has not been called for these topics."""
         known = self._kept.all
         return known[1] if known is not None and known[0] is self.image.topics else None
 
     def keep_all(self, topics: EncodedArray) -> None:
-        """Keep all topics of the image in one piece, for requests about all of them."""
+        """Keep all topics of the image in one array, for requests about all topics."""
         self._kept.forget_all_in_one()
         if self._has_room(self._kept, topics.size):
             self._kept.all = (self.image.topics, topics)
@@ -120,7 +121,7 @@ class ShownTopics:
 
 
 class EncodedTopics:
-    """Keeps encoded topics, for each listener and version those of the newest image."""
+    """The encoded topics of the newest image, for each listener and version."""
 
     def __init__(self, encode: Encode, *, bytes_max: int = ENCODED_BYTES_MAX) -> None:
         self._encode = encode
@@ -129,11 +130,11 @@ class EncodedTopics:
 
     @property
     def size(self) -> int:
-        """The memory that encoded topics take, in bytes."""
+        """The memory of the encoded topics, in bytes."""
         return sum(shown.kept.size for shown in self._shown.values())
 
     def shown(self, image: MetadataImage, listener: str, version: int, without_listener: ErrorCode) -> ShownTopics:
-        """Return the topics of an image. Its leaders have opened their logs, as far as this broker knows."""
+        """Return the topics of an image. Call it only if this broker is not opening any log."""
         shown = self._shown.get((listener, version))
         if shown is not None and shown.image is image:
             return shown
@@ -148,7 +149,8 @@ class EncodedTopics:
         return shown
 
     def _has_room(self, kept: _Kept, size: int) -> bool:
-        """Return True if ``kept`` may grow. If memory is short, the others are forgotten first."""
+        """Return True if ``kept`` may grow. If memory is short, the topics of other listeners and versions are dropped
+        first."""
         if kept.size + size > self._bytes_max:
             return False
         if self.size + size > self._bytes_max:

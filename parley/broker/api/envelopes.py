@@ -1,8 +1,8 @@
-"""Envelopes (KIP-590): requests that a broker forwards to the controller in the name of its client.
+"""Envelopes (KIP-590): requests that a broker forwards to the controller on behalf of its client.
 
-The forwarding broker puts the request, the client's principal and its address into an envelope. The controller accepts
-envelopes from clients with ClusterAction, checks the request as the client's, and returns the response in an envelope.
-Without an authorizer and quotas it does not matter whose a request is, so brokers forward it as it is.
+The forwarding broker puts the request, the client's principal and the client's address into an envelope. The controller
+accepts envelopes only from senders with ClusterAction, authorizes the request as the client's, and returns the response
+in an envelope. Without an authorizer and quotas, the client does not matter, so brokers forward the bare request.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from parley.protocol.messages.stored import DefaultPrincipalData
 from parley.protocol.schema import Request, Response
 
 FORWARDED_LISTENER = "(forwarded)"
-"""The listener of clients whose request was forwarded, in the audit log. That of the forwarding broker is not known."""
+"""The listener of forwarded requests in the audit log. The client's listener on the forwarding broker is unknown."""
 
 _VERSION = struct.Struct(">h")
 _SIZE_BYTES = 4
 _CORRELATION_BYTES = 4
 _PRINCIPAL_VERSION = 0
 _NO_ADDRESS = bytes(4)
-"""For clients without an IP address, such as those of a simulated network."""
+"""Stands for clients without an IP address, such as those of a simulated network."""
 
 
 def wrap(context: RequestContext, request: Request) -> EnvelopeRequest:
@@ -60,7 +60,7 @@ def wrap(context: RequestContext, request: Request) -> EnvelopeRequest:
 class EnvelopeRefused(KafkaError):
     """The controller did not carry out the request in an envelope.
 
-    The client gets UNKNOWN_SERVER_ERROR, as in Kafka: the fault is the cluster's, and not the client's.
+    The client gets UNKNOWN_SERVER_ERROR, as in Kafka, because the fault is the cluster's and not the client's.
     """
 
     def __init__(self, code: ErrorCode) -> None:
@@ -73,7 +73,8 @@ class EnvelopeRefused(KafkaError):
 def unwrap(context: RequestContext, envelope: EnvelopeResponse) -> Response:
     """Return the response in an envelope.
 
-    Raises NOT_CONTROLLER, or EnvelopeRefused if the controller did not carry out the request for another reason.
+    Raises KafkaError (NOT_CONTROLLER), or EnvelopeRefused if the controller did not carry out the request for another
+    reason.
     """
     if envelope.error_code == ErrorCode.NOT_CONTROLLER:
         raise KafkaError(ErrorCode.NOT_CONTROLLER)
@@ -91,7 +92,7 @@ class EnvelopesApi:
     """Handler of Envelope, on the controller."""
 
     def __init__(self, controller: Controller, handlers: Mapping[int, Handler]) -> None:
-        """``handlers`` are those of the requests that may be in an envelope; they check the client's rights."""
+        """``handlers`` handle the requests that may be in an envelope. They check the client's rights."""
         self._controller = controller
         self._handlers = handlers
 
@@ -128,9 +129,9 @@ def _sealed(inner: RequestContext, response: Response) -> EnvelopeResponse:
 
 
 def _failed(inner: RequestContext, error: KafkaError) -> EnvelopeResponse:
-    """Return the error in the client's response, or instead of it if the response cannot carry an error.
+    """Return the error in the client's response, or as the envelope's error if the response cannot contain it.
 
-    Disconnect would end the connection between the brokers, and with it the requests of other clients.
+    Disconnect would close the connection between the brokers, and fail the requests of other clients on it.
     """
     try:
         return _sealed(inner, error_response(APIS[inner.api_key].response, error.code, error.message))
@@ -139,7 +140,7 @@ def _failed(inner: RequestContext, error: KafkaError) -> EnvelopeResponse:
 
 
 def _opened(context: RequestContext, envelope: EnvelopeRequest) -> tuple[RequestContext, Any]:
-    """Return the request in an envelope, in the name of the client that sent it.
+    """Return the request in an envelope, with a context of the client that sent it.
 
     Raises KafkaError: INVALID_REQUEST, UNSUPPORTED_VERSION, PRINCIPAL_DESERIALIZATION_FAILURE.
     """
@@ -172,7 +173,7 @@ def _session(context: RequestContext, envelope: EnvelopeRequest) -> ClientSessio
         data = bytes(envelope.request_principal or b"")
         (version,) = _VERSION.unpack_from(data)
         if version != _PRINCIPAL_VERSION:
-            raise ValueError(f"principals of version {version} are not known")
+            raise ValueError(f"unknown principal version {version}")
         principal, _ = decode_from(DefaultPrincipalData, version, data, _VERSION.size)
         host = str(ip_address(bytes(envelope.client_host_address)))
     except (struct.error, ValueError, MalformedMessage) as error:

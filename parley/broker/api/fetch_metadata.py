@@ -1,4 +1,4 @@
-"""FetchMetadata: brokers that follow the controller fetch the changes of the metadata from it."""
+"""FetchMetadata: brokers that follow the controller fetch metadata changes from it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, Fetc
 
 
 class FetchMetadataApi:
-    """Handler of FetchMetadata: responds with the changes at once, or as soon as there are any."""
+    """Handler of FetchMetadata: responds with the changes immediately, or as soon as there are any."""
 
     def __init__(
         self, metadata: Metadata, publisher: MetadataPublisher, waiting: Purgatory, silence: ControllerSilence
     ) -> None:
-        """``silence`` measures how long this broker has not heard from the controller."""
+        """``silence`` measures the time since this broker last heard from the controller."""
         self.metadata = metadata
         self._silence = silence
         self.publisher = publisher
@@ -29,28 +29,27 @@ class FetchMetadataApi:
     def fetch_metadata(
         self, context: RequestContext, request: FetchMetadataRequest
     ) -> FetchMetadataResponse | Delayed[FetchMetadataResponse]:
-        """Record that the broker is alive, and respond when there are changes or its maximum wait has passed."""
+        """Record that the sender is alive, and respond when there are changes or the maximum wait has expired."""
         publisher = self.publisher
         if not publisher.is_open:
-            answer = _failed(ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER.message)
-            answer.controller_epoch = self._silence.epoch
-            answer.silent_ms = int(self._silence.lasts_s * 1000)
-            return answer
+            response = _failed(ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER.message)
+            response.controller_epoch = self._silence.epoch
+            response.silent_ms = int(self._silence.lasts_s * 1000)
+            return response
         known = self.metadata.image.brokers.get(request.broker_id)
         if known is not None and known.epoch > request.broker_epoch >= 0:
             return _failed(
-                ErrorCode.STALE_BROKER_EPOCH, f"Broker {request.broker_id} is registered under epoch {known.epoch}."
+                ErrorCode.STALE_BROKER_EPOCH, f"Broker {request.broker_id} is registered with epoch {known.epoch}."
             )
-        if (
-            known is not None and known.epoch == request.broker_epoch
-        ):  # a request under another epoch does not show that this broker is alive
+        # A request with another epoch does not prove that the registered broker is alive.
+        if known is not None and known.epoch == request.broker_epoch:
             publisher.note_fetch(
                 request.broker_id,
                 MetadataProgress(request.broker_epoch, context.received_at, request.controller_epoch, request.version),
             )
         wait = _Wait(self, request)
         if publisher.has_update_since(request.controller_epoch, request.version):
-            return wait.answer()
+            return wait.response()
         self._waiting.watch(wait, (publisher,), request.max_wait_ms / 1000)
         return wait
 
@@ -64,24 +63,24 @@ class _Wait(Delayed[FetchMetadataResponse]):
         self._request = request
 
     def on_change(self, key: object, amount: int) -> bool:
-        self.complete(self.answer())
+        self.complete(self.response())
         return True
 
     def expired(self) -> None:
-        self.complete(self.answer())
+        self.complete(self.response())
 
-    def answer(self) -> FetchMetadataResponse:
-        """The response with the changes so far."""
+    def response(self) -> FetchMetadataResponse:
+        """Return the response with the changes so far."""
         publisher, request = self._api.publisher, self._request
         if not publisher.is_open:
             return _failed(ErrorCode.NOT_CONTROLLER, "This broker is no longer the controller of the cluster.")
         image = self._api.metadata.image
-        answer = FetchMetadataResponse(controller_id=image.controller_id, controller_epoch=image.controller_epoch)
+        response = FetchMetadataResponse(controller_id=image.controller_id, controller_epoch=image.controller_epoch)
         if publisher.has_update_since(request.controller_epoch, request.version):
             news = publisher.update_since(request.controller_epoch, request.version)
-            answer.is_snapshot = news.is_snapshot
-            answer.steps = [FetchMetadataResponse.Step(version=s.version, changes=s.changes) for s in news.steps]
-        return answer
+            response.is_snapshot = news.is_snapshot
+            response.steps = [FetchMetadataResponse.Step(version=s.version, changes=s.changes) for s in news.steps]
+        return response
 
 
 def _failed(code: ErrorCode, message: str) -> FetchMetadataResponse:

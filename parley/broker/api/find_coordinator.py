@@ -1,7 +1,7 @@
 """FindCoordinator: which broker coordinates a group, a transactional id or a share partition.
 
-A coordinator is the leader of the partition of its internal topic that the key hashes to. The topic is created when a
-client first needs it.
+The key hashes to a partition of an internal topic, and the leader of this partition is the coordinator. The topic is
+created when a client first needs it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from parley.protocol.messages.groups import FindCoordinatorRequest, FindCoordina
 GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1
 SHARE_KEY: Final = 2
-"""The types of coordinators."""
+"""The key types of the coordinators."""
 
 SHARE_KEY_SINCE: Final = 6
-"""The first version that knows coordinators of share partitions (KIP-932)."""
+"""The first version that supports coordinators of share partitions (KIP-932)."""
 
 FIRST_LOAD_S: Final = 1.0
-"""How long FindCoordinator waits for the partitions that it has just created."""
+"""How many seconds FindCoordinator waits for partitions that it has just created."""
 
 
 class InternalTopicCreation(Protocol):
-    """Creates the topics of coordinators when they are first needed."""
+    """Creates the internal topics of coordinators when they are first needed."""
 
     async def create_internal_topic(self, name: str) -> None:
         """Create the topic unless it exists. Raises KafkaError if it cannot be created now."""
@@ -42,7 +42,8 @@ class InternalTopicCreation(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorKind:
-    """The coordinators of one type: the topic that stores their state, and how to wait for those of this broker."""
+    """One type of coordinator: the topic that stores its state, and a function that waits until this broker's are
+    loaded."""
 
     topic: str
     until_loaded: Callable[[float], Awaitable[None]]
@@ -54,7 +55,7 @@ class FindCoordinatorApi:
     def __init__(
         self, metadata: Metadata, creation: InternalTopicCreation, kinds: Mapping[int, CoordinatorKind]
     ) -> None:
-        """``kinds`` has the coordinators by the type of their keys."""
+        """``kinds`` maps the key types to the coordinators."""
         self._metadata = metadata
         self._creation = creation
         self._kinds = kinds
@@ -65,13 +66,13 @@ class FindCoordinatorApi:
     async def find_coordinator(
         self, context: RequestContext, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse:
-        """Return the coordinator of a key, or from version 4 on of several keys (KIP-699)."""
+        """Return the coordinator of a key or, from version 4 on, of several keys (KIP-699)."""
         keys = dict.fromkeys(request.coordinator_keys) if context.api_version >= 4 else [request.key]
         kind = self._kinds.get(request.key_type)
         if request.key_type == SHARE_KEY and context.api_version < SHARE_KEY_SINCE:
             kind = None
         if kind is None:
-            text = f"There is no coordinator of type {request.key_type}."
+            text = f"Unknown coordinator type {request.key_type}."
             refusal: KafkaError | None = KafkaError(ErrorCode.INVALID_REQUEST, text)
         else:
             refusal = await self._prepared(kind)
@@ -88,13 +89,13 @@ class FindCoordinatorApi:
         )
 
     async def _prepared(self, kind: CoordinatorKind) -> KafkaError | None:
-        """Create the topic if it does not exist. Return the error if it cannot be created now."""
+        """Create the topic if it does not exist. Returns the error if it cannot be created now."""
         try:
             if kind.topic not in self._metadata.image.topics:
                 await self._creation.create_internal_topic(kind.topic)
         except KafkaError as error:
             return error
-        # A client that connects too early is rejected, and some clients wait for seconds before they retry.
+        # The coordinator would reject a client that connects too early, and some clients retry only after seconds.
         await kind.until_loaded(FIRST_LOAD_S)
         return None
 

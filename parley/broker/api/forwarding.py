@@ -1,11 +1,12 @@
 """Forwards requests for the controller from any other broker, and returns the controller's response.
 
-So a client can send these requests to any broker (KIP-590). The request is forwarded unchanged, in the same version; if
-there is an authorizer, or a quota for changes of topics, in an envelope with the client's principal.
-While a controller is being elected, or the cluster moves to another store, requests wait, as in Kafka: librdkafka and
-others pass NOT_CONTROLLER on to their users. If no controller is elected in time, this broker handles the request
-itself, and the client gets NOT_CONTROLLER. If this broker cannot use the coordination store, the client gets an error
-that says so.
+So a client can send these requests to any broker (KIP-590). A request is forwarded unchanged, in the same version. If
+there is an authorizer or a quota for topic changes, it is forwarded in an envelope with the client's principal.
+
+While a controller is being elected, or the cluster moves to another store, requests wait, as in Kafka, because
+librdkafka and other clients report NOT_CONTROLLER to their users. If no controller is elected in time, this broker
+handles the request itself, and the client gets NOT_CONTROLLER. If this broker cannot use the coordination store, the
+client gets an error that says so.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ FORWARDED = frozenset(
     )
 )
 ELECTED_MAX_S = 5.0
-"""How long a request waits for another controller. An election takes a fraction of a second if one can be held."""
+"""How many seconds a request waits for a new controller. If an election is possible, it takes a fraction of
+a second."""
 PURPOSE = "forwarding"
 _HANDED_ON = re.compile(rf"broker-\d+-{PURPOSE}")  # as parley.broker.network.peers names its clients
 
@@ -85,7 +87,7 @@ class Forwarding:
     ) -> None:
         """``store_error()`` returns the error for clients while this broker cannot use the coordination store.
 
-        If ``uses_envelopes()`` the controller must know whose requests it gets: for ACLs, or for quotas.
+        ``uses_envelopes()`` returns True if the controller must know the client of each request, for ACLs or quotas.
         """
         self._controller = controller
         self._peers = peers
@@ -95,7 +97,7 @@ class Forwarding:
         self._refusals = GrowingInterval(lambda: asyncio.get_running_loop().time())
 
     def around(self, routes: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Return the same routes, with requests for the controller forwarded to it."""
+        """Return the same routes, but forward requests for the controller to it."""
         return {key: self._forwarded(handler) if key in FORWARDED else handler for key, handler in routes.items()}
 
     def _forwarded(self, handler: Handler) -> Handler:
@@ -108,7 +110,7 @@ class Forwarding:
 
     async def _ask_until_elected(self, handler: Handler, context: RequestContext, request: Any) -> MaybeResponse:
         patience_s = 0.0
-        if not isinstance(request, MigrateCoordinationRequest):  # its client asks again by itself
+        if not isinstance(request, MigrateCoordinationRequest):  # its client retries
             patience_s = ELECTED_MAX_S
             await self._store_move.until_settled()
 
@@ -131,14 +133,14 @@ class Forwarding:
         if not self._uses_envelopes():
             response: MaybeResponse = await ask(request, local, version=context.api_version)
             return response
-        answer = await ask(wrap(context, request), local)
-        if not isinstance(answer, EnvelopeResponse):
-            return answer  # type: ignore[no-any-return]
+        envelope = await ask(wrap(context, request), local)
+        if not isinstance(envelope, EnvelopeResponse):
+            return envelope  # type: ignore[no-any-return]
         try:
-            return unwrap(context, answer)
+            return unwrap(context, envelope)
         except EnvelopeRefused as refused:
             if self._refusals.is_due():
-                _log.error("the controller did not carry out a forwarded request", extra={"reason": refused.message})
+                _log.error("the controller rejected a forwarded request", extra={"reason": refused.message})
             return refuse(context, request, refused)
 
     async def _handle_without_controller(
@@ -165,7 +167,7 @@ async def _handled(handler: Handler, context: RequestContext, request: Any) -> M
 
 
 def _replace_not_controller(response: Any, error: KafkaError) -> None:
-    """Replace NOT_CONTROLLER by another error wherever a response has it."""
+    """Replace each NOT_CONTROLLER in a response by another error."""
     if isinstance(response, list):
         for element in response:
             _replace_not_controller(element, error)
@@ -181,10 +183,10 @@ def _replace_not_controller(response: Any, error: KafkaError) -> None:
 
 
 def _is_for_this_broker(context: RequestContext, request: Any) -> bool:
-    """True for requests that this broker handles itself.
+    """Return True if this broker handles the request itself.
 
-    A forwarded request goes no further, since two brokers may each take the other one for the controller. The levels of
-    loggers belong to this broker.
+    A forwarded request is not forwarded again, because two brokers may each consider the other one the controller. The
+    levels of loggers belong to this broker.
     """
     if context.client_id is not None and _HANDED_ON.fullmatch(context.client_id):
         return True

@@ -1,8 +1,8 @@
 """OffsetCommit, OffsetFetch, OffsetDelete: the committed offsets of consumer groups.
 
-The response to a commit is sent when the replicas of the offsets topic have it; while the group is being loaded, the
-commit waits. A fetch is served from memory, with offset -1 for a partition without a committed offset, and shows only
-what the replicas have.
+The response to a commit is sent when the replicas of the offsets topic have the commit. While the group is being
+loaded, the commit waits. A fetch is served from memory and returns only what the replicas have. A partition without a
+committed offset gets offset -1.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET
 from parley.protocol.uuids import UUID
 
 BY_TOPIC_ID_SINCE = 10
-"""The first version of OffsetCommit and OffsetFetch that names topics by their id."""
+"""The first version of OffsetCommit and OffsetFetch that identifies topics by id."""
 
 P = TypeVar("P", OffsetFetchResponse.OffsetFetchResponsePartition, OffsetFetchResponse.OffsetFetchResponsePartitions)
 """A partition in a response for one group, or for several groups."""
@@ -44,12 +44,12 @@ P = TypeVar("P", OffsetFetchResponse.OffsetFetchResponsePartition, OffsetFetchRe
 LAST_MS = 2**63 - 1
 """The largest timestamp. An offset that expires later never expires."""
 LOAD_MAX_S = 10.0
-"""How long a commit waits for its group to be loaded. librdkafka would not retry a commit that is rejected."""
+"""How many seconds a commit waits for its group to be loaded. librdkafka does not retry a rejected commit."""
 NOT_COMMITTED = CommittedOffset(offset=NO_OFFSET, leader_epoch=NO_EPOCH, metadata="", commit_timestamp_ms=-1)
 
 
 class GroupOffsetsApi:
-    """Handlers of requests for the committed offsets of groups that this broker coordinates."""
+    """Handlers of requests about the committed offsets of groups that this broker coordinates."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class GroupOffsetsApi:
         self, request: OffsetCommitRequest, partition: OffsetCommitRequest.OffsetCommitRequestPartition
     ) -> CommittedOffset:
         now_ms = self._now_ms()
-        # Only version 1 has a timestamp of the client; -1 means the time of receipt.
+        # Only version 1 contains a client timestamp; -1 means the time of receipt.
         dated_ms = partition.commit_timestamp if partition.commit_timestamp >= 0 else now_ms
         return CommittedOffset(
             offset=partition.committed_offset,
@@ -135,7 +135,7 @@ class GroupOffsetsApi:
     # --- OffsetFetch ---
 
     async def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
-        """Return the committed offsets of one group, or from version 8 on of several groups (KIP-709)."""
+        """Return the committed offsets of one group or, from version 8 on, of several groups (KIP-709)."""
         if context.api_version >= 8:
             groups = [await self._fetch_group(context, request, asked) for asked in _groups_once(request.groups)]
             return OffsetFetchResponse(groups=groups)
@@ -192,7 +192,7 @@ class GroupOffsetsApi:
             check_may_read(group.consumer, asked.member_id or "", asked.member_epoch)
         if is_member and group is not None and group.streams is not None:
             streams_commits.check_may_read(group.streams, asked.member_id or "", asked.member_epoch)
-        answer = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id, topics=[])
+        result = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=asked.group_id, topics=[])
         by_id = context.api_version >= BY_TOPIC_ID_SINCE
         wanted: list[tuple[str | None, UUID, list[int]]]
         if asked.topics is None:
@@ -208,10 +208,10 @@ class GroupOffsetsApi:
                 partitions = [_uncommitted(kind, index, ErrorCode.UNKNOWN_TOPIC_ID) for index in indexes]
             else:
                 partitions = [_fetched(kind, group, (name, index), require_stable) for index in indexes]
-            answer.topics.append(
+            result.topics.append(
                 OffsetFetchResponse.OffsetFetchResponseTopics(name=name or "", topic_id=topic_id, partitions=partitions)
             )
-        return answer
+        return result
 
     def _topic_id(self, name: str) -> UUID:
         topic = self._metadata.image.topics.get(name)
@@ -276,7 +276,7 @@ def _commit_response(
 def _groups_once(
     groups: Iterable[OffsetFetchRequest.OffsetFetchRequestGroup],
 ) -> list[OffsetFetchRequest.OffsetFetchRequestGroup]:
-    """Merge the entries that name the same group: all topics if one entry asks for all, else all named topics."""
+    """Merge the entries that name the same group. If one entry requests all topics, the merged entry does, too."""
     found: dict[str, OffsetFetchRequest.OffsetFetchRequestGroup] = {}
     for asked in groups:
         first = found.setdefault(asked.group_id, asked)
@@ -297,7 +297,8 @@ def _all_topics(group: Group | None) -> list[tuple[str, list[int]]]:
 
 
 def _fetched(kind: type[P], group: Group | None, partition: TopicPartition, require_stable: bool) -> P:
-    """Return a group's committed offset; an error if the reader wants a stable one and it is not (KIP-447)."""
+    """Return a group's committed offset, or an error if the client requires a stable offset and it is not stable
+    (KIP-447)."""
     if group is None:
         return _uncommitted(kind, partition[1])
     if require_stable and group.has_pending_offset(partition):
@@ -323,7 +324,7 @@ def _uncommitted(kind: type[P], index: int, code: ErrorCode = ErrorCode.NONE) ->
 
 
 def _failed_fetch(code: ErrorCode, topics: list[tuple[str, list[int]]] | None, version: int) -> OffsetFetchResponse:
-    """Return an error response. OffsetFetch before v2 has no top-level error code, so each partition carries it."""
+    """Return an error response. OffsetFetch before v2 has no top-level error code, so each partition contains it."""
     if version >= 2:
         return OffsetFetchResponse(error_code=code, topics=[])
     return OffsetFetchResponse(

@@ -1,7 +1,7 @@
 """The requests of group members and administrators (classic group protocol).
 
-The handlers translate between messages and ``parley.broker.coordinators.groups``. Committed offsets are in
-``parley.broker.api.group_offsets``.
+The handlers translate between messages and ``parley.broker.coordinators.groups``. ``parley.broker.api.group_offsets``
+handles committed offsets.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 GROUP_OPERATIONS = bit_field(SUPPORTED_OPERATIONS[ResourceType.GROUP])
-"""All operations on a group. If the broker has an authorizer, a guard limits them to those of the client."""
+"""All operations on a group. If the broker has an authorizer, a guard reduces them to those that the client may
+perform."""
 
 DESCRIBES_ABSENT_AS_ERROR = 6
-"""The first version of DescribeGroups that returns an error for an unknown group, not a dead group (KIP-1043)."""
+"""The first version of DescribeGroups that returns an error for an unknown group instead of a dead group (KIP-1043)."""
 
 
 class GroupsApi:
-    """Handlers of the requests to the group coordinator."""
+    """Handlers of requests to the group coordinator."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class GroupsApi:
     def join_group(
         self, context: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
-        """Join a group. The response waits for the other members to join."""
+        """Join a group. The response is sent when the other members have joined."""
 
         def failed(error: KafkaError) -> JoinGroupResponse:
             return join_error(code_for_members(error), request.member_id, context.api_version)
@@ -89,7 +90,7 @@ class GroupsApi:
             if not shortest <= request.session_timeout_ms <= longest:
                 raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
             if sum(len(protocol.metadata) for protocol in request.protocols) > config.message_max_bytes:
-                # A record cannot hold it: such a group would never become stable.
+                # No record could contain it: the group would never become stable.
                 raise KafkaError(ErrorCode.INVALID_REQUEST)
             return responding(self._coordinator.join(context, request), lambda response: response, failed)
         except KafkaError as error:
@@ -104,7 +105,7 @@ class GroupsApi:
             return sync_error(code_for_members(error))
 
         try:
-            # KIP-559: from version 5 on a member names the protocol that it expects.
+            # KIP-559: from version 5 on, a member names the protocol that it expects.
             if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             return responding(self._coordinator.sync(request), lambda response: response, failed)
@@ -123,7 +124,7 @@ class GroupsApi:
     def leave_group(
         self, context: RequestContext, request: LeaveGroupRequest
     ) -> LeaveGroupResponse | asyncio.Future[LeaveGroupResponse]:
-        """Leave a group. From version 3 on an administrator can remove several members (KIP-345)."""
+        """Leave a group. From version 3 on, an administrator can remove several members (KIP-345)."""
         if context.api_version < 3:
             leaving = [LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
         else:
@@ -167,7 +168,7 @@ class GroupsApi:
         except KafkaError as error:
             return _undescribed(group_id, error.code, "", None, NOT_ASKED)
         if group is not None and not group.is_classic:
-            group = None  # ConsumerGroupDescribe and its relatives are for these
+            group = None  # ConsumerGroupDescribe and similar requests describe these
             if version >= DESCRIBES_ABSENT_AS_ERROR:
                 text = f"Group {group_id} is not a classic group."
                 dead = GroupState.DEAD.value
@@ -231,7 +232,7 @@ class GroupsApi:
             except KafkaError as error:
                 code = error.code
             results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=code))
-            await next_turn()  # else groups that need no waiting would block the event loop
+            await next_turn()  # otherwise groups that need no wait would block the event loop
         return DeleteGroupsResponse(results=results)
 
 
@@ -244,7 +245,7 @@ def _protocol_type(group: Group) -> str:
 def responding(
     outcome: T | asyncio.Future[T], responded: Callable[[T], R], failed: Callable[[KafkaError], R]
 ) -> R | asyncio.Future[R]:
-    """Return the response for what a coordinator returned: at once, or when the future is done."""
+    """Convert what a coordinator returned to the response, immediately or when the future is done."""
     if not isinstance(outcome, asyncio.Future):
         return responded(outcome)
     response: asyncio.Future[R] = asyncio.get_running_loop().create_future()

@@ -1,9 +1,9 @@
 """Errors for clients of a broker that does not lead a partition, or may no longer lead it.
 
 1. NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH name the current leader and its address (KIP-951).
-2. A leader that may have been superseded without knowing withholds errors that only the real leader may return, and
-   returns NOT_LEADER_OR_FOLLOWER instead: the client refreshes its metadata and asks the real leader. The reasons are
-   in docs/architecture.md, "A leader that may have been superseded".
+2. A leader that may have been superseded without knowing withholds errors that only the current leader may return. It
+   returns NOT_LEADER_OR_FOLLOWER instead, so that the client refreshes its metadata and asks the current leader. The
+   reasons are in docs/architecture.md, "A leader that may have been superseded".
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from parley.protocol.errors import ErrorCode, KafkaError
 E = TypeVar("E")
 
 MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
-"""The errors that carry the current leader."""
+"""The errors whose responses contain the current leader."""
 
 MayBeSuperseded: TypeAlias = Callable[[], bool]
-"""True if another broker may have been elected leader in place of this one without this broker knowing."""
+"""Returns True if another broker may have become leader in place of this broker without this broker knowing."""
 
 
 def never_superseded() -> bool:
-    """The ``MayBeSuperseded`` of a broker without peers that could replace it."""
+    """Return False: the ``MayBeSuperseded`` of a broker without peers that could replace it."""
     return False
 
 
@@ -37,13 +37,13 @@ def withheld(error: KafkaError) -> KafkaError:
 
 
 def current_leader(image: MetadataImage, topic: str, index: int) -> tuple[int, int]:
-    """The leader and leader epoch of a partition; (-1, -1) if the partition is unknown."""
+    """Return the leader and leader epoch of a partition; (-1, -1) if the partition is unknown."""
     state = image.partition(topic, index)
     return (-1, -1) if state is None else (state.leader, state.leader_epoch)
 
 
 def endpoints_of(image: MetadataImage, leaders: Iterable[int], listener: str, make: Callable[..., E]) -> list[E]:
-    """The addresses of the brokers ``leaders`` on the client's listener, each built by ``make``."""
+    """Return the addresses of ``leaders`` on the client's listener, each built by ``make``."""
     found = []
     for broker_id in sorted(set(leaders)):
         broker = image.brokers.get(broker_id)

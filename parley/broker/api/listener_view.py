@@ -10,7 +10,7 @@ from parley.protocol.errors import ErrorCode
 
 
 class ListenerView:
-    """A metadata image as shown to the clients of one listener."""
+    """A metadata image as the clients of one listener see it."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ListenerView:
         return min(self._reachable, default=-1)
 
     def leader(self, topic: str, index: int, state: PartitionState) -> tuple[int, ErrorCode]:
-        """The leader if the client can use it, with NONE; otherwise -1 and the error to return."""
+        """Return the leader and NONE if the client can use the leader; otherwise -1 and the error to return."""
         if self._lacks_log(topic, index):
             return NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
         if state.leader in self._reachable:
@@ -48,5 +48,5 @@ class ListenerView:
         return NO_LEADER, self._without_listener if state.leader in self._alive else ErrorCode.LEADER_NOT_AVAILABLE
 
     def offline(self, state: PartitionState) -> list[int]:
-        """The replicas that are down or unreachable through this listener."""
+        """Return the replicas that are down or unreachable through this listener."""
         return [broker for broker in state.replicas if broker not in self._reachable]

@@ -34,7 +34,7 @@ _Result = DescribeLogDirsResponse.DescribeLogDirsResult
 
 
 class LogDirsApi:
-    """Handlers of the requests for this broker's log directories."""
+    """Handlers of requests about this broker's log directories."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class LogDirsApi:
     def alter_replica_log_dirs(
         self, context: RequestContext, request: AlterReplicaLogDirsRequest
     ) -> AlterReplicaLogDirsResponse:
-        """Start to move replicas. DescribeLogDirs shows the progress. Each replica fails independently."""
+        """Start moving replicas. DescribeLogDirs shows the progress. Each replica fails independently."""
         results: dict[str, list[_Moved]] = {}
         for each in request.dirs:
             for topic in each.topics:
@@ -79,7 +79,7 @@ class LogDirsApi:
         return _Moved(partition_index=index)
 
     def _replica(self, topic: str, index: int, directory: LogDirectory) -> Partition:
-        """Return the replica. If this broker does not have it yet, note that it is to be created in ``directory``."""
+        """Return the replica. If this broker does not have it yet, record that it must be created in ``directory``."""
         try:
             return self._partitions.find(topic, index)
         except KafkaError as error:
@@ -91,7 +91,7 @@ class LogDirsApi:
     async def describe_log_dirs(
         self, context: RequestContext, request: DescribeLogDirsRequest
     ) -> DescribeLogDirsResponse:
-        """Describe the log directories: the requested partitions, or all, and the sizes of the volumes."""
+        """Describe the log directories: the requested partitions or all of them, and the sizes of the volumes."""
         wanted = None
         if request.topics is not None:
             wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
@@ -120,7 +120,7 @@ class LogDirsApi:
         )
 
     def _usage(self) -> dict[Path, tuple[int, int] | None]:
-        """Total and free bytes of each log directory's volume; None for an offline directory."""
+        """Return the total and free bytes of each log directory's volume; None for an offline directory."""
         usage: dict[Path, tuple[int, int] | None] = {}
         for directory in self._logs.directories:
             try:

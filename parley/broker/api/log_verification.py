@@ -1,4 +1,4 @@
-"""VerifyLogs: ``parley log-dirs --verify`` has this broker read its logs again, and asks what is damaged."""
+"""VerifyLogs: ``parley log-dirs --verify`` makes this broker read its logs again, and reports damage."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class LogVerificationApi:
         return {VerifyLogsRequest.API_KEY: self.verify_logs}
 
     async def verify_logs(self, context: RequestContext, request: VerifyLogsRequest) -> VerifyLogsResponse:
-        """Have the scrubber read what it has not verified since the given time, and report how much is left.
+        """Make the scrubber read everything that it has not verified since the given time, and report how much is left.
 
-        A time in the future counts as now: the scrubber would take segments for verified until then.
+        A time in the future counts as now. Otherwise the scrubber would consider segments verified until then.
         """
         now_ms = self._wall_ms()
         since_ms = min(request.since_ms, now_ms) if request.since_ms >= 0 else now_ms
@@ -48,7 +48,7 @@ class LogVerificationApi:
         )
 
     def _described(self, since_ms: int, partition: Partition) -> VerifyLogsResponse.Partition | None:
-        """Have a log verified, and report its state; None if it is not open."""
+        """Have a log verified and return its state; None if the log is not open."""
         if not partition.is_open:
             return None
         log = partition.log

@@ -1,8 +1,9 @@
 """Metadata: the topics, the leaders of their partitions, and the addresses of the brokers.
 
 Responses come from the broker's metadata image, with one exception: this broker is not named as the leader of a
-partition until it has opened the log, because a client that connected at once would be refused. Brokers are listed with
-their address on the listener that the request came through: only that one is known to be reachable for the client.
+partition until it has opened the log, because it would reject the client's first requests. Brokers are listed with
+their address on the listener that received the request, because only this listener is known to be reachable for the
+client.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ T = TypeVar("T")
 TOPIC_IDS_SINCE = 12
 """The first version of Metadata in which a client can name a topic by its id."""
 OPENED_MAX_S = 0.5
-"""How long a request waits at most for the logs of new partitions.
+"""How many seconds a request may wait for the logs of new partitions to open.
 
-Opening a few logs takes milliseconds. Thanks to the wait a client that has just created a topic, perhaps through
-another broker, finds its leaders.
+Opening a few logs takes milliseconds. The wait lets a client that has just created a topic, perhaps through another
+broker, find its leaders.
 """
 
 CREATED_PER_REQUEST_MAX = 100
-"""The most topics that one Metadata request creates automatically. The client asks again for those still missing."""
+"""The most topics that one Metadata request creates automatically. The client requests the remaining topics again."""
 
 
 _OperationsOf = Callable[[str], int]
@@ -62,12 +63,12 @@ class TopicCreation(Protocol):
     """Creates the missing topics of a Metadata request."""
 
     async def create_for_client(self, topics: list[NewTopic]) -> list[TopicOutcome]:
-        """Create the topics with the cluster's defaults. A topic that has appeared meanwhile counts as created."""
+        """Create the topics with the cluster's defaults. A topic that already exists counts as created."""
         ...
 
     @property
     def automatic(self) -> bool:
-        """True if a Metadata request creates missing topics (``auto.create.topics.enable``)."""
+        """True if Metadata requests create missing topics (``auto.create.topics.enable``)."""
         ...
 
 
@@ -80,7 +81,7 @@ class HostedLogs(Protocol):
         ...
 
     def opens_logs_of(self, topic: str) -> bool:
-        """Return True while logs of the topic are being opened."""
+        """Return True if logs of the topic are being opened."""
         ...
 
     def lacks_log(self, topic: str, index: int) -> bool:
@@ -88,7 +89,7 @@ class HostedLogs(Protocol):
         ...
 
     async def opened(self, within_s: float | None = None) -> None:
-        """Wait until the logs of new partitions are open, for at most this time."""
+        """Wait until the logs of new partitions are open, for at most ``within_s`` seconds."""
 
 
 class _AllOpen:
@@ -137,15 +138,17 @@ class MetadataApi:
     def metadata(
         self, context: RequestContext, request: MetadataRequest
     ) -> MetadataResponse | Awaitable[MetadataResponse]:
-        """Describe the requested topics, or all; first create missing ones if the client and the broker allow it."""
+        """Describe the requested topics, or all topics. Create missing ones first if the client and the broker allow
+        it."""
         if self._logs.is_opening or self._outages.may_be_unsettled or self._creates_topics(context, request):
             return self._when_settled(context, request)
         return self._described(context, request, frozenset(), 0)
 
     def _creates_topics(self, context: RequestContext, request: MetadataRequest) -> bool:
-        """Return True if the request may create topics, which the client may describe.
+        """Return True if the request may create topics that the client may describe.
 
-        Rights come first: a client without them must not learn from the time of a response whether a topic exists.
+        Authorization is checked first: the response time must not reveal whether a topic exists that the client may not
+        describe.
         """
         if not (request.topics and request.allow_auto_topic_creation and self._creation.automatic):
             return False
@@ -160,7 +163,7 @@ class MetadataApi:
         return self._authorization.probe(context, Operation.DESCRIBE, ResourceType.TOPIC)
 
     async def _when_settled(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
-        """Wait for all that a response may have to wait for, and describe the topics."""
+        """Create missing topics, wait for outages and opening logs to settle, then describe the topics."""
         uncreatable: Set[str] = frozenset()
         throttle_ms = 0
         if self._creates_topics(context, request):
@@ -175,7 +178,7 @@ class MetadataApi:
     def _described(
         self, context: RequestContext, request: MetadataRequest, uncreatable: Set[str], throttle_ms: int
     ) -> MetadataResponse | Awaitable[MetadataResponse]:
-        """Return the response; if it is about many topics, a coroutine that returns it."""
+        """Return the response, or a coroutine that returns it if it describes many topics."""
         shown = self._shown(context, request)
         response = MetadataResponse(
             throttle_time_ms=throttle_ms,
@@ -219,7 +222,8 @@ class MetadataApi:
     async def _create_absent(self, context: RequestContext, names: Iterable[str]) -> tuple[set[str], int]:
         """Create the missing topics that the client may describe and create.
 
-        Returns those it may not create, and for how many milliseconds the client is throttled for the others.
+        Returns the topics that the client may not create, and the throttle time in milliseconds for those that were
+        created.
         """
         image, may = self._metadata.image, self._authorization
         may_describe = self._test_of_description(context)
@@ -244,8 +248,8 @@ class MetadataApi:
         return uncreatable, quota.throttle_ms()
 
     def _if_visible(self, context: RequestContext, shown: ShownTopics) -> Callable[[TopicImage], bytes | None]:
-        """Return what describes a topic in a response about all of them; None stands for one that the client may not
-        see."""
+        """Return the function that encodes a topic in a response about all topics, or returns None if the client may
+        not see it."""
         may_describe = self._test_of_description(context)
         return lambda topic: shown.encoded(topic) if may_describe(topic.name) else None
 
@@ -253,10 +257,10 @@ class MetadataApi:
         return partial(self._authorization.operations, context, ResourceType.TOPIC)
 
     def _asked(self, context: RequestContext, shown: ShownTopics, uncreatable: Set[str]) -> _DescribeAsked:
-        """Return what describes a topic that the client has named: if it may describe it and, if it is missing, may
-        create it.
+        """Return the function that encodes the description of a requested topic, or the error if the client may not
+        have it.
 
-        A topic id is no secret, but the name that belongs to it is.
+        A topic id is not secret, but the name that belongs to it is.
         """
         version, names, topics = shown.version, shown.image.topic_names, shown.image.topics
         may, is_enforced = self._authorization.may, self._authorization.is_enforced
@@ -267,7 +271,9 @@ class MetadataApi:
         def described(asked: MetadataRequest.MetadataRequestTopic) -> bytes:
             name, topic_id = asked.name, asked.topic_id
             by_id = topic_id is not ZERO_UUID and topic_id != ZERO_UUID
-            if version < TOPIC_IDS_SINCE and (name is None or by_id):  # 10 and 11 have the field, but do not support it
+            if version < TOPIC_IDS_SINCE and (
+                name is None or by_id
+            ):  # 10 and 11 contain the field, but do not support it
                 return failed(name or "", ZERO_UUID, ErrorCode.INVALID_REQUEST)
             if by_id:
                 name = names.get(topic_id)
@@ -288,9 +294,9 @@ class MetadataApi:
 
 
 async def _filtered(is_wanted: Callable[[str], bool], names: Collection[str]) -> list[str]:
-    """Return the names that are wanted; the event loop serves other requests while they are many."""
+    """Return the names for which ``is_wanted`` returns True. With many names, other requests are served in between."""
     wanted = await in_slices(is_wanted, names)
-    return [name for name, is_one in zip(names, wanted, strict=True) if is_one]
+    return [name for name, keep in zip(names, wanted, strict=True) if keep]
 
 
 def is_legal_topic_name(name: str) -> bool:
@@ -323,7 +329,7 @@ def _with_topics(
     wanted: Collection[T],
     keep: Callable[[EncodedArray], None] | None = None,
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
-    """Put the encoded topics into the response; in slices if they are many."""
+    """Add the encoded topics to the response, in slices if there are many."""
     if len(wanted) > SLICE:
         return _in_slices(response, version, describe, wanted, keep)
     return _filled(response, version, map(describe, wanted), keep)
@@ -370,7 +376,7 @@ def _encoded_topic(
 
 
 def described_partition(make: Callable[..., P], view: ListenerView, topic: str, index: int, state: PartitionState) -> P:
-    """Return a partition of a Metadata or DescribeTopicPartitions response: both have these fields."""
+    """Return a partition of a Metadata or DescribeTopicPartitions response. Both contain these fields."""
     leader, error = view.leader(topic, index, state)
     return make(
         error_code=error,

@@ -1,7 +1,7 @@
 """ListOffsets, OffsetForLeaderEpoch: find offsets by position, timestamp and leader epoch.
 
-Positions are negative timestamps; each has a version that introduced it. Positions of tiered storage are handled as in
-a Kafka cluster without it: the earliest local offset is the log start offset, and there are no remote segments.
+Positions are negative timestamps, each introduced in some version. Positions of tiered storage get the same results as
+in a Kafka cluster without it: the earliest local offset is the log start offset, and there are no remote segments.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class OffsetsApi:
     def list_offsets(
         self, context: RequestContext, request: ListOffsetsRequest
     ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
-        """Find the requested offset of each partition. A partition named twice gets one INVALID_REQUEST."""
+        """Find the requested offset of each partition. A partition that is named twice gets INVALID_REQUEST once."""
         named = once(((t.name, t.partitions) for t in request.topics), attrgetter("partition_index"))
         asked = [(topic, each) for topic, partitions in named.items() for each in partitions.values()]
         twice = named_twice((t.name, p.partition_index) for t in request.topics for p in t.partitions)
@@ -102,10 +102,10 @@ class OffsetsApi:
             if version == 0:
                 offsets = _segment_starts(partition, asked.timestamp, asked.max_num_offsets, isolation)
                 return _PartitionResponse(partition_index=index, old_style_offsets=offsets)
-            answer = _found(partition, asked.timestamp, isolation, version)
+            result = _found(partition, asked.timestamp, isolation, version)
             if version < LEADER_EPOCH_SINCE:
-                answer.leader_epoch = NO_EPOCH
-            return answer
+                result.leader_epoch = NO_EPOCH
+            return result
         except KafkaError as error:
             return _PartitionResponse(partition_index=index, error_code=error.code)
         except Exception as error:
@@ -115,7 +115,8 @@ class OffsetsApi:
     def offset_for_leader_epoch(
         self, context: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
-        """Return the end offset of a leader epoch: a follower or consumer finds where its log diverged (KIP-101)."""
+        """Return the end offset of each leader epoch. With it, a follower or consumer finds where its log diverged
+        (KIP-101)."""
         named = once(((t.topic, t.partitions) for t in request.topics), attrgetter("partition"))
         return OffsetForLeaderEpochResponse(
             topics=[
@@ -159,7 +160,7 @@ def _listed(asked: list[_Asked], found: Iterable[_PartitionResponse]) -> ListOff
 
 
 def reads_records(timestamp: int) -> bool:
-    """True if finding the offset of ``timestamp`` requires reading the log's files."""
+    """Return True if finding the offset of ``timestamp`` requires reading the log's files."""
     return timestamp >= 0 or timestamp == MAX_TIMESTAMP
 
 
@@ -171,33 +172,33 @@ def _isolation(request: ListOffsetsRequest) -> Isolation:
 
 def _found(partition: Partition, timestamp: int, isolation: Isolation, version: int) -> _PartitionResponse:
     log = partition.log
-    answer = _PartitionResponse(partition_index=partition.index)
+    result = _PartitionResponse(partition_index=partition.index)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        answer.offset = log.log_start_offset
-        epoch = log.leader_epochs.epoch_at(answer.offset)
-        answer.leader_epoch = NO_EPOCH if epoch is None else epoch
-        return answer
+        result.offset = log.log_start_offset
+        epoch = log.leader_epochs.epoch_at(result.offset)
+        result.leader_epoch = NO_EPOCH if epoch is None else epoch
+        return result
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return answer
+        return result
     if isolation != Isolation.LOG_END and not partition.knows_high_watermark:
-        # A new leader learns from its followers how far the high watermark of its predecessor was (KIP-207).
+        # A new leader learns its predecessor's high watermark from its followers (KIP-207).
         raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE)
     end = partition.end_visible(isolation)
     if timestamp == LATEST:
-        answer.offset = end
-        answer.leader_epoch = partition.leader_epoch
-        return answer
+        result.offset = end
+        result.leader_epoch = partition.leader_epoch
+        return result
     found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
     if found is not None and found.offset < end:
-        answer.offset = found.offset
-        answer.timestamp = found.timestamp
-        answer.leader_epoch = found.leader_epoch
-    return answer
+        result.offset = found.offset
+        result.timestamp = found.timestamp
+        result.leader_epoch = found.leader_epoch
+    return result
 
 
 def _segment_starts(partition: Partition, timestamp: int, limit: int, isolation: Isolation) -> list[int]:
-    """For version 0: base offsets of the segments last written to before ``timestamp``, the newest first."""
-    log, segments = partition.log, partition.log.segments  # compaction replaces segments at any time
+    """Return the base offsets of the segments last written to before ``timestamp``, newest first (version 0)."""
+    log, segments = partition.log, partition.log.segments  # read once: compaction may replace segments at any time
     end = partition.end_visible(isolation)
     starts = [max(segment.base_offset, log.log_start_offset) for segment in segments]
     if timestamp == EARLIEST:

@@ -1,9 +1,9 @@
 """Metadata responses while a broker fails. The reasons are in docs/architecture.md, "Metadata while a broker fails".
 
-1. If a broker has just closed its connection to this one, Metadata requests wait until the controller has decided about
+1. If a broker has just closed its connection to this broker, Metadata requests wait until the controller has decided on
    its partitions, for at most ``HOLD_S``.
 2. A fenced broker stays in the response for ``LISTED_S``.
-3. While this broker is out of touch with the controller, the error for an unknown topic is LEADER_NOT_AVAILABLE.
+3. While this broker has no contact with the controller, the error for an unknown topic is LEADER_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from parley.broker.metadata.types import BrokerRegistration
 from parley.protocol.errors import ErrorCode
 
 HOLD_S = 0.5
-"""How long requests wait for the controller's decision after a lost connection."""
+"""How many seconds requests wait for the controller's decision after a lost connection."""
 LISTED_S = 5.0
-"""How long a fenced broker stays in responses. Its clients have refreshed their metadata by then."""
+"""How many seconds a fenced broker stays in responses. After that, its clients have refreshed their metadata."""
 
 
 class Outages:
-    """Knows the brokers that have just failed, or may have failed."""
+    """Tracks the brokers that have just failed, or may have failed."""
 
     def __init__(
         self, metadata: Metadata, lost_at: Callable[[int], float | None], is_in_touch: Callable[[], bool]
     ) -> None:
-        """``lost_at`` returns when this broker lost its connection to another one, in the loop's time, or None.
+        """``lost_at`` returns the loop time at which this broker lost its connection to another broker, or None.
 
         ``is_in_touch`` returns True if this broker is the controller, or receives the changes of the metadata.
         """
@@ -39,7 +39,7 @@ class Outages:
         self._fenced_at: dict[int, float] = {}
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Note when brokers are fenced (a subscriber of the metadata)."""
+        """Record when brokers are fenced (a subscriber of the metadata)."""
         for change in delta.changes:
             if isinstance(change, BrokerRegistered):
                 if change.registration.fenced:
@@ -53,7 +53,8 @@ class Outages:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self._is_in_touch() else ErrorCode.LEADER_NOT_AVAILABLE
 
     def listed(self, image: MetadataImage) -> list[BrokerRegistration]:
-        """The brokers to list in a response, sorted by id: the live ones, and those fenced a moment ago."""
+        """Return the brokers to list in a response, sorted by id: live brokers, and those fenced within
+        ``LISTED_S``."""
         if self._fenced_at:
             since = asyncio.get_running_loop().time() - LISTED_S
             self._fenced_at = {broker: at for broker, at in self._fenced_at.items() if at >= since}
@@ -65,14 +66,13 @@ class Outages:
 
     @property
     def may_be_unsettled(self) -> bool:
-        """True if the metadata has other brokers, fenced ones included: then ``settled`` must be awaited."""
+        """True if the metadata contains other brokers, even fenced ones. ``settled`` must then be awaited."""
         return len(self._metadata.image.brokers) > 1
 
     async def settled(self) -> None:
-        """Wait until the controller has decided about the partitions of brokers that have just failed."""
-        await asyncio.sleep(
-            0
-        )  # the loop notices connections that ended together with the client's in the same iteration
+        """Wait until the controller has decided on the partitions of brokers that have just failed."""
+        # One iteration lets the event loop notice connections that ended together with the client's.
+        await asyncio.sleep(0)
         since = asyncio.get_running_loop().time() - HOLD_S
         suspects = [
             broker
@@ -84,6 +84,6 @@ class Outages:
 
 
 def _is_still_live(image: MetadataImage, broker: BrokerRegistration) -> bool:
-    """True if the broker still counts as alive under the same registration."""
+    """Return True if the broker still counts as alive under the same registration."""
     known = image.brokers.get(broker.broker_id)
     return known is not None and not known.fenced and known.epoch == broker.epoch

@@ -1,7 +1,7 @@
-"""Changes of this broker's own security are tried before they are stored.
+"""Tries changes of this broker's own security settings before they are stored.
 
-Only this broker can read the files that its listeners' settings name. Kafka's clients send such changes to the broker
-that they concern. So a key store that cannot be opened is refused in the response, and not only in this broker's log.
+Only this broker can read the files that its listeners' settings name, and Kafka's clients send such changes to the
+broker that they concern. So the response, and not only this broker's log, reports a key store that cannot be opened.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from parley.protocol.messages.configs import (
 
 _CONCERNED = ("listener.name.", "ssl.", "sasl.", "principal.builder.", "connections.max.reauth.")
 ChangeOf = Callable[[Any], ConfigChange]
-"""Reads the change of one resource from a request. Raises KafkaError."""
+"""Returns the change of one resource in a request. Raises KafkaError if the change is invalid."""
 
 
 class OwnSecurity:
@@ -41,14 +41,14 @@ class OwnSecurity:
         listeners: Sequence[ListenerSecurity],
         executor: Executor | None,
     ) -> None:
-        """``executor`` reads the files (None: the executor of the event loop)."""
+        """``executor`` reads the files. None means the executor of the event loop."""
         self._broker_id = broker_id
         self._config = config
         self._listeners = [each for each in listeners if each.address.is_tls or each.address.is_sasl]
         self._executor = executor
 
     def around(self, routes: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Return the same routes, with changes of this broker's security tried first."""
+        """Return the same routes, but try changes of this broker's security first."""
         return {
             **routes,
             AlterConfigsRequest.API_KEY: self._tried(
@@ -115,7 +115,7 @@ class OwnSecurity:
 
 
 def _refusal(response: Any, asked: Any, error: KafkaError) -> Any:
-    """The refusal of one resource, as a class of responses writes it."""
+    """Return the error result of one resource."""
     return response.AlterConfigsResourceResponse(
         error_code=error.code,
         error_message=error.message or error.code.message,

@@ -1,14 +1,15 @@
 """The Produce request: validate, append, and respond when enough replicas have the records.
 
-* A partition that a request names twice is refused, since the order of its batches would be unclear.
-* Each partition succeeds or fails alone. Batches are validated, and converted if necessary, before the append.
-* ``acks=0`` gets no response, and an error closes the connection, as in Kafka. ``acks=1`` gets one after the append,
-  ``acks=-1`` when the ISR has the records: at once if this broker is the whole ISR.
-* Batches that an idempotent producer sent behind a rejected batch are rejected as well (``api.refused_batches``).
+* A partition that a request names twice is rejected, because the order of its batches would be unclear.
+* Each partition succeeds or fails independently. Batches are validated, and converted if necessary, before the append.
+* With ``acks=0`` there is no response, and an error closes the connection, as in Kafka. With ``acks=1`` the response is
+  sent after the append. With ``acks=-1`` it is sent when the ISR has the records: immediately if this broker is the
+  whole ISR.
+* Batches that an idempotent producer sent behind a rejected batch are rejected, too (``api.refused_batches``).
 * The first batch of a transaction in a partition is verified with the transaction coordinator (``api.transactional``).
-* Records that take long to decompress or to convert are prepared in a thread. A request for many partitions is appended
-  in turns, so that other clients are served between them. Then, and while it is verified, the request is work in
-  progress: no later request of the connection is appended before it.
+* Records that take long to decompress or convert are prepared in a thread. A request for many partitions is appended in
+  several turns of the event loop. Meanwhile, and during verification, the request is work in progress: no later request
+  of the connection is appended before it.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from parley.storage.resource_exhaustion import reserve_for
 _log = logging.getLogger(__name__)
 
 TURN_S = 0.01
-"""How long one request prepares records on the loop, and how long it appends before the loop serves other clients."""
+"""Seconds for which one request may prepare records on the event loop, or append, before other clients get a turn."""
 ALL_REPLICAS = -1
 _KNOWN_ACKS = (1, ALL_REPLICAS, 0)
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
@@ -73,7 +74,7 @@ _INVALID = (
 LEADERS_SINCE = 10
 """The first version whose responses name the current leaders (KIP-951)."""
 ADMIN_CLIENT = "__admin_client"
-"""The client id that may write internal topics, as in Kafka."""
+"""The only client id that may write to internal topics, as in Kafka."""
 
 _Data = ProduceRequest.PartitionProduceData
 _Outcome = ProduceResponse.PartitionProduceResponse
@@ -82,17 +83,17 @@ _NO_ERRORS: list[ProduceResponse.BatchIndexAndErrorMessage] = []
 MaybeResponse = ProduceResponse | None
 """None for ``acks=0``."""
 _Pending = MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]
-"""A response, one that waits for replicas, or work that returns either."""
+"""A response, a response that waits for replicas, or a coroutine that returns either."""
 Ready = dict[int, Prepared | Exception]
-"""id() of a partition's data -> its prepared records, or why they could not be prepared."""
+"""id() of a partition's data -> its prepared records, or the error of the preparation."""
 Verified = dict[int, Verification]
 """id() of a partition's data -> the verification of its batch, which may begin a transaction."""
 Waiting = dict[Partition, tuple[int, _Outcome]]
-"""Partition -> the last offset that its replicas must reach, and the outcome to complete."""
+"""Partition -> the last offset that its replicas must reach, and the outcome to complete then."""
 
 
 class _Progress:
-    """The appends of one request: what all its partitions share, and what the response must wait for."""
+    """The appends of one request: settings common to its partitions, and what the response must wait for."""
 
     __slots__ = ("acks", "now_ms", "ready", "to_flush", "transactional_id", "verified", "waiting")
 
@@ -106,7 +107,7 @@ class _Progress:
         self.to_flush: list[tuple[Log, _Outcome]] = []
 
     def prepared(self, data: _Data) -> Prepared | None:
-        """Return the records if they were prepared already, else None. Raises what the preparation raised."""
+        """Return the records if they have already been prepared, else None. Raises the error of the preparation."""
         made = self.ready.get(id(data))
         if isinstance(made, Exception):
             raise made
@@ -144,7 +145,7 @@ class ProduceApi:
         return {ProduceRequest.API_KEY: self.produce}
 
     def produce(self, context: RequestContext, request: ProduceRequest) -> _Pending:
-        """Append every partition's records, and respond as ``acks`` requires."""
+        """Append the records of every partition, and respond as ``acks`` requires."""
         ready = _named_twice(request)
         if request.transactional_id is not None:
             try:
@@ -158,7 +159,7 @@ class ProduceApi:
         return self._produce(context, request, ready, {})
 
     def _led(self, context: RequestContext, request: ProduceRequest, ready: Ready) -> Iterator[tuple[_Data, Partition]]:
-        """Yield the data of a request whose partitions this broker leads, with the partitions."""
+        """Yield the data of the partitions that this broker leads, with these partitions."""
         for topic in request.topic_data:
             for data in topic.partition_data:
                 try:
@@ -166,7 +167,7 @@ class ProduceApi:
                     if partition.is_leader and partition.is_open and id(data) not in ready:
                         yield data, partition
                 except KafkaError:
-                    continue  # the append finds the same error
+                    continue  # the append reports the same error
 
     def _verify_and_produce(
         self, context: RequestContext, request: ProduceRequest, ready: Ready, unverified: Unverified
@@ -209,10 +210,10 @@ class ProduceApi:
         ready: Ready,
         turn_ends: float,
     ) -> bool:
-        """Prepare records here that do not take long. Returns False if they must be prepared in a thread.
+        """Prepare the records here if that is quick. Returns False if they must be prepared in a thread.
 
-        Large records that only have to be validated are left to the append. After ``turn_ends`` (monotonic seconds) all
-        others go to a thread: the request names many partitions.
+        Large records that need only validation are left to the append. After ``turn_ends`` (monotonic seconds) all
+        other records go to a thread, because the request names many partitions.
         """
         records = records_of(data)
         try:
@@ -256,7 +257,7 @@ class ProduceApi:
     def _append_all(
         self, context: RequestContext, request: ProduceRequest, ready: Ready, verified: Verified
     ) -> _Pending:
-        """Append the records that are ``ready``; prepare and append the others."""
+        """Append the records in ``ready``. Prepare and append the other records."""
         progress = _Progress(self._wall_ms(), request.acks, request.transactional_id, ready, verified)
         response = ProduceResponse(responses=[])
         steps = self._steps(context, request, progress, response)
@@ -267,7 +268,7 @@ class ProduceApi:
     def _steps(
         self, context: RequestContext, request: ProduceRequest, progress: _Progress, response: ProduceResponse
     ) -> Iterator[None]:
-        """Append one partition's records at each step."""
+        """Append the records of one partition at each step."""
         for topic in request.topic_data:
             outcomes: list[_Outcome] = []
             response.responses.append(
@@ -280,7 +281,7 @@ class ProduceApi:
                 yield
 
     def _take_turn(self, steps: Iterator[None]) -> bool:
-        """Append for one turn. Returns False if there may be more."""
+        """Append for one turn of the event loop. Returns False if steps may be left."""
         turn_ends = self._monotonic() + TURN_S
         return not any(self._monotonic() > turn_ends for _ in steps)
 
@@ -292,7 +293,7 @@ class ProduceApi:
         progress: _Progress,
         steps: Iterator[None],
     ) -> MaybeResponse | Delayed[ProduceResponse]:
-        """Append the rest of a request that takes several turns. The loop serves other clients between them."""
+        """Append the rest of a request that needs several turns. Other clients are served between the turns."""
         is_done = False
         while not is_done:
             await next_turn()
@@ -336,7 +337,7 @@ class ProduceApi:
     def _append_partition(
         self, context: RequestContext, progress: _Progress, topic: ProduceRequest.TopicProduceData, data: _Data
     ) -> _Outcome:
-        """Append one partition's records, and note in ``progress`` what the response has to wait for."""
+        """Append the records of one partition, and record in ``progress`` what the response must wait for."""
         partition = None
         try:
             if progress.acks not in _KNOWN_ACKS:
@@ -380,7 +381,10 @@ class ProduceApi:
         return outcome
 
     def _topic_name(self, context: RequestContext, topic: ProduceRequest.TopicProduceData) -> str:
-        """Return the topic's name. Raises UNKNOWN_TOPIC_ID, and INVALID_TOPIC_EXCEPTION for internal topics."""
+        """Return the name of the topic.
+
+        Raises KafkaError: UNKNOWN_TOPIC_ID for an unknown id, INVALID_TOPIC_EXCEPTION for an internal topic.
+        """
         name = topic.name
         if context.api_version >= 13:
             found = self._metadata.image.topic_names.get(topic.topic_id)
@@ -403,7 +407,7 @@ class ProduceApi:
         if not isinstance(error, KafkaError):
             facts = {"topic": topic.name or topic.topic_id, "partition": data.index}
             self._failures.report("Produce failed", error, context.received_at, **facts)
-            is_shortage = reserve_for(error) is not None  # producers repeat after the first error, not after the second
+            is_shortage = reserve_for(error) is not None  # producers retry after the first error, not after the second
             error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR if is_shortage else ErrorCode.UNKNOWN_SERVER_ERROR)
         if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._may_be_superseded():
             error = withheld(error)
@@ -428,7 +432,7 @@ class ProduceApi:
         return outcome
 
     def _name_leaders(self, context: RequestContext, response: ProduceResponse) -> None:
-        """Name the leader of each partition that this broker does not lead, and its address (KIP-951)."""
+        """Add the current leader, and its address, of each partition that this broker does not lead (KIP-951)."""
         if context.api_version < LEADERS_SINCE:
             return
         image, leaders = self._metadata.image, []
@@ -444,7 +448,7 @@ class ProduceApi:
 
 
 class DelayedProduce(Delayed[ProduceResponse]):
-    """Waits until the ISR of each partition has the appended records."""
+    """Waits until the ISR of every partition has the appended records."""
 
     def __init__(
         self, response: ProduceResponse, waiting: Waiting, name_leaders: Callable[[ProduceResponse], None]
@@ -455,7 +459,7 @@ class DelayedProduce(Delayed[ProduceResponse]):
         self._name_leaders = name_leaders
 
     def check_all(self) -> None:
-        """Check every partition: its replicas may have caught up before the watch began."""
+        """Check every partition, because its replicas may have caught up before the watch began."""
         for partition in tuple(self._waiting):
             self.on_change(partition, 0)
 
@@ -484,7 +488,7 @@ class DelayedProduce(Delayed[ProduceResponse]):
 
 
 async def _completed(response: _Pending) -> MaybeResponse | Delayed[ProduceResponse]:
-    """Wait for a response, except for one that waits for replicas: that needs no task."""
+    """Await ``response``, unless it is a response that waits for replicas, which needs no task."""
     return await response if asyncio.iscoroutine(response) else response
 
 
@@ -503,7 +507,7 @@ def _disconnect_on_error(response: ProduceResponse) -> None:
 
 
 def _verified(outcomes: Mapping[int, Verification | KafkaError], ready: Ready) -> Verified:
-    """Return the verifications, by id() of their data, and add the refusals to ``ready``."""
+    """Return the verifications by id() of their data. Errors are added to ``ready``."""
     verified: Verified = {}
     for key, outcome in outcomes.items():
         if isinstance(outcome, KafkaError):
@@ -514,7 +518,7 @@ def _verified(outcomes: Mapping[int, Verification | KafkaError], ready: Ready) -
 
 
 def _named_twice(request: ProduceRequest) -> Ready:
-    """Return an error for the records of each partition that the request names twice."""
+    """Return an error for each partition that the request names more than once, by id() of its data."""
     everything = [((t.name, t.topic_id, data.index), data) for t in request.topic_data for data in t.partition_data]
     if len(everything) < 2:
         return {}

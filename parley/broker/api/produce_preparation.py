@@ -1,6 +1,6 @@
-"""How the records of a produce request are prepared for the log: the rules of their topic, and what takes long.
+"""Preparation of the records of produce requests for the log: the rules of their topic, and which records take long.
 
-``parley.protocol.records.produce_validation`` makes the checks. Records that take long to decompress or to convert are
+``parley.protocol.records.produce_validation`` makes the checks. Records that take long to decompress or convert are
 prepared in a thread.
 """
 
@@ -20,25 +20,26 @@ from parley.storage.log_config import LogConfig
 from parley.storage.resource_exhaustion import no_memory
 
 OFF_LOOP_BYTES = 256 << 10
-"""Records of this size or more are prepared in a thread if that means decompressing or compressing them."""
+"""Records of this size or more are prepared in a thread if they must be decompressed or compressed."""
 DECOMPRESSED_ON_LOOP_BYTES = 2 << 20
-"""Smaller records are decompressed on the loop up to this size, within some milliseconds; if there is more, a thread
-prepares them from the start. (Using a thread for every batch of 64 KiB would double the CPU time.)"""
+"""Smaller records are decompressed on the event loop up to this size, which takes a few milliseconds. If there is more,
+a thread prepares them from the start. (A thread for every batch of 64 KiB would double the CPU time.)"""
 LEGACY_ON_LOOP_BYTES = 16 << 10
-"""Messages of the old formats are converted on the loop below this size, within some milliseconds. A megabyte of them
-takes 0.2 seconds."""
+"""Messages of the old formats below this size are converted on the event loop, which takes a few milliseconds. A
+megabyte of them takes 0.2 seconds."""
 
 
 def prepare_records(records: Buffer | None, rules: ProduceRules, now_ms: int, version: int) -> Prepared:
-    """Return ``prepare(...)``. Raises KafkaError, KAFKA_STORAGE_ERROR if the records need more memory than there is."""
+    """Validate and convert the records as ``prepare`` does. Raises KafkaError: KAFKA_STORAGE_ERROR if
+    memory runs out."""
     try:
         return prepare(records, rules, now_ms=now_ms, version=version)
-    except MemoryError as error:  # nothing has been done yet
+    except MemoryError as error:  # the request has had no effect, so a retry is safe
         raise no_memory("checking the records") from error
 
 
 def records_of(data: ProduceRequest.PartitionProduceData) -> Buffer | None:
-    """Return the records of a decoded request, which are one buffer."""
+    """Return the records of a decoded request as one buffer."""
     return cast("Buffer | None", data.records)
 
 
@@ -53,7 +54,7 @@ def rules_of(partition: Partition) -> ProduceRules:
 
 
 def rules_and_bounds(partition: Partition) -> tuple[LogConfig, ProduceRules, ProduceRules]:
-    """Return the partition's configuration, its rules, and the rules for preparing records on the loop."""
+    """Return the partition's configuration, its rules, and the rules for preparing records on the event loop."""
     config = partition.log.config
     known = partition.produce_rules
     if known is None or known[0] is not config:

@@ -25,7 +25,7 @@ from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
 from parley.storage.producer_snapshots import ProducerEntry
 
 KNOWS_FENCED: Final = 4
-"""The first version of InitProducerId whose senders understand PRODUCER_FENCED (KIP-588)."""
+"""The first version of InitProducerId whose senders know PRODUCER_FENCED (KIP-588)."""
 
 
 class ProducersApi:
@@ -52,7 +52,7 @@ class ProducersApi:
     async def init_producer_id(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
         """Return a producer id and an epoch.
 
-        Without a transactional id the producer always gets a new id, whatever id it names.
+        A producer without a transactional id always gets a new id, even if the request contains one.
         """
         try:
             expected = _expected(request)
@@ -73,7 +73,7 @@ class ProducersApi:
     async def describe_producers(
         self, context: RequestContext, request: DescribeProducersRequest
     ) -> DescribeProducersResponse:
-        """Return the producers in this broker's replica of each requested partition, led or followed (KIP-664)."""
+        """Return the active producers of each requested partition that this broker leads or follows (KIP-664)."""
         named = once(((t.name, t.partition_indexes) for t in request.topics), int)
         return DescribeProducersResponse(
             topics=[
@@ -111,7 +111,10 @@ def _described(producer: ProducerEntry) -> DescribeProducersResponse.ProducerSta
 
 
 def _expected(request: InitProducerIdRequest) -> ProducerIdentity | None:
-    """Return the identity that the producer has, if it names one. Raises INVALID_REQUEST for half of one."""
+    """Return the producer's current identity if the request contains it.
+
+    Raises KafkaError (INVALID_REQUEST) if it contains only the id or only the epoch.
+    """
     if request.producer_id == NO_PRODUCER_ID and request.producer_epoch == NO_EPOCH:
         return None
     if request.producer_id == NO_PRODUCER_ID or request.producer_epoch == NO_EPOCH:

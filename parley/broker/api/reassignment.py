@@ -1,7 +1,7 @@
 """AlterPartitionReassignments, ListPartitionReassignments: move partitions to other replicas (KIP-455, KIP-860).
 
-Only the controller handles both: a client that has started a reassignment must not list reassignments at a broker that
-does not know of it yet. ``timeout_ms`` is not needed: the response is sent when the reassignment has started.
+Only the controller handles both requests. Another broker might list reassignments before it knows a reassignment that
+the client has just started. ``timeout_ms`` is not needed: the response is sent when the reassignment has started.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from parley.protocol.schema import Response
 
 
 class ReassignmentApi:
-    """Handlers of the requests for partition reassignments."""
+    """Handlers of requests about partition reassignments."""
 
     def __init__(self, controller: Controller, rules: RulesOf) -> None:
         self._controller = controller

@@ -1,10 +1,10 @@
-"""Batches of idempotent producers that this broker rejected, so that it rejects the batches sent behind them as well.
+"""Remembers rejected batches of idempotent producers, so that the batches sent behind them are rejected, too.
 
 1. A batch that continues a rejected batch, and not the log, gets the error of that batch and counts as rejected, too.
    The producer then resends all of them in order.
 2. Each broker remembers only its own rejections.
-3. Rejected records were not validated. The memory is limited, and shared among the hosts of the clients: when it is
-   full, the host with the most rejected batches loses its oldest one.
+3. Rejected records were not validated. The memory is limited and shared among the client hosts: when it is full, the
+   host with the most rejected batches loses its oldest batch.
 
 docs/architecture.md, "Batches behind a rejected one", has the reasons.
 """
@@ -35,14 +35,14 @@ PASSING = frozenset(
         ErrorCode.CONCURRENT_TRANSACTIONS,
     }
 )
-"""Errors after which a producer resends the same batch: those that Kafka's Java client calls retriable.
+"""Errors after which a producer resends the same batch: the retriable errors of Kafka's Java client.
 
-CORRUPT_MESSAGE is one of them: the batch may be intact the next time. If its header was corrupt, the sequence number
-that is remembered belongs to no batch, which does no harm.
+CORRUPT_MESSAGE is one of them, because the batch may arrive intact the next time. If its header was corrupt, the
+remembered sequence number belongs to no batch, which does no harm.
 """
 
 _Place = tuple[str | UUID, int, int]
-"""Topic as the producer names it, partition and producer id."""
+"""The topic as the producer identifies it, the partition and the producer id."""
 
 
 class _Refusal(NamedTuple):
@@ -63,7 +63,7 @@ class Refusals:
         return len(self._last)
 
     def note(self, topic: str | UUID, index: int, records: Buffer | None, code: ErrorCode, *, host: str) -> None:
-        """Remember that records from ``host`` were rejected. They were not validated: they may be anything."""
+        """Record that records from ``host`` were rejected. They were not validated, so they may contain anything."""
         header = _idempotent(records)
         if header is None or code not in PASSING or (isinstance(topic, str) and len(topic) > NAME_LENGTH_MAX):
             return
@@ -85,15 +85,15 @@ class Refusals:
     def _most(self, host: str) -> OrderedDict[_Place, None]:
         """Return the batches of the host that must give up memory.
 
-        That is ``host`` if it has more than its share, and otherwise the host with the most.
+        This is ``host`` if it exceeds its share, and otherwise the host with the most batches.
         """
         sent = self._of[host]
         return sent if len(sent) * len(self._of) > len(self._last) else max(self._of.values(), key=len)
 
     def check(self, topic: str | UUID, index: int, header: BatchHeader, known: ProducerState) -> None:
-        """Check a batch before it is appended to a log whose producer state is ``known``.
+        """Check a batch before it is appended to a log with the producer state ``known``.
 
-        Raises KafkaError with the error of the rejected batch if the records continue it.
+        Raises KafkaError with the error of the rejected batch if this batch continues it.
         """
         if not _is_idempotent(header):
             return
@@ -104,11 +104,11 @@ class Refusals:
         if known.expects(header):
             self._forget(place)
         elif (refusal.epoch, refusal.next_sequence) == (header.producer_epoch, header.base_sequence):
-            raise KafkaError(refusal.code, "The batch before this one was rejected: resend that one first.")
+            raise KafkaError(refusal.code, "The previous batch was rejected: resend it first.")
 
 
 def _idempotent(records: Buffer | None) -> BatchHeader | None:
-    """The header of an idempotent producer's batch, or None for other records."""
+    """Return the header of an idempotent producer's batch, or None for other records."""
     try:
         header = read_header(records or b"")
     except CorruptRecord:
@@ -117,7 +117,7 @@ def _idempotent(records: Buffer | None) -> BatchHeader | None:
 
 
 def _is_idempotent(header: BatchHeader) -> bool:
-    """True if the batch has a producer id and sequence numbers."""
+    """Return True if the batch has a producer id and sequence numbers."""
     return (
         header.has_producer and header.magic == MAGIC_V2 and header.base_sequence >= 0 and header.last_offset_delta >= 0
     )

@@ -1,4 +1,4 @@
-"""GetReplicaLogInfo: the controller asks how far this broker's logs reach (KIP-966)."""
+"""GetReplicaLogInfo: the controller requests the end offsets of this broker's logs (KIP-966)."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ class ReplicaLogInfoApi:
     def get_replica_log_info(
         self, context: RequestContext, request: GetReplicaLogInfoRequest
     ) -> GetReplicaLogInfoResponse:
-        """Report the requested logs, one page of them."""
+        """Return one page of the requested logs."""
         return self._reports.page(request)

@@ -1,9 +1,10 @@
-"""Resources named in a request: handle repetitions, and serve many resources in slices.
+"""Resources named in a request: handles duplicates, and serves many resources in slices.
 
-A name costs a client a few bytes, but the response about it may have thousands. So a request that reads gets one
-result for a resource that it names several times, as in Kafka; ShareGroupDescribe, too, for which Kafka has a result
-each. A request that changes something is rejected for such a resource, since it is unclear which entry was meant. A
-response about many resources is built in slices; between them the event loop serves other requests.
+A name takes a few bytes in a request, but thousands in the response. So if a request that reads names a resource
+several times, the response contains one result, as in Kafka. (For ShareGroupDescribe, Kafka returns one result each.)
+If a request that changes something names a resource several times, it is rejected for this resource, because it is
+unclear which entry applies. A response about many resources is built in slices, so that the event loop can serve other
+requests in between.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 SLICE = 200
-"""Resources described before the event loop serves other requests, which takes one or two milliseconds."""
+"""Resources described before the event loop serves other requests. That takes one or two milliseconds."""
 
 
 def more_than_once(what: str) -> KafkaError:
-    """The error for a resource that a request names more than once; ``what`` is its kind.
+    """Return the error for a resource that a request names more than once. ``what`` is the kind of resource.
 
-    A new exception each time: one that is raised repeatedly keeps the frames of every raise.
+    Returns a new exception each time, because an exception that is raised repeatedly keeps the frames of every raise.
     """
     return KafkaError(ErrorCode.INVALID_REQUEST, f"The request names this {what} more than once.")
 
 
 def named_twice(keys: Iterable[K]) -> set[K]:
-    """The keys that occur more than once."""
+    """Return the keys that occur more than once."""
     return {key for key, count in Counter(keys).items() if count > 1}
 
 
 def once(named: Iterable[tuple[K, Iterable[T]]], key: Callable[[T], N]) -> dict[K, dict[N, T]]:
-    """Group the named things (partitions) by heading (topic), each once, in the order of their first occurrence.
+    """Group the named things (partitions) by heading (topic), without duplicates, in order of first occurrence.
 
-    Of several things with the same key the last one counts. Repeated headings are merged.
+    If several things have the same key, the last one counts. Repeated headings are merged.
     """
     found: dict[K, dict[N, T]] = {}
     for heading, things in named:
@@ -50,14 +51,14 @@ def once(named: Iterable[tuple[K, Iterable[T]]], key: Callable[[T], N]) -> dict[
     return found
 
 
-async def in_slices(answer: Callable[[T], R], asked: Iterable[T], size: int = SLICE) -> list[R]:
-    """Return ``answer`` of each item, and let the event loop serve other requests after every ``size`` items.
+async def in_slices(describe: Callable[[T], R], asked: Iterable[T], size: int = SLICE) -> list[R]:
+    """Return ``describe(item)`` for each item. The event loop serves other requests after every ``size`` items.
 
     The data must not change meanwhile: use an image of the metadata, not a live table.
     """
-    answers: list[R] = []
+    results: list[R] = []
     for number, each in enumerate(asked, 1):
-        answers.append(answer(each))
+        results.append(describe(each))
         if not number % size:
             await next_turn()
-    return answers
+    return results

@@ -1,8 +1,8 @@
 """SaslHandshake and SaslAuthenticate: the login of a client (KIP-43, KIP-152, KIP-368).
 
-The rules of a login are in ``parley.broker.security.sasl.login``. The response to a failed login is held back by
+The rules of a login are in ``parley.broker.security.sasl.login``. The response to a failed login is delayed by
 ``connection.failed.authentication.delay.ms``, and then the connection is closed. A client that waits for this, or for a
-mechanism that asks another server, costs no work in progress: other clients' requests begin meanwhile.
+mechanism that calls another server, does not count as work in progress, so other clients' requests can begin meanwhile.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SaslApi:
     def handshake(
         self, context: RequestContext, request: SaslHandshakeRequest
     ) -> SaslHandshakeResponse | Awaitable[LoginFailed]:
-        """Begin a login, or return ILLEGAL_SASL_STATE if the client cannot or must not log in now."""
+        """Begin a login. Returns ILLEGAL_SASL_STATE if the client cannot or need not log in now."""
         login = context.client.login
         if login is None:
             return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
@@ -62,7 +62,7 @@ class SaslApi:
     def authenticate(
         self, context: RequestContext, request: SaslAuthenticateRequest
     ) -> SaslAuthenticateResponse | Awaitable[Any]:
-        """Take a token of a login, or return ILLEGAL_SASL_STATE if the client has logged in already."""
+        """Process a token of a login. Returns ILLEGAL_SASL_STATE if the client is already logged in."""
         login = context.client.login
         if login is None or login.state is LoginState.COMPLETE:
             message = "SaslAuthenticate request received after successful authentication"
@@ -98,7 +98,9 @@ class SaslApi:
 
     def _failed(self, login: Login, error: Exception) -> asyncio.Future[LoginFailed]:
         if not isinstance(error, LoginRefused):
-            self._failures.report("a login cannot be evaluated", error, self._monotonic(), mechanism=login.mechanism)
+            self._failures.report(
+                "a login failed with an unexpected error", error, self._monotonic(), mechanism=login.mechanism
+            )
             error = LoginRefused(f"the mechanism failed: {type(error).__name__}")
         again = "re-authentication" if login.is_reauthentication else "authentication"
         told = error.told or (
@@ -113,8 +115,8 @@ class SaslApi:
         )
 
     def _refuse(self, login: Login, refused: LoginRefused, response: Response) -> asyncio.Future[LoginFailed]:
-        """Return a future of the last response, which comes when the delay is over."""
-        is_raw = login.is_raw  # such a client learns nothing but the end of the connection
+        """Return a future of the connection's last response, which completes after the delay."""
+        is_raw = login.is_raw  # such a client gets no response, only a closed connection
         login.refuse(str(refused))
         loop = asyncio.get_running_loop()
         refusal: asyncio.Future[LoginFailed] = loop.create_future()

@@ -1,6 +1,6 @@
 """DescribeUserScramCredentials, AlterUserScramCredentials (KIP-554): the users that log in with SCRAM.
 
-Responses never contain a credential: they name the mechanisms and the iterations.
+Responses never contain a credential, only the mechanisms and the iterations.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from parley.protocol.messages.scram import (
 )
 
 APPLIED_MAX_S = 1.0
-"""How long a change waits for brokers that have not applied it yet."""
+"""How many seconds a change waits for brokers that have not applied it yet."""
 
 _NUMBERS = {name: number for number, name in MECHANISMS.items()}
 _Described = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 
 
 class ScramUsersApi:
-    """Handlers of the requests for SCRAM credentials."""
+    """Handlers of requests about SCRAM credentials."""
 
     def __init__(self, controller: Controller, metadata: Metadata, publisher: MetadataPublisher) -> None:
         self._controller = controller
@@ -84,7 +84,7 @@ class ScramUsersApi:
     async def alter(
         self, context: RequestContext, request: AlterUserScramCredentialsRequest
     ) -> AlterUserScramCredentialsResponse:
-        """Set and delete credentials. Each user has its own error."""
+        """Set and delete credentials. Each user fails independently."""
         wanted: list[ScramAlteration] = [ScramDeletion(each.name, each.mechanism) for each in request.deletions]
         wanted += [
             ScramUpsertion(each.name, each.mechanism, each.iterations, bytes(each.salt), bytes(each.salted_password))

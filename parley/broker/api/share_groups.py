@@ -1,6 +1,6 @@
 """ShareGroupHeartbeat, ShareGroupDescribe, and the offsets of share groups (KIP-932).
 
-The handlers check requests, and translate between messages and ``parley.broker.coordinators.groups.share``.
+The handlers validate requests, and translate between messages and ``parley.broker.coordinators.groups.share``.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ MEMBER_ID_MAX: Final = 36
 """The most characters of a member id, which is a UUID."""
 
 GROUP_ID_MAX: Final = 8_192
-"""The most characters of a group id: it must leave room in the keys of records."""
+"""The most characters of a group id. It must leave room in the keys of records."""
 
 
 class ShareGroupsApi:
-    """Handlers of the requests about share groups."""
+    """Handlers of requests about share groups."""
 
     def __init__(self, coordinator: GroupCoordinator, metadata: Metadata) -> None:
         self._coordinator = coordinator
@@ -62,8 +62,11 @@ class ShareGroupsApi:
         }
 
     def _check(self, group_id: str) -> None:
-        """Raise UNSUPPORTED_VERSION if the cluster has no share groups, INVALID_GROUP_ID, and what a broker raises
-        that does not coordinate the group."""
+        """Check that the cluster offers share groups and that this broker coordinates the group.
+
+        Raises KafkaError: UNSUPPORTED_VERSION, INVALID_GROUP_ID, or the error of a broker that does not coordinate the
+        group.
+        """
         self._check_offered()
         self._coordinator.check_owned(group_id)
 
@@ -79,7 +82,7 @@ class ShareGroupsApi:
     def heartbeat(
         self, context: RequestContext, request: ShareGroupHeartbeatRequest
     ) -> ShareGroupHeartbeatResponse | asyncio.Future[ShareGroupHeartbeatResponse]:
-        """Join a group, stay in it, or leave it. The response has the member's partitions if they have changed."""
+        """Join a group, stay in it, or leave it. The response contains the member's partitions if they have changed."""
         try:
             self._check_offered()
             _check_heartbeat(request)
@@ -91,7 +94,7 @@ class ShareGroupsApi:
     # --- ShareGroupDescribe ---
 
     async def describe(self, context: RequestContext, request: ShareGroupDescribeRequest) -> ShareGroupDescribeResponse:
-        """Describe groups: their state, epochs, members and assignments, as the replicas have them."""
+        """Describe groups: their state, epochs, members and assignments, as stored on the replicas."""
         operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
         groups = []
         for group_id in dict.fromkeys(request.group_ids):
@@ -119,7 +122,7 @@ class ShareGroupsApi:
     async def describe_offsets(
         self, context: RequestContext, request: DescribeShareGroupOffsetsRequest
     ) -> DescribeShareGroupOffsetsResponse:
-        """Describe where groups continue in partitions, and how far behind they are."""
+        """Describe the start offsets and the lag of groups."""
         return DescribeShareGroupOffsetsResponse(groups=[await self._offsets_of(asked) for asked in request.groups])
 
     async def _offsets_of(
@@ -128,7 +131,7 @@ class ShareGroupsApi:
         make = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
         topics = asked.topics
         if topics is not None and not topics:
-            return make(group_id=asked.group_id, topics=[])  # as Kafka, which does not look at the group then
+            return make(group_id=asked.group_id, topics=[])  # as in Kafka, which then does not look up the group
         wanted = None if topics is None else once(((t.topic_name, t.partitions) for t in topics), int)
         try:
             self._check(asked.group_id)
@@ -151,8 +154,11 @@ class ShareGroupsApi:
     async def alter_offsets(
         self, context: RequestContext, request: AlterShareGroupOffsetsRequest
     ) -> AlterShareGroupOffsetsResponse:
-        """Set where a group without members continues. A partition with an offset below -1, which stands for the
-        group's reset policy, gets INVALID_REQUEST; Kafka stores any number."""
+        """Set the start offsets of a group without members.
+
+        Offset -1 stands for the group's reset policy. A partition with a lower offset gets INVALID_REQUEST; Kafka
+        stores any number.
+        """
         make = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition
         named = once(((t.topic_name, t.partitions) for t in request.topics), lambda each: each.partition_index)
         wanted = {name: {index: each.start_offset for index, each in found.items()} for name, found in named.items()}
@@ -190,7 +196,7 @@ class ShareGroupsApi:
     async def delete_offsets(
         self, context: RequestContext, request: DeleteShareGroupOffsetsRequest
     ) -> DeleteShareGroupOffsetsResponse:
-        """Forget where a group without members continues in topics."""
+        """Delete the start offsets of a group without members."""
         try:
             self._check(request.group_id)
             outcomes = await self._coordinator.share.delete_offsets(
@@ -251,7 +257,7 @@ def _described_member(member: ShareMember, names: Mapping[UUID, str]) -> ShareGr
 def undescribed_share_group(
     group_id: str, code: ErrorCode, message: str | None = None
 ) -> ShareGroupDescribeResponse.DescribedGroup:
-    """Return the response about a group that cannot be described."""
+    """Return the error response for one group."""
     return ShareGroupDescribeResponse.DescribedGroup(
         error_code=code,
         error_message=message,
@@ -272,7 +278,7 @@ def _described_offset(
         partition_index=index,
         start_offset=offset.start_offset,
         leader_epoch=offset.leader_epoch,
-        # A group can be set to continue after the end of the log; Kafka's lag is negative then.
+        # The start offset can be beyond the end of the log. Kafka's lag is then negative.
         lag=offset.lag if offset.lag == UNKNOWN_LAG else max(0, offset.lag),
         error_code=ErrorCode.NONE if error is None else error.code,
         error_message=None if error is None else error.message,
@@ -288,13 +294,13 @@ def _failed(error: KafkaError) -> ShareGroupHeartbeatResponse:
 
 
 def check_member_id(request: ShareGroupHeartbeatRequest) -> None:
-    """Raise INVALID_REQUEST if the member id cannot be one."""
+    """Raise KafkaError (INVALID_REQUEST) if the member id is invalid."""
     if not request.member_id or len(request.member_id) > MEMBER_ID_MAX:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
 
 
 def _check_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
-    """Raise INVALID_REQUEST if a heartbeat breaks a rule, as Kafka does."""
+    """Raise KafkaError (INVALID_REQUEST) if a heartbeat violates one of Kafka's rules."""
     check_member_id(request)
     for value, name in ((request.member_id, "MemberId"), (request.group_id, "GroupId"), (request.rack_id, "RackId")):
         if value is not None and not value.strip():

@@ -1,7 +1,7 @@
-"""The requests of brokers to the share coordinator: the stored state of share partitions (KIP-932).
+"""The requests of brokers to the share coordinator about the stored state of share partitions (KIP-932).
 
 The handlers translate between messages and ``parley.broker.coordinators.share_state``. Each share partition of a
-request has a result of its own.
+request fails independently.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from parley.protocol.messages.share_state import (
 from parley.protocol.uuids import UUID
 
 AT_ONCE: Final = 1_000
-"""Share partitions of a request that are submitted before the first of them is waited for."""
+"""Share partitions of a request that are submitted before the first one is awaited."""
 
 
 class ShareStateApi:
-    """Handlers of the requests about the state of share partitions."""
+    """Handlers of requests about the state of share partitions."""
 
     def __init__(self, coordinator: ShareCoordinator) -> None:
         self._coordinator = coordinator
@@ -52,7 +52,7 @@ class ShareStateApi:
     async def initialize(
         self, context: RequestContext, request: InitializeShareGroupStateRequest
     ) -> InitializeShareGroupStateResponse:
-        """Begin the state of share partitions."""
+        """Initialize the state of share partitions."""
         make = InitializeShareGroupStateResponse.PartitionResult
 
         async def initialized(
@@ -80,13 +80,13 @@ class ShareStateApi:
             )
 
         topic = ReadShareGroupStateResponse.ReadStateResult
-        failed = partial(make, state_epoch=0, start_offset=0, state_batches=[])  # 0, as Kafka
+        failed = partial(make, state_epoch=0, start_offset=0, state_batches=[])  # 0, as in Kafka
         return ReadShareGroupStateResponse(results=await _each(request, found, topic, failed))
 
     async def write(
         self, context: RequestContext, request: WriteShareGroupStateRequest
     ) -> WriteShareGroupStateResponse:
-        """Store what has changed in share partitions."""
+        """Store changes of share partitions."""
         make = WriteShareGroupStateResponse.PartitionResult
 
         async def written(
@@ -112,7 +112,7 @@ class ShareStateApi:
     async def delete(
         self, context: RequestContext, request: DeleteShareGroupStateRequest
     ) -> DeleteShareGroupStateResponse:
-        """Forget the state of share partitions."""
+        """Delete the state of share partitions."""
         make = DeleteShareGroupStateResponse.PartitionResult
 
         async def deleted(
@@ -143,7 +143,7 @@ class ShareStateApi:
             )
 
         topic = ReadShareGroupStateSummaryResponse.ReadStateSummaryResult
-        failed = partial(make, state_epoch=0, leader_epoch=0, start_offset=0)  # 0, as Kafka
+        failed = partial(make, state_epoch=0, leader_epoch=0, start_offset=0)  # 0, as in Kafka
         return ReadShareGroupStateSummaryResponse(results=await _each(request, found, topic, failed))
 
 
@@ -153,7 +153,7 @@ async def _each(
     topic_result: Callable[..., Any],
     failed: Callable[..., Any],
 ) -> list[Any]:
-    """Return the result of each share partition of a request, by topic. A request without a group has none.
+    """Return the result for each share partition of a request, by topic; an empty list if the request names no group.
 
     If ``handle`` raises a KafkaError, the result is ``failed`` with the error.
     """

@@ -1,7 +1,7 @@
-"""MigrateCoordination: move the cluster to another coordination store. Only the controller handles it.
+"""MigrateCoordination: moves the cluster to another coordination store. Only the controller handles it.
 
-The request makes the controller open an address or a file that the client chooses, and then trust what is there. If no
-authorizer says who may do that, only a client on the controller's own machine may, through a loopback address.
+The request makes the controller open an address or a file that the client chooses, and trust its contents. Without an
+authorizer to decide who may do this, only a client on the controller's own machine may, through a loopback address.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from parley.protocol.messages.coordination import (
 )
 
 FROM_ELSEWHERE = (
-    "Without an authorizer, a broker accepts this request only from its own machine. Run the command on the machine of "
-    "the controller, with a bootstrap server that is a loopback address of the controller; or configure "
-    "authorizer.class.name, and give your principal Alter on the cluster."
+    "Without an authorizer, a broker accepts this request only from its own machine. Run the command on the "
+    "controller's machine, with a loopback address of the controller as the bootstrap server. Or configure "
+    "authorizer.class.name and grant your principal Alter on the cluster."
 )
 
 
 def guard_store_moves(handlers: Mapping[int, Handler], authorizer_is_used: Callable[[], bool]) -> dict[int, Handler]:
-    """Return the same handlers; that of MigrateCoordination rejects clients elsewhere while there is no authorizer."""
+    """Return the same handlers, but reject remote clients' MigrateCoordination requests while there is no
+    authorizer."""
     handler = handlers[MigrateCoordinationRequest.API_KEY]
 
     def guarded(context: RequestContext, request: Any) -> Any:
@@ -45,7 +46,7 @@ def guard_store_moves(handlers: Mapping[int, Handler], authorizer_is_used: Calla
 
 
 def _is_on_this_machine(context: RequestContext) -> bool:
-    """True if the connection comes from a loopback address. An envelope only claims where its client is."""
+    """Return True if the client connects from a loopback address. The address in an envelope is not trusted."""
     if context.session.listener == FORWARDED_LISTENER:
         return False
     try:
@@ -68,14 +69,14 @@ class StoreMoveApi:
     async def migrate_coordination(
         self, context: RequestContext, request: MigrateCoordinationRequest
     ) -> MigrateCoordinationResponse:
-        """Start, cancel or check a move, and return the state of the latest one."""
+        """Start, cancel or check a move. Returns the state of the latest move."""
         try:
             if request.action == START:
                 await self._driver.start(request.url or "")
             elif request.action == ABORT:
                 self._driver.abort()
             elif request.action != STATUS:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no action {request.action}.")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown action {request.action}.")
             progress = await self._driver.progress()
         except KafkaError as error:
             return MigrateCoordinationResponse(error_code=error.code, error_message=error.message)

@@ -1,7 +1,7 @@
 """StreamsGroupHeartbeat and StreamsGroupDescribe (KIP-1071).
 
-The handlers check requests, and translate between messages and ``parley.broker.coordinators.groups.streams``. A
-heartbeat whose topology needs topics that do not exist begins their creation, in the client's name.
+The handlers validate requests, and translate between messages and ``parley.broker.coordinators.groups.streams``. If the
+topology in a heartbeat needs topics that do not exist, the handler starts creating them, on behalf of the client.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from parley.protocol.messages.streams_groups import (
 )
 
 ID_MAX: Final = 8_192
-"""The most characters of a group id, and of a member id: both must leave room in the keys of records."""
+"""The most characters of a group id and of a member id. Both must leave room in the keys of records."""
 
 HEARTBEATS_REMEMBERED: Final = 2
-"""For how many heartbeats the error of a creation is remembered, as in Kafka."""
+"""The number of heartbeat intervals for which a creation error is remembered, as in Kafka."""
 
 
 class StreamsGroupsApi:
-    """Handlers of the requests about streams groups."""
+    """Handlers of requests about streams groups."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class StreamsGroupsApi:
     def heartbeat(
         self, context: RequestContext, request: StreamsGroupHeartbeatRequest
     ) -> StreamsGroupHeartbeatResponse | asyncio.Future[StreamsGroupHeartbeatResponse]:
-        """Join a group, stay in it, or leave it. The response has the member's tasks if they have changed."""
+        """Join a group, stay in it, or leave it. The response contains the member's tasks if they have changed."""
 
         def responded(outcome: Outcome) -> StreamsGroupHeartbeatResponse:
             if outcome.to_create:
@@ -92,7 +92,7 @@ class StreamsGroupsApi:
             return _failed(error)
 
     def _create(self, context: RequestContext, group_id: str, outcome: Outcome) -> None:
-        """Begin to create the topics that are missing, and add to the response why that does not succeed."""
+        """Start creating the missing topics. If that fails, add the reason to the response."""
         names = [topic.name for topic in outcome.to_create]
         refused = self._refused(context, names)
         if refused:
@@ -118,7 +118,7 @@ class StreamsGroupsApi:
     async def describe(
         self, context: RequestContext, request: StreamsGroupDescribeRequest
     ) -> StreamsGroupDescribeResponse:
-        """Describe groups: their state, epochs, topology, members and tasks, as the replicas have them."""
+        """Describe groups: their state, epochs, topology, members and tasks, as stored on the replicas."""
         operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
         groups = []
         for group_id in dict.fromkeys(request.group_ids):
@@ -145,7 +145,7 @@ def _describer(group_id: str, operations: int) -> Any:
 def undescribed_streams_group(
     group_id: str, code: ErrorCode, message: str | None = None
 ) -> StreamsGroupDescribeResponse.DescribedGroup:
-    """Return the response about a group that cannot be described."""
+    """Return the error response for one group."""
     return StreamsGroupDescribeResponse.DescribedGroup(
         error_code=code,
         error_message=message,
@@ -182,7 +182,7 @@ def _failed(error: KafkaError) -> StreamsGroupHeartbeatResponse:
 
 
 def topics_of(request: StreamsGroupHeartbeatRequest) -> list[str]:
-    """Return the topics in the topology of a heartbeat, each once."""
+    """Return the topics in the topology of a heartbeat, without duplicates."""
     subtopologies = () if request.topology is None else request.topology.subtopologies
     return list(dict.fromkeys(name for each in subtopologies for name in _topics(each)))
 
@@ -195,7 +195,8 @@ def _topics(subtopology: StreamsGroupHeartbeatRequest.Subtopology) -> Iterable[s
 
 
 def check_topic_names(request: StreamsGroupHeartbeatRequest) -> None:
-    """Raise STREAMS_INVALID_TOPOLOGY if a topic cannot be one of an application's."""
+    """Raise KafkaError (STREAMS_INVALID_TOPOLOGY) if the topology contains an internal topic or an invalid
+    topic name."""
     if request.topology is None:
         return
     names = topics_of(request)
@@ -210,7 +211,7 @@ def check_topic_names(request: StreamsGroupHeartbeatRequest) -> None:
 
 
 def _check_heartbeat(request: StreamsGroupHeartbeatRequest) -> None:
-    """Raise INVALID_REQUEST or STREAMS_INVALID_TOPOLOGY if a heartbeat breaks a rule, as Kafka does."""
+    """Raise KafkaError (INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY) if a heartbeat violates one of Kafka's rules."""
     _check_supported(request)
     _check_id(request.member_id, "MemberId")
     _check_id(request.group_id, "GroupId")
@@ -237,7 +238,7 @@ def _check_id(value: str | None, name: str) -> None:
 
 
 def _check_supported(request: StreamsGroupHeartbeatRequest) -> None:
-    """Refuse what Kafka 4.3 does not support yet, either."""
+    """Reject what Kafka 4.3 does not support yet, either."""
     _require(request.instance_id is None, "Static membership is not yet supported.")
     _require(request.task_offsets is None, "TaskOffsets are not supported yet.")
     _require(request.task_end_offsets is None, "TaskEndOffsets are not supported yet.")

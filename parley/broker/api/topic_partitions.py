@@ -1,8 +1,8 @@
 """DescribeTopicPartitions: topics page by page, sorted by name (KIP-966).
 
-A page costs what is on it: the sorted names of all topics are kept until topics change, and the client's rights are
-checked topic by topic until the page is full. Topics that the client may not describe are left out, unless the request
-names them.
+The cost of a page depends only on its contents: the sorted names of all topics are kept until topics change, and the
+client's rights are checked topic by topic until the page is full. Topics that the client may not describe are omitted,
+unless the request names them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parley.protocol.messages.metadata import DescribeTopicPartitionsRequest, De
 from parley.protocol.schema import ZERO_UUID
 
 PARTITIONS_PER_RESPONSE_MAX = 2000
-"""The most partitions in one response, whatever the client asks for."""
+"""The most partitions in one response, even if the client requests more."""
 
 _REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _Topic: TypeAlias = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
@@ -61,7 +61,7 @@ class TopicPartitionsApi:
     async def describe_topic_partitions(
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
     ) -> DescribeTopicPartitionsResponse:
-        """Describe one page of the requested topics, or of all."""
+        """Describe one page of the requested topics, or of all topics."""
         await self._outages.settled()
         if self._logs.is_opening:
             await self._logs.opened(OPENED_MAX_S)
@@ -92,7 +92,7 @@ class TopicPartitionsApi:
         return page
 
     def _names_from(self, first: str, request: DescribeTopicPartitionsRequest, image: MetadataImage) -> Sequence[str]:
-        """Return the names of the requested topics, or of all, in order, from the name ``first`` on."""
+        """Return the sorted names of the requested topics, or of all topics, starting at the name ``first``."""
         if request.topics:
             return sorted({topic.name for topic in request.topics if topic.name >= first})
         if self._sorted[0] is not image.topics:
@@ -101,12 +101,12 @@ class TopicPartitionsApi:
         return names[bisect_left(names, first) :]
 
     def _test_of_rights(self, context: RequestContext, *, is_about_all: bool) -> Callable[[str], bool]:
-        """Return the test of whether the client may describe a topic. A topic that it names is audited."""
+        """Return the function that checks if the client may describe a topic. Checks of named topics are audited."""
         asked = (context, Operation.DESCRIBE, ResourceType.TOPIC)
         return self._authorization.probe(*asked) if is_about_all else partial(self._authorization.may, *asked)
 
     def _description(self, context: RequestContext, image: MetadataImage) -> Callable[[str, int, int], _Topic]:
-        """Return what describes at most so many partitions of a topic, from an index on."""
+        """Return the function that describes up to ``room`` partitions of a topic, starting at ``first_partition``."""
         view = ListenerView(image, context.listener, lacks_log=self._logs.lacks_log)
 
         def describe(name: str, first_partition: int, room: int) -> _Topic:

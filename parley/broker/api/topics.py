@@ -1,8 +1,9 @@
 """CreateTopics, DeleteTopics, CreatePartitions.
 
-The controller handles them; any other broker forwards them to it (``forwarding``). Each topic fails independently.
-A client that changes more partitions than its quota allows is throttled (KIP-599); the controller counts them.
-``timeout_ms`` is not needed: when the response is sent, the change is durable and this broker has applied it.
+The controller handles these requests. Any other broker forwards them to the controller (``forwarding``). Each topic
+fails independently. A client that changes more partitions than its quota allows is throttled (KIP-599); the controller
+counts the partitions. ``timeout_ms`` is not needed: when the response is sent, the change is durable and this broker
+has applied it.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from parley.protocol.schema import ZERO_UUID
 from parley.protocol.uuids import UUID
 
 CREATED_PER_SLICE = 50
-"""New topics described before the event loop serves other requests. Each has dozens of entries."""
+"""New topics described before the event loop serves other requests. Each has dozens of configuration entries."""
 
 CREATE_STRICT_SINCE = 6
-"""The first version of CreateTopics whose clients understand THROTTLING_QUOTA_EXCEEDED."""
+"""The first version of CreateTopics whose clients know THROTTLING_QUOTA_EXCEEDED."""
 DELETE_STRICT_SINCE = 5
 ADD_STRICT_SINCE = 3
 
 
 class TopicsApi:
-    """Handlers of the requests that create, change and delete topics."""
+    """Handlers of requests that create, change and delete topics."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class TopicsApi:
         }
 
     async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        """Create topics, or with ``validate_only`` check whether they could be created."""
+        """Create topics or, with ``validate_only``, check whether they could be created."""
         quota = self._quota_of(context, CREATE_STRICT_SINCE)
         twice = named_twice(topic.name for topic in request.topics)
         wanted, outcomes = [], []
@@ -91,8 +92,11 @@ class TopicsApi:
     def _describer(
         self, configs: Mapping[str, Mapping[str, str]]
     ) -> Callable[[TopicOutcome], CreateTopicsResponse.CreatableTopicResult]:
-        """Return a function that describes outcomes. Topics with the same configuration, as most have, share its
-        description: it is larger than the rest."""
+        """Return a function that describes outcomes.
+
+        Topics with equal configurations share one description of it, because it is larger than the rest. Most
+        configurations are equal.
+        """
         config = self._config()
         known: dict[frozenset[tuple[str, str]], list[CreateTopicsResponse.CreatableTopicConfigs]] = {}
 
@@ -109,14 +113,14 @@ class TopicsApi:
         return described
 
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-        """Delete topics by name, or from version 6 on by id."""
+        """Delete topics by name or, from version 6 on, by id."""
         quota = self._quota_of(context, DELETE_STRICT_SINCE)
         asked = [(topic.name, topic.topic_id) for topic in request.topics] or [
             (name, ZERO_UUID) for name in request.topic_names
         ]
         twice = named_twice(name or str(topic_id) for name, topic_id in asked)
         responses, names = [], []
-        # The ids of topics named by id: by the time of the decision the name may belong to another topic.
+        # The ids of topics named by id: when the controller decides, the name may belong to another topic.
         ids: dict[str, UUID] = {}
 
         def look_up(each: tuple[str | None, UUID]) -> None:
@@ -146,7 +150,7 @@ class TopicsApi:
             raise more_than_once("topic")
         if name is not None:
             if topic_id != ZERO_UUID:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "Give the topic's name or its id, not both.")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Specify the topic's name or its id, not both.")
             return name
         found = self._metadata.image.topic_names.get(topic_id)
         if found is None:
@@ -189,7 +193,7 @@ class TopicsApi:
 def _new_topic(asked: CreateTopicsRequest.CreatableTopic) -> NewTopic:
     check_number_of_entries(len(asked.configs))
     if any(config.value is None for config in asked.configs):
-        raise KafkaError(ErrorCode.INVALID_CONFIG, "A configuration entry of a new topic needs a value; null is given.")
+        raise KafkaError(ErrorCode.INVALID_CONFIG, "Null value not supported for the configuration of a new topic.")
     return NewTopic(
         name=asked.name,
         partitions=asked.num_partitions,

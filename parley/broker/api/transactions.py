@@ -1,7 +1,7 @@
 """The requests of transactional producers and of tools to the transaction coordinator (KIP-98, KIP-664, KIP-890).
 
-The handlers translate between messages and ``parley.broker.coordinators.transactions``. InitProducerId is in
-``parley.broker.api.producers``; markers and offsets of transactions are on the data path.
+The handlers translate between messages and ``parley.broker.coordinators.transactions``. ``parley.broker.api.producers``
+handles InitProducerId, and ``parley.broker.api.transactional`` the markers and offsets of transactions.
 """
 
 from __future__ import annotations
@@ -49,30 +49,31 @@ from parley.protocol.messages.transactions import (
 from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
 
 KNOWS_FENCED: Final = 2
-"""The first version of these requests whose senders understand PRODUCER_FENCED (KIP-588)."""
+"""The first version of these requests whose senders know PRODUCER_FENCED (KIP-588)."""
 
 BATCHED: Final = 4
-"""The first version of AddPartitionsToTxn with several transactions, which brokers send (KIP-890)."""
+"""The first version of AddPartitionsToTxn for several transactions, which brokers send (KIP-890)."""
 
 BROKERS_VERSION: Final = 5
-"""The version of AddPartitionsToTxn that brokers send: the sender understands TRANSACTION_ABORTABLE."""
+"""The version of AddPartitionsToTxn that brokers send. Its senders know TRANSACTION_ABORTABLE."""
 
 BUMPS_EPOCH: Final = 5
-"""The first version of EndTxn whose senders take a new epoch after each transaction (KIP-890, part 2)."""
+"""The first version of EndTxn whose senders use a new epoch after each transaction (KIP-890, part 2)."""
 
 
 _WRITTEN_BY_COORDINATORS = frozenset({TRANSACTIONS_TOPIC})
-"""The topics that no transaction can have. Clients name no internal topic: AddOffsetsToTxn adds the offsets topic."""
+"""Topics that no transaction can contain. Clients may not add any internal topic; AddOffsetsToTxn adds the offsets
+topic."""
 
 PARTITIONS_PER_TURN: Final = 500
-"""The partitions of a request that are handled before the loop serves other clients. They take some 5 ms."""
+"""Partitions of a request that are handled before the event loop serves other clients. They take about 5 ms."""
 
 _TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 _PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
 _Outcome = Callable[[TopicPartition], ErrorCode]
 """Returns the result for each partition of a transaction."""
 _Pending = _Outcome | Awaitable[Mapping[TopicPartition, ErrorCode]] | Awaitable[None] | None
-"""The outcome of a transaction that was submitted, or what has it (None: all partitions were added)."""
+"""The outcome of a submitted transaction, or an awaitable of it. None means that all partitions were added."""
 
 
 @dataclass(slots=True)
@@ -81,12 +82,12 @@ class _Asked:
 
     transaction: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
     codes: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
-    """The partitions, each once, with the error of those that no transaction can have."""
+    """The partitions without duplicates. A partition that no transaction can contain has an error."""
     outcome: _Outcome = lambda partition: ErrorCode.NONE
 
 
 def code_for(error: KafkaError, version: int, knows_fenced: int = KNOWS_FENCED) -> ErrorCode:
-    """Return the code of an error in a response; clients older than KIP-588 know INVALID_PRODUCER_EPOCH only."""
+    """Return the error code for a response. Clients older than KIP-588 know only INVALID_PRODUCER_EPOCH."""
     if error.code is ErrorCode.PRODUCER_FENCED and version < knows_fenced:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error.code
@@ -123,18 +124,18 @@ class TransactionsApi:
     ) -> AddPartitionsToTxnResponse | Coroutine[Any, Any, AddPartitionsToTxnResponse]:
         """Add partitions to a transaction, or verify for other brokers that they were added."""
         version = context.api_version
-        # A request about several transactions does not wait for one's markers: the others in it would wait, too.
+        # A request about several transactions does not wait for the markers of one: it would delay the others.
         is_single = version < BATCHED or len(request.transactions) == 1
         return at_once(self._add_partitions(version, request, waits=is_single))
 
     async def add_for_brokers(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-        """Handle a request about one transaction that this broker sends to itself, as the leader of partitions."""
+        """Handle a request about one transaction that this broker, as a partition leader, sends to itself."""
         return await self._add_partitions(BROKERS_VERSION, request, waits=True)
 
     def verify_at_once(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode] | None:
-        """Verify partitions that this broker leads, as ``add_for_brokers`` does. None if that has to wait."""
+        """Verify partitions that this broker leads, like ``add_for_brokers``. None if that must wait."""
         image = self._metadata.image
         if any(_obstacle(image, _WRITTEN_BY_COORDINATORS, each) for each in partitions):
             return None
@@ -146,7 +147,7 @@ class TransactionsApi:
     async def _add_partitions(
         self, version: int, request: AddPartitionsToTxnRequest, *, waits: bool
     ) -> AddPartitionsToTxnResponse:
-        # As for topics, one result is enough for a transactional id that is named several times.
+        # As with topics, a transactional id that is named several times gets one result.
         by_id = {each.transactional_id: each for each in request.transactions}
         asked = [_Asked(each) for each in (by_id.values() if version >= BATCHED else [_single(request)])]
         refused = INTERNAL_TOPICS if version < BATCHED else _WRITTEN_BY_COORDINATORS
@@ -173,7 +174,7 @@ class TransactionsApi:
         )
 
     def _add_or_verify(self, version: int, waits: bool, asked: _Asked) -> _Pending:
-        """Submit one transaction of a request. If it ``waits``, markers of the previous one are written first."""
+        """Submit one transaction of a request. If ``waits``, the previous one must have its markers first."""
         codes, transaction = asked.codes, asked.transaction
         if any(codes.values()):
             return lambda partition: codes[partition] or ErrorCode.OPERATION_NOT_ATTEMPTED
@@ -196,11 +197,12 @@ class TransactionsApi:
     ) -> AddOffsetsToTxnResponse | Coroutine[Any, Any, AddOffsetsToTxnResponse]:
         """Add the partition that stores a group's offsets to a transaction.
 
-        The topic is created if no group has needed it: Kafka's producer looks for the group's coordinator only later.
+        If the offsets topic does not exist, it is created: Kafka's producer looks up the group's coordinator only
+        later.
         """
         adding = self._add_offsets(context, request)
         has_topic = OFFSETS_TOPIC in self._metadata.image.topics
-        return at_once(adding) if has_topic else adding  # the creation needs a task
+        return at_once(adding) if has_topic else adding  # creating the topic needs a task
 
     async def _add_offsets(self, context: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
         try:
@@ -223,7 +225,7 @@ class TransactionsApi:
     def end_transaction(
         self, context: RequestContext, request: EndTxnRequest
     ) -> EndTxnResponse | Coroutine[Any, Any, EndTxnResponse]:
-        """Commit or abort a transaction. Responds once the outcome is stored."""
+        """Commit or abort a transaction. Responds when the outcome has been stored."""
         return at_once(self._end_transaction(context, request))
 
     async def _end_transaction(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
@@ -266,7 +268,7 @@ class TransactionsApi:
             states if request.state_filters else None, frozenset(request.producer_id_filters), request.duration_filter
         )
         try:
-            # Kafka takes an empty pattern as none.
+            # As in Kafka, an empty pattern means no pattern.
             pattern = request.transactional_id_pattern
             regex = compiled(pattern, "TransactionalIdPattern") if pattern else None
             found = await self._coordinator.select(filter)
@@ -282,7 +284,7 @@ class TransactionsApi:
 
 
 def _partitions(asked: Iterable[_Asked]) -> Iterator[tuple[_Asked, TopicPartition]]:
-    """Yield the partitions that a request names, with their transactions."""
+    """Yield the partitions in a request, with their transactions."""
     for each in asked:
         for topic in each.transaction.topics:
             for index in topic.partitions:
@@ -290,7 +292,7 @@ def _partitions(asked: Iterable[_Asked]) -> Iterator[tuple[_Asked, TopicPartitio
 
 
 def _obstacle(image: MetadataImage, refused: Container[str], partition: TopicPartition) -> ErrorCode:
-    """Return why a partition cannot be added: it is of a ``refused`` topic, or missing. NONE if it can be added."""
+    """Return the error if a partition is missing or belongs to a ``refused`` topic; NONE if it can be added."""
     if partition[0] in refused:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if image.partition(*partition) is None else ErrorCode.NONE
@@ -301,7 +303,7 @@ def _same_for_all(code: ErrorCode) -> _Outcome:
 
 
 async def _outcome(version: int, pending: _Pending) -> _Outcome:
-    """Return the outcome of a transaction that was submitted."""
+    """Return the outcome of a submitted transaction."""
     if callable(pending):
         return pending
     try:
@@ -362,7 +364,8 @@ async def _results(asked: list[_Asked]) -> list[list[_TopicResult]]:
 
 
 def _matching(regex: Any, found: list[tuple[str, Transaction]]) -> list[tuple[str, Transaction]]:
-    """Return the transactions whose whole id matches. A client decides how long that takes: call it in a thread."""
+    """Return the transactions whose whole id matches. The pattern comes from a client and may be slow: call it in a
+    thread."""
     return [each for each in found if regex.fullmatch(each[0]) is not None]
 
 
@@ -376,7 +379,7 @@ def _listed(each: tuple[str, Transaction]) -> ListTransactionsResponse.Transacti
 
 
 def _undescribed(transactional_id: str, code: ErrorCode) -> DescribeTransactionsResponse.TransactionState:
-    """Return an error; like Kafka, with zeros in the fields that it leaves out."""
+    """Return an error, with zeros in the fields that Kafka leaves out."""
     return DescribeTransactionsResponse.TransactionState(
         error_code=code,
         transactional_id=transactional_id,

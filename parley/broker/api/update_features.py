@@ -1,4 +1,4 @@
-"""UpdateFeatures (KIP-584): operators change the levels of the cluster's features. ApiVersions shows them."""
+"""UpdateFeatures (KIP-584): operators change the levels of the cluster's features. ApiVersions reports them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 APPLIED_MAX_S = 1.0
-"""How long a change waits for brokers that have not applied it yet."""
+"""How many seconds a change waits for brokers that have not applied it yet."""
 
 RESULTS_MAX_VERSION = 1
-"""The last version whose response has a result for each feature."""
+"""The last version whose response contains a result for each feature."""
 
 
 class UpdateFeaturesApi:
@@ -29,7 +29,7 @@ class UpdateFeaturesApi:
         return {UpdateFeaturesRequest.API_KEY: self.update_features}
 
     async def update_features(self, context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
-        """Change the levels of all the features, or of none."""
+        """Change the levels of all requested features, or of none."""
         is_oldest = context.api_version == 0
         updates = [
             FeatureUpdate(each.feature, each.max_version_level, _oldest_type(each) if is_oldest else each.upgrade_type)

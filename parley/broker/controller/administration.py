@@ -1,7 +1,7 @@
-"""Changes of topics and configuration that administrators request: request handlers call these methods.
+"""Changes of topics and configuration that administrators request. Request handlers call these methods.
 
-Each decision gets what it needs besides the image: the cluster's defaults, the operator's policies, the validation of
-configuration, ids and random numbers.
+In addition to the image, each decision gets what it needs: the cluster's defaults, the operator's policies, the
+validation of configuration, ids and random numbers.
 """
 
 from __future__ import annotations
@@ -191,16 +191,16 @@ class Administration:
                 check_group(self._config(), entries)
             elif resource.type is ResourceType.BROKER:
                 entries = self._seal.open(resource.name, entries)
-                # Of another broker only keys and values can be checked: its properties file is not known here.
+                # For another broker, only keys and values can be checked: its properties file is unknown here.
                 check_change(self._config(), entries, per_broker=bool(resource.name))
                 stored = self._seal.seal(resource.name, stored)
             else:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
-                    f"A {resource.type.name} has no configuration that can be changed.",
+                    f"A {resource.type.name} has no changeable configuration.",
                 )
         except ConfigError as error:
-            # Kafka uses one code for a refused topic configuration, another one for a refused broker configuration.
+            # Kafka's error codes for invalid topic and broker configurations differ.
             of_broker = resource.type is ResourceType.BROKER
             code = ErrorCode.INVALID_REQUEST if of_broker else ErrorCode.INVALID_CONFIG
             raise KafkaError(code, str(error)) from error
@@ -234,6 +234,4 @@ def _names(change: ConfigChange, key: str) -> bool:
 
 
 def _not_a_list(name: str) -> NoReturn:
-    raise KafkaError(
-        ErrorCode.INVALID_CONFIG, f"Config value append and subtract are for lists only; {name} is not a list."
-    )
+    raise KafkaError(ErrorCode.INVALID_CONFIG, f"Append and subtract apply only to lists, and {name} is not a list.")

@@ -109,7 +109,7 @@ def hand_over_leadership(
     """Controlled shutdown: move a broker's leaderships before it stops, and fence it.
 
     The broker leaves every ISR. Returns the partitions that have no leader until it is back. Raises
-    BROKER_ID_NOT_REGISTERED, and STALE_BROKER_EPOCH if ``epoch`` is not the broker's present epoch.
+    BROKER_ID_NOT_REGISTERED, and STALE_BROKER_EPOCH if ``epoch`` is not the broker's current epoch.
     """
     _registered(image, broker_id)
     check_broker_epoch(image, broker_id, epoch)
@@ -140,7 +140,7 @@ def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None
         raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is not registered.")
     if epoch != known.epoch:
         raise KafkaError(
-            ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is registered under epoch {known.epoch}, not {epoch}."
+            ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} is registered with epoch {known.epoch}, not {epoch}."
         )
 
 
@@ -195,5 +195,5 @@ def _elections(image: MetadataImage, broker_id: int, rules: RulesOf) -> list[Cha
 def _registered(image: MetadataImage, broker_id: int) -> BrokerRegistration:
     known = image.brokers.get(broker_id)
     if known is None:
-        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker is registered with the id {broker_id}.")
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {broker_id} is not registered.")
     return known

@@ -17,7 +17,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 ENTITIES_MAX: Final = 50_000
 """The maximum number of entities with quotas. Every broker keeps all of them in memory."""
 CHANGES_MAX: Final = 10_000
-"""The maximum number of changes in one request, as in Kafka, so that the decisions behind it do not wait long."""
+"""The maximum number of changes in one request, as in Kafka, so that later decisions do not wait long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def alter_client_quotas(
             if is_new and quotas and count >= ENTITIES_MAX:
                 raise KafkaError(
                     ErrorCode.POLICY_VIOLATION,
-                    f"{count} entities have quotas; there can be at most {ENTITIES_MAX}. Use defaults.",
+                    f"{count} entities would have quotas; the maximum is {ENTITIES_MAX}. Use default entities.",
                 )
             count += bool(quotas) - (not is_new)
             replaced[entity] = quotas
@@ -76,7 +76,7 @@ def too_many_quotas(count: int) -> KafkaError | None:
     if count <= CHANGES_MAX:
         return None
     return KafkaError(
-        ErrorCode.POLICY_VIOLATION, f"A request can change at most {CHANGES_MAX} quotas: send several requests."
+        ErrorCode.POLICY_VIOLATION, f"A request can change at most {CHANGES_MAX} quotas. Send several requests."
     )
 
 

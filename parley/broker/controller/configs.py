@@ -22,7 +22,8 @@ def check_number_of_entries(count: int) -> None:
     """Raise INVALID_REQUEST if a request has too many entries of one resource."""
     if count > ENTRIES_MAX:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"A request can have at most {ENTRIES_MAX} configuration entries of a resource."
+            ErrorCode.INVALID_REQUEST,
+            f"A request can contain at most {ENTRIES_MAX} configuration entries per resource.",
         )
 
 
@@ -91,8 +92,8 @@ def _check_is_broker(image: MetadataImage, name: str) -> None:
     if any(name == str(broker_id) for broker_id in image.brokers):
         return
     if not name.isdecimal():
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name}' is not the id of a broker.")
-    raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker is registered with the id {name}.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name}' is not a broker id.")
+    raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {name} is not registered.")
 
 
 def _check_not_sealed(resource: ConfigResource, entries: Mapping[str, str], present: Mapping[str, str]) -> None:
@@ -125,7 +126,7 @@ def entries_after(change: ConfigChange, present: Mapping[str, str], current_list
         given = entry.value.split(",")
         elements = current_list(change.resource, entry.name)
         if entry.operation is Operation.APPEND:
-            known = set(elements)  # lists can have thousands of elements
+            known = set(elements)  # lists can contain thousands of elements
             elements += [element for element in given if element not in known]
         else:
             removed = set(given)

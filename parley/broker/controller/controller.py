@@ -94,11 +94,11 @@ class Controller:
         self._metadata = metadata
         self._queue: asyncio.Queue[DecisionRequest] = asyncio.Queue(QUEUE_MAX)
         self._state = ControllerState.IDLE
-        self._terms: tuple[Term, ...] = ()  # those before the present one
+        self._terms: tuple[Term, ...] = ()  # the earlier terms
         self._min_epoch = 0
-        self._leadership: Leadership | None = None  # of the term that is loading, active or resigning
+        self._leadership: Leadership | None = None  # for the term that is loading, active or resigning
         self._store_silent_since_s: float | None = None  # loop time; None while no write is in progress
-        self._store_error = ""  # the latest one of the write in progress
+        self._store_error = ""  # the latest error of the write in progress
         self.metrics = ControllerMetrics()
         """Decisions of this broker as the controller, since it started."""
         self._store_failures = GrowingInterval(lambda: asyncio.get_running_loop().time())
@@ -153,7 +153,7 @@ class Controller:
                     await self._queue.put(request)
             except TimeoutError:
                 request.withdraw(
-                    KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The controller has too many requests: retry.")
+                    KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The controller's request queue is full: retry later.")
                 )
             self._refuse_all_if_idle()  # the term may have ended while the request waited for room
             result: T = await request.reply
@@ -179,7 +179,7 @@ class Controller:
         """Campaign, serve a term, and campaign again, within one session. Raises SessionLost when the session is lost.
 
         The metadata is in the store that ``elections`` uses. ``in_office()`` runs during each term: it starts when the
-        image has been loaded, and is cancelled when the term ends.
+        image has been loaded, and is canceled when the term ends.
         """
         self._store = KeyValue(elections.backend, self._rng)
         self._store_name = elections.backend.capabilities.name
@@ -196,7 +196,9 @@ class Controller:
         try:
             await self._serve(await self._campaign(elections), in_office)
         except (Fenced, LeadershipLost) as lost:
-            _log.warning("the controller lost its office", extra={"broker": self._broker_id, "reason": str(lost)})
+            _log.warning(
+                "this broker lost the controller leadership", extra={"broker": self._broker_id, "reason": str(lost)}
+            )
         except Outranked as outranked:
             self._min_epoch = outranked.epoch + 1
             _log.error(
@@ -209,7 +211,7 @@ class Controller:
         except CoordinationError:
             raise
         except Exception:
-            _log.exception("the controller gives up its office", extra={"broker": self._broker_id})
+            _log.exception("the controller failed and resigns", extra={"broker": self._broker_id})
             await asyncio.sleep(RETRY_SECONDS)
         finally:
             self._leadership = None
@@ -226,7 +228,7 @@ class Controller:
             self._found_dead.set()
 
     async def _campaign(self, elections: Elections) -> Leadership:
-        """Wait until the office is vacant, or its holder is found dead, and win the election."""
+        """Wait until there is no controller, or until it is found dead, and win the election."""
         while True:
             self._found_dead.clear()
             campaign = asyncio.ensure_future(
@@ -258,7 +260,7 @@ class Controller:
                 if lost.done():
                     break
                 if companion.done():
-                    companion.result()  # it ends only by failing, since it runs as long as the term
+                    companion.result()  # it can only have failed, because it runs as long as the term
                 request, get = get.result(), asyncio.ensure_future(self._queue.get())
                 await self._round(leadership, request)
         finally:
@@ -281,7 +283,7 @@ class Controller:
                 await leadership.resign()
         except (CoordinationError, TimeoutError) as error:
             reason = str(error) or "the coordination store does not respond"
-            _log.info("the leadership was not given back", extra={"reason": reason})
+            _log.info("failed to release the controller leadership", extra={"reason": reason})
 
     async def _take_office(self, leadership: Leadership) -> None:
         """Load the image from the store, make it this broker's image, and open the publisher."""
@@ -299,7 +301,7 @@ class Controller:
         self._metadata.replace(image, Delta(leadership.epoch, image.version, changes))
         self._publisher.open()
         _log.info(
-            "the controller is in office",
+            "this broker is the controller now",
             extra={"broker": self._broker_id, "epoch": leadership.epoch, "topics": len(image.topics)},
         )
 
@@ -332,7 +334,7 @@ class Controller:
                 await self._carry_out(leadership, requests)
             except LimitExceeded:
                 for request in requests:
-                    if not request.reply.done():  # the requests before the one that is too large have been carried out
+                    if not request.reply.done():  # the requests before the oversized one are done
                         await self._round_of_one(leadership, request)
         except BaseException:
             for request in requests:
@@ -363,7 +365,7 @@ class Controller:
     async def _commit(self, leadership: Leadership, writes: Writes) -> None:
         """Write in order, under the guard, in as few transactions as the store's limits allow.
 
-        Each write is repeated until the store takes it or the term ends.
+        Each write is retried until the store accepts it or the term ends.
         """
         ops: list[Op] = [Delete(key) if value is None else Put(key, value) for key, value in writes.items()]
         loop = asyncio.get_running_loop()
@@ -376,8 +378,8 @@ class Controller:
                         self._store_failures.restart()
                         break
                     except Retriable as error:
-                        # The writes are whole values, and guarded: to repeat one whose outcome is unknown is harmless.
-                        self._log_store_failure("a metadata write is repeated", error)
+                        # The writes are whole values and guarded, so a write with an unknown outcome can be retried.
+                        self._log_store_failure("retrying a metadata write", error)
                         self._store_error = f": {error}"
                         leadership.require()
                         await asyncio.sleep(RETRY_SECONDS)
@@ -416,7 +418,7 @@ def store_unavailable(store: str, trouble: str, *, is_uncertain: bool) -> KafkaE
 
     ``is_uncertain``: the change may have been made nevertheless.
     """
-    uncertain = "This change may have been made all the same. " if is_uncertain else ""
+    uncertain = "This change may nevertheless have been made. " if is_uncertain else ""
     return KafkaError(
         ErrorCode.REQUEST_TIMED_OUT,
         f"The coordination store ({store}) {trouble}. The cluster cannot be changed until it responds again. "

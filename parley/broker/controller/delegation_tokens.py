@@ -37,13 +37,13 @@ def store_token(
     """
     check_all_support(SECURITY, image)
     if image.delegation_tokens.get(token_id) != before:
-        raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "The token was changed at the same time: try again.")
+        raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "The token was changed concurrently. Try again.")
     if before is None and after is not None:
         present = sum(token.requester == after.requester for token in image.delegation_tokens.values())
         if present >= max_per_requester:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
-                f"{after.requester} has {present} delegation tokens (delegation.token.max.per.requester).",
+                f"{after.requester} already has {present} delegation tokens (delegation.token.max.per.requester).",
             )
     return Decision((DelegationTokenReplaced(token_id, after),), None)
 
@@ -60,7 +60,7 @@ async def remove_expired_periodically(
 ) -> None:
     """Remove expired tokens every ``delegation.token.expiry.check.interval.ms``.
 
-    Runs until it is cancelled. Raises NOT_CONTROLLER when the term ends.
+    Runs until it is canceled. Raises NOT_CONTROLLER when the term ends.
     """
     while True:
         await asyncio.sleep(config().delegation_token_expiry_check_interval_ms / 1000)

@@ -89,7 +89,7 @@ def _refusal(
     first error."""
     isr = [broker for broker, _ in change.isr]
     if change.leader_epoch > state.leader_epoch or change.partition_epoch > state.partition_epoch:
-        return ErrorCode.NOT_CONTROLLER  # the sender knows of a later controller than this one
+        return ErrorCode.NOT_CONTROLLER  # the sender knows a later controller
     if change.leader_epoch < state.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if sender != state.leader:
@@ -98,7 +98,7 @@ def _refusal(
         return ErrorCode.INVALID_UPDATE_VERSION
     if len(set(isr)) != len(isr) or sender not in isr or any(broker not in state.replicas for broker in isr):
         return ErrorCode.INVALID_REQUEST
-    # The leader names no epoch of a member whose epoch it does not know.
+    # The leader omits the epoch of a member if it does not know the epoch.
     if any(broker not in live or epoch not in (NO_EPOCH, image.brokers[broker].epoch) for broker, epoch in change.isr):
         return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE

@@ -54,7 +54,7 @@ def adopt_partitions(
         ids = {partition.topic_id for partition in partitions.values()}
         if sorted(partitions) != list(range(len(partitions))) or len(ids) > 1:
             _log.warning(
-                "logs on disk are not adopted: partitions are missing, or of several topics",
+                "not adopting logs on disk: partitions are missing, or belong to different topics",
                 extra={"topic": name, "partitions": sorted(partitions)},
             )
             continue

@@ -106,7 +106,7 @@ class MetadataPublisher:
         self._applied.set()
 
     def has_update_since(self, controller_epoch: int, version: int) -> bool:
-        """True if a broker with this image lacks a change."""
+        """Return True if a broker with this image lacks a change."""
         image = self._metadata.image
         return (controller_epoch, version) != (image.controller_epoch, image.version)
 

@@ -75,7 +75,7 @@ class Policy:
 def _load(class_name: str, configs: Mapping[str, Any]) -> Any:
     module, _, name = class_name.rpartition(".")
     if not module:
-        raise ImportError(f"'{class_name}' names no module: name the policy as package.module.Class")
+        raise ImportError(f"'{class_name}' contains no module: specify the policy as package.module.Class")
     policy = getattr(import_module(module), name)()
     if hasattr(policy, "configure"):
         policy.configure(configs)

@@ -2,7 +2,7 @@
 
 During a reassignment, the partition's ``replicas`` are those of the target, in the target's order, followed by those
 that will leave. The reassignment completes by the rule in ``elections/leader_choice.py``, as soon as all added replicas
-are in the ISR. Cancelling a reassignment means reassigning the partition to its previous replicas. A second target
+are in the ISR. To cancel a reassignment means to reassign the partition to its previous replicas. A second target
 replaces the first, and replicas that are only in the first target are removed immediately.
 """
 
@@ -32,7 +32,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentOutcome:
-    """The outcome of one request. ``error`` says why no reassignment was started or cancelled."""
+    """The outcome of one request. ``error`` is the reason if no reassignment was started or canceled."""
 
     move: Reassignment
     error: KafkaError | None = None
@@ -84,7 +84,9 @@ def _moves(state: PartitionState) -> bool:
 def _known(image: MetadataImage, move: Reassignment) -> PartitionState:
     state = image.partition(move.topic, move.partition)
     if state is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {move.topic}-{move.partition}.")
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Partition {move.topic}-{move.partition} does not exist."
+        )
     return state
 
 
@@ -121,6 +123,6 @@ def _check_any_is_eligible(state: PartitionState, move: Reassignment) -> None:
     if not (state.isr or state.elr or state.last_known_elr):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"No replica that partition {move.topic}-{move.partition} would have is in sync: records would be "
+            f"None of the new replicas of partition {move.topic}-{move.partition} is in sync: records would be "
             "lost. Wait until one has caught up, or allow it with unclean.recovery.strategy=Aggressive.",
         )

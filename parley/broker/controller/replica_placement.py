@@ -40,14 +40,16 @@ def place_replicas(
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Replication factor {replication_factor} is larger than the number of registered brokers, {len(brokers)}; "
-            "start more brokers or ask for fewer replicas.",
+            "start more brokers or request fewer replicas.",
         )
     missing = max(0, replication_factor - len(alive))
     order = _alternate_racks(alive)
     start, shift = rng.randrange(len(order)), rng.randrange(len(order))
     start = next((at for at, broker in enumerate(order) if broker.broker_id == first_leader), start)
     placed = []
-    chosen: dict[tuple[int, int], tuple[int, ...]] = {}  # by the leader's place and the shift: there are few
+    chosen: dict[
+        tuple[int, int], tuple[int, ...]
+    ] = {}  # by the leader's position and the shift: there are few combinations
     for index in range(first_index, first_index + partitions):
         if index and index % len(order) == 0:
             shift += 1
@@ -70,7 +72,7 @@ def _alternate_racks(brokers: Sequence[BrokerRegistration]) -> list[BrokerRegist
 
 
 def _rack(broker: BrokerRegistration) -> str:
-    """Return the broker's rack. A broker without a rack counts as a rack of its own."""
+    """Return the broker's rack. A broker without a rack counts as a separate rack."""
     return broker.rack if broker.rack is not None else f"\0{broker.broker_id:010d}"
 
 

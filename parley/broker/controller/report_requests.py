@@ -42,7 +42,9 @@ class ReportRequests:
         try:
             return await self._report(client, broker, wanted)
         except (KafkaError, OSError) as error:
-            _log.info("a broker sent no report of its logs", extra={"broker": broker.broker_id, "reason": str(error)})
+            _log.info(
+                "failed to get a broker's report of its logs", extra={"broker": broker.broker_id, "reason": str(error)}
+            )
             return None
         finally:
             await client.close()
@@ -54,7 +56,7 @@ class ReportRequests:
         is_any_offline = False
         async for page in _pages(client, wanted):
             if page.incarnation_id != broker.incarnation_id:
-                raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, "another process has its address")
+                raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, "another process uses the broker's address")
             for topic in page.topic_partition_log_info_list:
                 topic_id = self._topic_id(topic)
                 replicas.update(((topic_id, each.partition), _replica(each)) for each in topic.partition_log_info)

@@ -15,7 +15,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, credential_of
 
 MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-"""The mechanisms by the numbers of the APIs."""
+"""The mechanisms, by their numbers in the APIs."""
 
 SECRET_BYTES = 32
 """The length of the secret from which decoys are derived. It comes from the operating system, not from the injected

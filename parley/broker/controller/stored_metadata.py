@@ -91,10 +91,11 @@ PREFIXES = (
     SECRETS,
 )
 REQUIRED = f"{CONFIGS}requires/"
-"""Below this prefix stands what a controller must know in order to read the metadata.
+"""The prefix of what a controller must know in order to read the metadata.
 
-Controllers that do not know the prefix take it for a configuration of an unknown type, and cannot take office. So an
-older broker never becomes a controller that knows nothing of the ACLs and tells the other brokers that there are none.
+To a controller that does not know this prefix, such a key is a configuration of an unknown type, so loading the
+metadata fails. This keeps a broker that is too old for ACLs from becoming the controller and publishing metadata
+without them.
 """
 _REQUIREMENTS = {
     SECURITY: f"{REQUIRED}security",
@@ -135,7 +136,7 @@ def writes_for(changes: Iterable[Change], after: MetadataImage, before: Metadata
                 writes[_config_key(resource)] = to_json(dict(entries)) if entries else None
             case BrokerRegistered(registration):
                 key = f"{BROKERS}{registration.broker_id:010d}"
-                writes.pop(key, None)  # it must come after the partitions (see fence_broker)
+                writes.pop(key, None)  # it must be written after the partitions (see fence_broker)
                 writes[key] = to_json(registration_to_json(registration))
             case BrokerUnregistered(broker_id):
                 writes[f"{BROKERS}{broker_id:010d}"] = None
@@ -157,7 +158,7 @@ def writes_for(changes: Iterable[Change], after: MetadataImage, before: Metadata
 
 
 def read_image(cluster_id: str, stored: Mapping[str, bytes]) -> MetadataImage:
-    """Return the image that the store's entries describe. ``stored`` has all keys below ``PREFIXES``."""
+    """Return the image that the store's entries describe. ``stored`` contains all keys below ``PREFIXES``."""
     brokers = {}
     for key, value in stored.items():
         if key.startswith(BROKERS):
@@ -208,7 +209,7 @@ def read_image(cluster_id: str, stored: Mapping[str, bytes]) -> MetadataImage:
 def _check_requirement(name: str) -> None:
     if f"{REQUIRED}{name}" not in _REQUIREMENTS.values():
         raise ValueError(
-            f"the coordination store has metadata ({name}) of a newer version of Parley: install that version here"
+            f"the coordination store contains metadata ({name}) of a newer Parley version: upgrade this broker"
         )
 
 
@@ -240,7 +241,7 @@ def scram_user(value: bytes) -> tuple[str, dict[str, ScramCredential]]:
 
 
 def _write_deleted_topics(writes: Writes, after: MetadataImage) -> None:
-    writes.pop(_DELETED_TOPICS_KEY, None)  # it must come after the deletions, as the evidence of them
+    writes.pop(_DELETED_TOPICS_KEY, None)  # it must be written after the deletions, as evidence of them
     writes[_DELETED_TOPICS_KEY] = to_json([str(topic_id) for topic_id in after.deleted_topics])
 
 
@@ -249,7 +250,7 @@ def _chunk_key(topic: str, chunk: int) -> str:
 
 
 def _config_key(resource: ConfigResource) -> str:
-    # A key may not end in a slash, so the default of all brokers, whose name is empty, is written as "=".
+    # A key may not end in a slash, so the empty name of the default of all brokers is written as "=".
     return f"{CONFIGS}{resource.type.name.lower()}/{quote(resource.name, safe='') or '='}"
 
 
@@ -261,7 +262,7 @@ def _write_topic(writes: Writes, after: MetadataImage, name: str) -> None:
     topic = after.topics.get(name)
     if topic is not None:
         key = TOPICS + name
-        writes.pop(key, None)  # it must come after the chunks
+        writes.pop(key, None)  # it must be written after the chunks
         writes[key] = to_json({"topic_id": str(topic.topic_id), "partitions": len(topic.partitions)})
 
 
@@ -272,7 +273,7 @@ def _write_chunks(writes: Writes, after: MetadataImage, name: str, first: int, l
     for chunk in range(first // CHUNK_PARTITIONS, last // CHUNK_PARTITIONS + 1):
         key = _chunk_key(name, chunk)
         if writes.get(key) is not None:
-            continue  # already written as it is after all the changes
+            continue  # already written in its final state
         states = topic.partitions[chunk * CHUNK_PARTITIONS : (chunk + 1) * CHUNK_PARTITIONS]
         value = {"topic_id": str(topic.topic_id), "partitions": [state_to_json(state) for state in states]}
         writes[key] = to_json(value)
@@ -286,7 +287,7 @@ def _delete_topic(writes: Writes, before: MetadataImage, name: str) -> None:
     if topic is not None:
         chunks |= {_chunk_key(name, i) for i in range((len(topic.partitions) - 1) // CHUNK_PARTITIONS + 1)}
     for key in (TOPICS + name, *sorted(chunks)):
-        writes.pop(key, None)  # the order must be that of a deletion, whatever the same changes wrote before
+        writes.pop(key, None)  # deletions need their own order, whatever the changes wrote before
         writes[key] = None
 
 
@@ -295,6 +296,6 @@ def _read_topic(name: str, value: Mapping[str, Any], stored: Mapping[str, bytes]
     for chunk in range((value["partitions"] - 1) // CHUNK_PARTITIONS + 1):
         content = json.loads(stored[_chunk_key(name, chunk)])
         if content["topic_id"] != value["topic_id"]:
-            raise ValueError(f"the partitions of topic '{name}' in the coordination store have another topic's id")
+            raise ValueError(f"the partitions of topic '{name}' in the coordination store belong to another topic's id")
         states += [state_from_json(state) for state in content["partitions"]]
     return TopicImage(name, UUID(value["topic_id"]), tuple(states[: value["partitions"]]))

@@ -81,9 +81,9 @@ class TopicAutoCreation:
             self._failures[name].restart()
             return
         passes = error.code in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
-        if not passes and self._failures[name].is_due():  # clients repeat their requests many times a second
+        if not passes and self._failures[name].is_due():  # clients retry many times a second
             _log.error(
-                "an internal topic cannot be created: its coordinators do not work until it can; with fewer "
+                "cannot create an internal topic: its coordinators are unavailable until it exists; with fewer "
                 "brokers than the replication factor set that key to the number of brokers",
                 extra={"topic": name, "key": _REPLICATION_KEYS[name], "reason": error.message},
             )

@@ -1,7 +1,7 @@
 """Decisions about topics: create, delete, add partitions.
 
-Each function takes the image and the request, and returns a ``Decision``. Each topic fails by itself, with the error in
-its outcome. Later topics of a request see the earlier ones, so two with the same name collide.
+Each function takes the image and the request, and returns a ``Decision``. Each topic fails independently, with the
+error in its outcome. Later topics of a request see the earlier ones, so two topics with the same name collide.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def create_topics(
 
 
 def asked_partitions(assignment: Sized, partitions: int, usual: int) -> int:
-    """Return the number of partitions that a new topic requests: those assigned, or a number; -1 stands for
+    """Return the number of partitions that a new topic requests: the assigned ones, or the given number. -1 stands for
     ``usual``."""
     return len(assignment) or max(0, usual if partitions == -1 else partitions)
 
@@ -118,8 +118,8 @@ def too_many_partitions(partitions: int) -> KafkaError | None:
         return None
     return KafkaError(
         ErrorCode.POLICY_VIOLATION,
-        f"The request asks for {partitions} partitions; one request can create {PARTITIONS_MAX}. "
-        "Spread them over several requests.",
+        f"The request creates {partitions} partitions, more than the maximum of {PARTITIONS_MAX}. "
+        "Send several requests.",
     )
 
 
@@ -143,7 +143,7 @@ def _new_partitions(
         if new.partitions != -1 or new.replication_factor != -1:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                "Give either the number of partitions and the replication factor, or the assignment: not both.",
+                "Specify either the number of partitions and the replication factor, or the assignment, not both.",
             )
         return _assigned(image, new.assignment, first_index=0)
     partitions = defaults.partitions if new.partitions == -1 else new.partitions
@@ -209,7 +209,9 @@ def delete_topics(
             outcomes.append(TopicOutcome(name, error=unknown))
             continue
         if ids.get(name, topic.topic_id) != topic.topic_id:
-            other = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"Topic '{name}' has been created again, with another id.")
+            other = KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_ID, f"Topic '{name}' was deleted and created again with another id."
+            )
             outcomes.append(TopicOutcome(name, error=other))
             continue
         try:
@@ -287,8 +289,8 @@ def _added_partitions(image: MetadataImage, more: NewPartitions, rng: Random) ->
     if count <= 0:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"Topic '{more.topic}' has {present} partitions; {more.total} is no increase, and partitions are never "
-            "removed.",
+            f"Topic '{more.topic}' has {present} partitions; {more.total} is not an increase, and "
+            "partitions cannot be removed.",
         )
     first = topic.partitions[0]
     factor = len(first.replicas) - len(first.adding)
@@ -299,7 +301,7 @@ def _added_partitions(image: MetadataImage, more: NewPartitions, rng: Random) ->
     if len(more.assignment) != count:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{count} partitions are to be added, but the request assigns {len(more.assignment)}.",
+            f"{count} partitions would be added, but the request assigns {len(more.assignment)}.",
         )
     for index, replicas in enumerate(more.assignment, start=present):
         _check_replicas(image, index, tuple(replicas), factor)

@@ -1,1 +1,1 @@
-"""The network side of a broker: listeners, connections, and the dispatch of requests to handlers."""
+"""The network layer of a broker: listeners, connections, and the dispatch of requests to handlers."""

@@ -1,7 +1,7 @@
 """Accepts connections, no faster than the limits allow, and makes room when file descriptors are exhausted.
 
-Connections that are not accepted yet wait in the backlog of the listening socket, and cost nothing. The event loop's
-own server cannot delay connections, and floods the log when file descriptors run out.
+Connections that are not accepted yet wait in the backlog of the listening socket, at no cost. The event loop's own
+server cannot delay connections, and floods the log when file descriptors run out.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from parley.storage.resource_exhaustion import reserve_for
 _log = logging.getLogger(__name__)
 
 ACCEPTED_AT_ONCE = 8
-"""Connections accepted before the loop does other work."""
+"""Connections accepted before the event loop does other work."""
 SHORTAGE_PAUSE_S = 0.1
-"""How long nothing is accepted after the process has run out of file descriptors or memory: idle connections close
-meanwhile."""
+"""Seconds for which nothing is accepted after the process has run out of file descriptors or memory. Idle connections
+are closed meanwhile."""
 SHORTAGE_LOGGED_S = 30.0
-"""A shortage is logged at most this often."""
+"""The shortest interval between two log lines about a shortage, in seconds."""
 
 
 class Acceptor:
@@ -39,10 +39,10 @@ class Acceptor:
         starved: Callable[[], None],
         name: str,
     ) -> None:
-        """``wait_s`` returns how long the next connection must wait; infinity means until ``resume``.
+        """``wait_s`` returns how many seconds the next connection must wait. Infinity means until ``resume``.
 
-        ``accepted`` is called with the new socket and the client's address, ``starved`` if there is no descriptor for a
-        new socket: it closes other connections.
+        ``accepted`` is called with the new socket and the client's address. ``starved`` is called if there is no
+        descriptor for a new socket, and closes other connections.
         """
         self._socket = sock
         self._wait_s = wait_s
@@ -55,17 +55,17 @@ class Acceptor:
         self._shortage_logged_at = -math.inf
 
     def start(self, backlog: int) -> None:
-        """Begin to accept."""
+        """Start accepting."""
         self._socket.listen(backlog)
         self._watch()
 
     def close(self) -> None:
-        """Accept nothing more. Idempotent."""
+        """Stop accepting and close the socket. Idempotent."""
         self._pause(math.inf)
         self._socket.close()
 
     def resume(self) -> None:
-        """Accept again: what ``wait_s`` depends on has changed."""
+        """Accept again, because what ``wait_s`` depends on has changed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -107,7 +107,7 @@ class Acceptor:
             self._accepted(sock, address)
 
     def _is_client_waiting(self) -> bool:
-        """True if there is a connection to accept. (Without descriptors, the system says so only to ``poll``.)"""
+        """Return True if a connection waits to be accepted. Without free descriptors, only ``poll`` reports this."""
         poll = select.poll()
         poll.register(self._socket.fileno(), select.POLLIN)
         return bool(poll.poll(0))
@@ -119,7 +119,7 @@ class Acceptor:
         if now - self._shortage_logged_at >= SHORTAGE_LOGGED_S:
             self._shortage_logged_at = now
             _log.error(
-                "connections cannot be accepted: raise the limit of open files (ulimit -n, LimitNOFILE) or lower "
-                "max.connections; the connections that have been idle longest are closed for those that wait",
+                "cannot accept connections: raise the limit of open files (ulimit -n, LimitNOFILE) or lower "
+                "max.connections; closing the connections that have been idle longest",
                 extra={"listener": self._name, "reason": error.strerror},
             )

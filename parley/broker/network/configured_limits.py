@@ -33,7 +33,7 @@ class Limits:
     by_listener: Mapping[str, ListenerLimits] = field(default_factory=dict)
     idle_s: float = 600.0
     login_s: float = 30.0
-    """How long a client may take for the TLS handshake, and for its login."""
+    """How many seconds a client may take for the TLS handshake, and for its login."""
 
 
 def limits_of(config: BrokerConfig) -> Limits:
@@ -54,7 +54,8 @@ def limits_of(config: BrokerConfig) -> Limits:
 
 
 def _listener_limits(config: BrokerConfig, name: str) -> ListenerLimits:
-    """Return the limits given for a listener by its name. The broker's own limits hold for all listeners together."""
+    """Return the limits that are configured for one listener. The broker's own limits apply to all
+    listeners together."""
     own, prefix = config.for_listener(name), f"listener.name.{name.lower()}."
     return ListenerLimits(
         connections=own.max_connections if f"{prefix}max.connections" in config.given else UNLIMITED,

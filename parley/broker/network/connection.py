@@ -48,28 +48,31 @@ from parley.protocol.messages.transactions import EndTxnRequest
 from parley.storage.resource_exhaustion import MEMORY
 
 PIPELINED_MAX = 64
-"""Produce requests of one connection that may wait for their replicas at the same time."""
+"""The maximum number of produce requests of one connection that may wait for replication at the same time."""
 UNSENT_MAX = 256 << 10
-"""Bytes of responses gathered before they are sent and the next request begins."""
+"""Bytes of responses that a connection gathers before it sends them and begins the next request."""
 TURN_S = 0.005
-"""How long the requests of one client are handled, in one read or several, before other connections get their turn."""
+"""Seconds that a connection may spend handling requests, in one read or several, before other connections
+get a turn."""
 LOGIN_USUAL_S = 2.0
-"""Honest clients authenticate in less. Slower ones are closed first if file descriptors run out."""
+"""Well-behaved clients authenticate within this many seconds. Slower ones are closed first if file
+descriptors run out."""
 RECEIVING_USUAL_S = 10.0
-"""How long the broker is willing to read a large request, or the client keeps it from beginning, before others that
-wait for its memory may have it."""
+"""Seconds after which a large request may lose its memory to waiting requests. Counted is the time in which the broker
+is willing to read the request, or the client keeps it from beginning."""
 SLOW_BYTES_PER_S = 64 << 10
-"""The rate at which it must arrive if it takes longer."""
+"""After ``RECEIVING_USUAL_S``, a request that arrives at a lower rate than this is too slow."""
 PRODUCE_KEY = b"\x00\x00"
 URGENT_KEY = EndTxnRequest.API_KEY.to_bytes(2, "big")
-"""A commit costs little, and its client waits for nothing else: it does not wait for the records of other clients."""
+"""The API key of EndTxn. A commit is cheap and its client can do nothing else meanwhile, so it does not wait behind the
+records of other clients."""
 _PRODUCE = 0
-_discarded = bytearray(4096)  # takes what arrives on a connection that is closing
-_DISCONNECTED = getattr(select, "POLLRDHUP", 0)  # a system without it reports only a connection that is gone altogether
+_discarded = bytearray(4096)  # receives what arrives on a closing connection
+_DISCONNECTED = getattr(select, "POLLRDHUP", 0)  # without it, poll reports only a completely closed connection
 
 
 class ConnectionState(IntEnum):
-    """What a connection is doing."""
+    """The state of a connection."""
 
     OPEN = 0
     DRAINING = 1
@@ -78,12 +81,12 @@ class ConnectionState(IntEnum):
 
 
 class ConnectionEvent(IntEnum):
-    """What happens to a connection."""
+    """An event in the life of a connection."""
 
     DRAIN = 0
     """The listener stops."""
     CLOSE = 1
-    """A fault of the client, idleness, a broken socket, or nothing left to send while draining."""
+    """The client misbehaved or was idle, the socket broke, or a draining connection has nothing left to send."""
     LOSE = 2
     """The transport has closed."""
 
@@ -103,7 +106,7 @@ _OPEN, _LOST = ConnectionState.OPEN, ConnectionState.LOST  # an attribute of an 
 
 
 class ConnectionOwner(Protocol):
-    """What a connection uses of its listener."""
+    """The part of a listener that its connections use."""
 
     dispatcher: Dispatcher
     limits: Limits
@@ -112,32 +115,32 @@ class ConnectionOwner(Protocol):
     monotonic: Callable[[], float]
 
     def connected(self, connection: Connection) -> None:
-        """Note that a connection has its transport."""
+        """Record that a connection has its transport."""
 
     def disconnected(self, connection: Connection, client: ConnectedClient) -> None:
-        """Note that a connection has ended."""
+        """Record that a connection has ended."""
 
     def report_closed(self, client: ConnectedClient, reason: str) -> None:
-        """Count and log a connection that is closed because of what its client did."""
+        """Count and log a connection that the broker closes because its client misbehaved."""
 
     def logged_in(self, client: ConnectedClient, *, again: bool) -> None:
         """Set the client's session and count its login; ``again`` is True for a re-authentication.
 
-        Raises what the operator's rules for principals raise.
+        Raises whatever the operator's principal builder raises.
         """
 
     def login_failed(self, client: ConnectedClient, reason: str) -> None:
-        """Count and log a login that failed. Its connection is closed later, to slow down guessing."""
+        """Count and log a failed login. The connection is closed later, to slow down password guessing."""
 
     def session_expired(self) -> None:
-        """Count a connection that is closed because its client has not renewed its login."""
+        """Count a connection that is closed because its client did not re-authenticate in time."""
 
     def muted(self, change: int) -> None:
-        """Note that there is one throttled connection more, or one less."""
+        """Add ``change`` (1 or -1) to the number of throttled connections."""
 
 
 class _PendingResponse:
-    """A response that cannot be sent yet, or waits behind one. ``parts`` is None until it is encoded."""
+    """A response that is not ready yet, or waits for an earlier response. ``parts`` is None until it is encoded."""
 
     __slots__ = ("context", "future", "parts", "pipelined", "since")
 
@@ -191,22 +194,22 @@ class Connection(asyncio.BufferedProtocol):
         self._state = ConnectionState.OPEN
         login = client.login
         self._reader = FrameReader(owner.limits.request_bytes if login is None else login.rules.receive_bytes_max)
-        self._deadline: Deadline | None = None  # of the login
-        self._began = 0.0  # when it began
+        self._deadline: Deadline | None = None  # for the login
+        self._began = 0.0  # when the login began
         self._frames: deque[memoryview] = deque()
         self._pending: deque[_PendingResponse] = deque()
         self._mute: asyncio.TimerHandle | None = None  # ends the throttling of the client
         self._out: list[Part] = []
         self._reading = True
         self._unsent = 0  # bytes in ``_out``
-        self._written: list[RequestContext] = []  # the requests of the responses in ``_out``
-        self._untaken: list[tuple[RequestContext, float]] = []  # of those that wait for the client, and since when
+        self._written: list[RequestContext] = []  # the requests whose responses are in ``_out``
+        self._untaken: list[tuple[RequestContext, float]] = []  # whose responses wait for the client, and since when
         self._waiting_for_load = False
         self._waiting_for_turn = False
         self._turn_left_s = TURN_S
-        self._reserved = 0  # bytes of the large frame that is being received, or has not begun to be handled
+        self._reserved = 0  # bytes reserved for the large frame that is being received or waits to be handled
         self._receiving_s = 0.0  # how long the broker has been willing to read that frame
-        self._held_up_s = 0.0  # how long it could not begin because of the client
+        self._held_up_s = 0.0  # how long the client kept it from beginning
         self._starved = False  # a large frame must wait for memory
         self._seen_sent = 0
         self._seen_taken = -1  # at the last check of untaken responses
@@ -215,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         """True if the first request came from another broker."""
         self.last_active = 0.0
         self.stalled_s = 0.0
-        """For how long the client has taken nothing of the responses that wait for it."""
+        """How many seconds the client has read nothing although responses wait for it."""
 
     def _step(self, event: ConnectionEvent) -> None:
         try:
@@ -275,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
         except MemoryError:
             if self._state is _OPEN:
                 self._step(ConnectionEvent.CLOSE)
-                self._loop.call_soon(self._close_for_memory)  # uvloop crashes if its transport is closed here
+                self._loop.call_soon(self._close_for_memory)  # uvloop crashes if the transport is closed here
             return memoryview(_discarded)
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -296,7 +299,7 @@ class Connection(asyncio.BufferedProtocol):
         self._advance()
 
     def _close_for_memory(self) -> None:
-        """Close because there is no memory for the request that is arriving; the client sends it again."""
+        """Close because there is no memory for the request that is arriving. The client will retry it."""
         MEMORY.make_room()
         self.close("no memory for the request")
 
@@ -356,7 +359,7 @@ class Connection(asyncio.BufferedProtocol):
             not frames
             and not self._starved
             and not self._sender.blocked
-            and (self._mute is None or self._reserved > 0)  # the rest of a large frame, and no more
+            and (self._mute is None or self._reserved > 0)  # read only the rest of a large frame
         ) is not self._reading:
             self._set_reading(not self._reading)
 
@@ -409,7 +412,7 @@ class Connection(asyncio.BufferedProtocol):
         self._advance()
 
     def _reserve(self) -> None:
-        """Reserve memory for the large frame that has begun, or wait until there is some."""
+        """Reserve memory for the large frame that has begun to arrive, or wait until memory is available."""
         size = self._reader.large_frame_bytes
         self._starved = not self._owner.load.reserve(size, self)
         if self._starved:
@@ -419,9 +422,9 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _is_held_up_by_client(self) -> bool:
-        """True if it is the client's doing that the large request, which has arrived, cannot begin.
+        """True if the client itself keeps its large request, which has arrived completely, from beginning.
 
-        Behind produce requests, or at the broker's limits, it is not.
+        It does not if the request waits for earlier produce requests, or for the broker's limits.
         """
         waits = bool(self._pending) and self._pending[-1].context.api_key != _PRODUCE
         return self._mute is not None or self._sender.blocked or waits
@@ -442,7 +445,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             is_slow = self._is_held_up_by_client
         if is_slow:
-            self.close("a request held memory for too long that others waited for")
+            self.close("the request held memory for too long while others waited for it")
 
     def _take_reserved(self) -> int:
         reserved, self._reserved = self._reserved, 0
@@ -487,7 +490,7 @@ class Connection(asyncio.BufferedProtocol):
         future.add_done_callback(lambda done: self._done(pending, done))
 
     def _work(self, pending: _PendingResponse, work: Awaitable[MaybeResponse], reserved: int) -> None:
-        """Run a handler that is a coroutine as a task."""
+        """Run a coroutine handler as a task."""
         dispatcher, load = self._owner.dispatcher, self._owner.load
         load.begin()
         name = f"{dispatcher.routes[pending.context.api_key].name} from {self._client.client_host}"
@@ -503,7 +506,7 @@ class Connection(asyncio.BufferedProtocol):
         task.add_done_callback(done)
 
     def _done(self, pending: _PendingResponse, done: asyncio.Future[Any]) -> None:
-        """Take the response. If the task returned another future instead, wait for that."""
+        """Take the response of a finished task or future. If the result is another future, wait for that future."""
         if self._state is _LOST:
             if not done.cancelled() and done.exception() is None and isinstance(late := done.result(), Delayed):
                 late.cancel()
@@ -511,7 +514,7 @@ class Connection(asyncio.BufferedProtocol):
         dispatcher = self._owner.dispatcher
         try:
             if done.cancelled():
-                raise Disconnect("the broker gave up the request")
+                raise Disconnect("the request was canceled")
             error = done.exception()
             response = dispatcher.failure(pending.context, error) if error is not None else done.result()
             if isinstance(response, asyncio.Future):
@@ -535,7 +538,8 @@ class Connection(asyncio.BufferedProtocol):
         self._advance()
 
     def _send_last(self, pending: _PendingResponse, disconnect: Disconnect) -> None:
-        """Send the response with which a connection ends, if there is one and no earlier response is missing."""
+        """Send the final response of a closing connection, unless it has none or an earlier response is
+        still missing."""
         if disconnect.response is not None and self._pending and self._pending[0] is pending:
             dispatcher = self._owner.dispatcher
             parts = dispatcher.encode(pending.context, disconnect.response, dispatcher.monotonic())
@@ -543,7 +547,7 @@ class Connection(asyncio.BufferedProtocol):
             self._send()
 
     def _collect(self, now: float) -> None:
-        """Take the responses that are ready, up to the first one that is not."""
+        """Gather the responses that are ready, up to the first that is not."""
         pending = self._pending
         while pending and (parts := pending[0].parts) is not None:
             first = pending.popleft()
@@ -583,17 +587,18 @@ class Connection(asyncio.BufferedProtocol):
         return self._sender.sent_bytes - self._transport.get_write_buffer_size() - self._in_kernel_bytes()
 
     def _in_kernel_bytes(self) -> int:
-        """The bytes that wait in the kernel for the client. Megabytes may: ``sent_bytes`` grows in large steps."""
+        """Return the bytes in the kernel's send buffer. It can hold megabytes, so ``sent_bytes`` alone grows in large
+        steps."""
         plain = self._transport.get_extra_info("socket")
         if plain is None or plain.fileno() < 0:
             return 0
         try:
             return int.from_bytes(fcntl.ioctl(plain.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-        except OSError:  # a system that does not tell this of a socket
+        except OSError:  # the system does not report this for sockets
             return 0
 
     def _count_taken(self) -> None:
-        """Count how long responses have waited for the client, which has taken all of them by now."""
+        """Record the send times of the responses that waited for the client and have now been sent."""
         now = self._owner.monotonic()
         for context, since in self._untaken:
             self._owner.dispatcher.metrics_of(context).send_seconds += now - since
@@ -609,10 +614,11 @@ class Connection(asyncio.BufferedProtocol):
     # --- Throttling ---
 
     def _throttle(self, seconds: float) -> None:
-        """Read nothing from the client and begin none of its requests for this time, or longer if that holds already.
+        """Read nothing from the client and begin none of its requests for ``seconds``. A longer throttle in effect
+        stays.
 
-        Requests in progress go on, and their responses are sent. So does a large request that holds memory already, if
-        it is the next one: others wait for that memory.
+        Requests in progress continue, and their responses are sent. A large request that already holds memory
+        continues, too, if it is the next one: other requests wait for that memory.
         """
         if self._state is _LOST:
             return
@@ -641,7 +647,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def session(self) -> ClientSession:
-        """What is known of the client."""
+        """The client's identity, and how it was authenticated."""
         return self._client.session
 
     @property
@@ -655,7 +661,8 @@ class Connection(asyncio.BufferedProtocol):
         return bool(self._pending) or self._sender.blocked
 
     def is_idle(self, before: float) -> bool:
-        """True if the client has sent nothing and taken nothing since ``before``, and waits for no response."""
+        """Return True if the client has sent and read nothing since ``before`` (monotonic seconds) and awaits no
+        response."""
         sent = self._sender.sent_bytes
         if sent != self._seen_sent:
             self._seen_sent = sent
@@ -663,7 +670,10 @@ class Connection(asyncio.BufferedProtocol):
         return self.last_active < before and (not self._pending or self._is_abandoned())
 
     def _is_abandoned(self) -> bool:
-        """True if the client has disconnected unnoticed: its next request waits unread behind a pending response."""
+        """Return True if the client has disconnected without the broker noticing.
+
+        That happens if the client's next request waits unread behind a pending response.
+        """
         plain = self._transport.get_extra_info("socket")
         if self._reading or plain is None or plain.fileno() < 0:
             return False
@@ -672,13 +682,14 @@ class Connection(asyncio.BufferedProtocol):
         return bool(poll.poll(0))
 
     def _end(self, disconnect: Disconnect) -> None:
-        """Close now. Failed logins have been counted and logged."""
+        """Close the connection because of ``disconnect``. Failed logins have already been counted and logged."""
         if isinstance(disconnect, SessionExpired):
             self._owner.session_expired()
         self.close("" if isinstance(disconnect, LoginFailed | SessionExpired) else str(disconnect))
 
     def close(self, reason: str = "") -> None:
-        """Close now, and log the reason if there is one. What the socket has taken still arrives."""
+        """Close now, and log the reason if there is one. Unless the client is behind, bytes already sent are still
+        delivered."""
         if self._state is _LOST:
             return
         if reason:
@@ -691,7 +702,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close now, and drop what has not been sent."""
+        """Close now and drop all unsent bytes."""
         if self._state is _LOST:
             return
         self._step(ConnectionEvent.CLOSE)

@@ -2,15 +2,15 @@
 
 Rules of this module:
 
-* A connection from an address that has too many (``max.connections.per.ip``) is refused: accepted, and closed at once.
-  One from an address that opens them too fast (``connection_creation_rate``) is closed a little later.
-* Every other excess waits in the backlog until a connection ends or time has passed: ``max.connections`` of the broker
-  or the listener, and ``max.connection.creation.rate`` of either.
-* The broker's limits do not hold up the inter-broker listener if there is another listener. For each connection on it
-  beyond ``max.connections``, the connection that has been idle longest on another listener is closed.
-* Beyond what the process's limit of file descriptors allows (``descriptors_max``), connections are closed on any
-  listener, except those of other brokers: first those of clients that are slow to log in, then those idle longest. If
-  there are no descriptors at all, those that wait to be closed for their address's rate come before them.
+* If an address has too many connections (``max.connections.per.ip``), a new one is accepted and closed immediately. If
+  an address opens connections too fast (``connection_creation_rate``), a new one is closed after a delay.
+* All other excess connections wait in the backlog until a connection ends or time has passed. This applies to
+  ``max.connections`` and ``max.connection.creation.rate``, of the broker and of a listener.
+* If there is more than one listener, the broker's limits do not delay the inter-broker listener. For each of its
+  connections beyond ``max.connections``, the longest-idle connection of another listener is closed.
+* If there are more connections than file descriptors allow (``descriptors_max``), connections of any listener are
+  closed, except those of other brokers: first of clients that are slow to log in, then the longest idle. If no
+  descriptor is left, connections that wait to be closed because of their address's rate are closed before all others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from parley.broker.network.configured_limits import UNLIMITED, Limits, ListenerL
 from parley.broker.network.refused_connections import RefusedConnections
 
 EVICTED_SHARE = 50
-"""One connection in this many is closed at a time, so that a flood of new ones costs one search in as many."""
+"""One in this many connections is closed at a time, so that a flood of new connections does not cause a search for
+each."""
 
 
 class Evictable(Protocol):
@@ -34,17 +35,17 @@ class Evictable(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """True if the client waits for something."""
+        """True if the client awaits a response or has not read one completely."""
         ...
 
     @property
     def is_slow_to_log_in(self) -> bool:
-        """True if the client has not authenticated within a time that is enough for every honest client."""
+        """True if the client has not authenticated within a time that is enough for every well-behaved client."""
         ...
 
     @property
     def last_active(self) -> float:
-        """When the client sent something last, in monotonic seconds."""
+        """When the client last sent something, in monotonic seconds."""
         ...
 
     @property
@@ -66,11 +67,11 @@ class ListenerConnections(Protocol):
     def __len__(self) -> int: ...
 
     def idle_since(self) -> float:
-        """Return when the connection that is idle longest was last active; infinity if there is none."""
+        """Return when the longest-idle connection was last active, in monotonic seconds; infinity if none is idle."""
         ...
 
     def close_idlest(self) -> None:
-        """Close the connection that is idle longest."""
+        """Close the connection that has been idle longest."""
         ...
 
     def evictable(self) -> Sequence[Evictable]:
@@ -78,32 +79,35 @@ class ListenerConnections(Protocol):
         ...
 
     def evict(self, connection: Evictable) -> None:
-        """Close one of them."""
+        """Close one of the ``evictable`` connections."""
         ...
 
 
 class HostRates(Protocol):
-    """How fast addresses may open connections (``connection_creation_rate``)."""
+    """Limits on how fast each address may open connections (``connection_creation_rate``)."""
 
     def open(self, host: str, now_s: float) -> float:
-        """Count a connection. Returns 0 if it may be served; else it does not count, and is closed after this time."""
+        """Count a new connection. Returns 0 if it may be served.
+
+        Otherwise it is not counted, and must be closed after the returned number of seconds.
+        """
         ...
 
 
 def _worth(connection: Evictable) -> tuple[bool, bool, float]:
-    """The least is closed first."""
+    """Return the sort key for eviction: the connection with the lowest is closed first."""
     return not connection.is_slow_to_log_in, connection.is_busy, connection.last_active
 
 
 class ConnectionRate:
-    """A rate limit in connections per second. What one idle second did not use may come at once."""
+    """A limit in connections per second. After an idle second, one second's worth may come at once."""
 
     def __init__(self) -> None:
         self._left = math.inf
         self._at = 0.0
 
     def wait_s(self, per_second: int, now_s: float) -> float:
-        """Return how long no connection may be accepted."""
+        """Return for how many seconds no connection may be accepted."""
         self._left = min(float(per_second), self._left + (now_s - self._at) * per_second)
         self._at = now_s
         return 0.0 if self._left >= 1 else (1 - self._left) / per_second
@@ -117,10 +121,10 @@ class ConnectionQuotas:
     """Counts a broker's connections on all listeners, and delays or refuses those beyond the limits."""
 
     def __init__(self, limits: Limits, inter_broker_listener: str = "", rates_by_host: HostRates | None = None) -> None:
-        """``rates_by_host`` are the quotas of addresses; None if there are none."""
+        """``rates_by_host`` limits how fast addresses may open connections; None means no limits."""
         self.connections = 0
         self.descriptors_max = UNLIMITED
-        """How many connections the process's limit of file descriptors allows."""
+        """The number of connections that the process's limit of file descriptors allows."""
         self._limits = limits
         self._inter_broker_listener = inter_broker_listener
         self._by_host: Counter[str] = Counter()
@@ -133,12 +137,12 @@ class ConnectionQuotas:
 
     @property
     def limit(self) -> int:
-        """The connections that this broker accepts at most."""
+        """The maximum number of connections of this broker."""
         return min(self._limits.connections, self.descriptors_max)
 
     @property
     def limits(self) -> Limits:
-        """The limits now. New limits do not close existing connections."""
+        """The current limits. New limits do not close existing connections."""
         return self._limits
 
     @limits.setter
@@ -152,7 +156,8 @@ class ConnectionQuotas:
         self._rates[listener.name] = ConnectionRate()
 
     def wait_s(self, listener: str, now_s: float) -> float:
-        """Return how long a listener must not accept; infinity means until ``call_when_changed`` calls back."""
+        """Return for how many seconds a listener must not accept. Infinity means until ``call_when_changed`` calls
+        back."""
         limits, own = self._limits, self._limits.by_listener.get(listener, ListenerLimits())
         if len(self._listeners[listener]) >= own.connections:
             return math.inf
@@ -167,14 +172,15 @@ class ConnectionQuotas:
         return listener == self._inter_broker_listener and len(self._listeners) > 1
 
     def throttle_s(self, host: str, now_s: float) -> float:
-        """Count that an address opens a connection. Returns 0 if it may.
+        """Count a new connection of an address. Returns 0 if it may be served.
 
-        Otherwise the connection must be closed after this time; it does not count, and ``enter`` must not be called.
+        Otherwise the caller must close it after the returned number of seconds. It is not counted, and ``enter`` must
+        not be called for it.
         """
         return 0.0 if self._rates_by_host is None else self._rates_by_host.open(host, now_s)
 
     def enter(self, listener: str, host: str) -> str:
-        """Count an accepted connection in; ``leave`` must follow. Returns why it is refused, "" if it is not."""
+        """Count an accepted connection; ``leave`` must follow. Returns the reason if it is refused, else ""."""
         self.connections += 1
         self._by_host[host] += 1
         self._rates[listener].take()
@@ -195,18 +201,18 @@ class ConnectionQuotas:
             self._evict(self.connections - self.descriptors_max)
 
     def hold(self, sock: socket.socket, seconds: float) -> None:
-        """Close a socket that is not served (``throttle_s``) after this time, or earlier if descriptors are short."""
+        """Close an unserved socket (``throttle_s``) after this many seconds, or earlier if descriptors run short."""
         self._throttled.hold(sock, seconds, self.descriptors_max)
 
     def close_held(self) -> None:
-        """Close the sockets that are not served. Idempotent."""
+        """Close the unserved sockets. Idempotent."""
         self._throttled.close()
 
     def close_least_active(self, count: int = 1) -> None:
-        """Release ``count`` descriptors: close sockets that are not served, and if they are too few, connections.
+        """Free ``count`` descriptors: close unserved sockets and, if those are too few, connections.
 
-        Of connections, a small share of all is closed if that is more. Clients that are slow to log in come first, then
-        idle ones, by last activity. Connections of other brokers stay.
+        If connections must be closed, at least one in ``EVICTED_SHARE`` is. Clients that are slow to log in come first,
+        then idle ones, by last activity. Connections of other brokers stay.
         """
         lacking = count - len(self._throttled)
         self._throttled.close()
@@ -220,7 +226,7 @@ class ConnectionQuotas:
             listener.evict(connection)
 
     def leave(self, host: str) -> None:
-        """Count a connection out."""
+        """Count the end of a connection."""
         self.connections -= 1
         self._by_host[host] -= 1
         if not self._by_host[host]:

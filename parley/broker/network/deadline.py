@@ -1,7 +1,7 @@
-"""A deadline for what a client must do, in time that the broker could have spent on the client.
+"""A deadline for a client that counts only the time in which the event loop was running.
 
-The time is counted in parts, each with a timer of its own. If the event loop stands still, or the machine sleeps, that
-counts as one part at most: what the client sent meanwhile is read before the next part is over.
+The time is counted in parts, each with its own timer. If the event loop stands still, or the machine sleeps, that
+counts as one part at most: the broker reads what the client sent meanwhile before the next part is over.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PARTS: Final = 10
 
 
 class Deadline:
-    """Calls ``passed`` after ``seconds`` in which the event loop was running, unless it is cancelled before."""
+    """Calls ``passed`` after ``seconds`` in which the event loop was running, unless it is canceled before."""
 
     __slots__ = ("_left", "_loop", "_part_s", "_passed", "_timer")
 
@@ -33,5 +33,5 @@ class Deadline:
             self._passed()
 
     def cancel(self) -> None:
-        """End the deadline."""
+        """Cancel the deadline."""
         self._timer.cancel()

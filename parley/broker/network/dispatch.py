@@ -1,16 +1,16 @@
-"""From the bytes of a request to its handler, and from the response back to bytes.
+"""Decodes requests, calls their handlers, and encodes the responses.
 
 Rules of this module:
 
-* A request of an unknown API, of an unsupported version, or with a malformed body raises ``Disconnect``: Kafka closes
-  such connections, too. The one exception is ApiVersions: an unsupported version gets a response in version 0, with
+* A request of an unknown API, of an unsupported version, or with a malformed body raises ``Disconnect``: the connection
+  is closed, as in Kafka. The one exception is ApiVersions: an unsupported version gets a response in version 0, with
   UNSUPPORTED_VERSION and the supported versions (KIP-511).
-* If a handler raises, the error goes into the response's own error field, and the connection stays. A response without
-  such a field ends the connection.
-* A request with very many elements in its arrays is decoded in a thread, and its response is encoded in one: the event
-  loop serves other clients meanwhile. Such a request is work in progress, as if its handler were a coroutine. If its
-  API has a ``Division``, it is handled in parts, each in a turn of its own.
-* Nothing here creates tasks, and a request that succeeds logs nothing.
+* If a handler raises, the error goes into the response's own error field, and the connection stays open. If the
+  response has no such field, the connection is closed.
+* If a request contains very many array elements, threads decode it and encode its response, so that the event loop can
+  serve other clients. It counts as work in progress, like a coroutine handler. If its API has a ``Division``, it is
+  handled in parts, each in its own turn of the event loop.
+* This module creates no tasks, and a request that succeeds logs nothing.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ from parley.storage.resource_exhaustion import MEMORY, reserve_for
 _log = logging.getLogger(__name__)
 
 ON_LOOP_ELEMENTS_MAX: Final = 1000
-"""Elements in the arrays of a request that is decoded on the event loop, which takes a few milliseconds."""
+"""The most array elements of a request that is decoded on the event loop. Decoding that many takes a few
+milliseconds."""
 DIVISIBLE_ELEMENTS_MAX: Final = 200
-"""The same for a request that can be divided: handling an element can take longer than decoding it."""
+"""The same limit for a request that can be divided: handling an element can take longer than decoding it."""
 R = TypeVar("R")
 
 
@@ -63,11 +64,11 @@ class ConnectedClient:
     client_port: int
     login: Login | None = None
     on_throttle: Callable[[float], None] | None = None
-    """Called with the seconds for which the client is not read from (KIP-219); None for clients without a connection
-    of their own, whose requests were forwarded."""
+    """Called with the number of seconds for which the connection must not be read (KIP-219). None for clients whose
+    requests another broker forwarded: they have no connection here."""
     has_disconnected: bool = False
     on_disconnect: dict[Hashable, Callable[[], None]] = field(default_factory=dict)
-    """Called when the connection has ended, by what it is for."""
+    """Callbacks to run when the connection has ended. The key identifies the registration."""
 
     @property
     def client_host(self) -> str:
@@ -77,7 +78,7 @@ class ConnectedClient:
 
 @dataclass(slots=True)
 class RequestContext:
-    """What a handler knows about a request besides its body. ``received_at`` is in monotonic seconds."""
+    """What a handler knows about a request, apart from its body. ``received_at`` is in monotonic seconds."""
 
     api_key: int
     api_version: int
@@ -87,19 +88,19 @@ class RequestContext:
     received_at: float
     size_bytes: int = 0
     busy_s: float = 0.0
-    """How long the handler has occupied the event loop. Coroutines are measured only while there are quotas."""
+    """How many seconds the handler has occupied the event loop. Coroutines are measured only while there are quotas."""
 
     has_many_elements: bool = False
-    """True if the request was decoded in a thread, and its response is to be encoded in one."""
+    """True if a thread decoded the request. A thread then encodes the response, too."""
 
     is_from_follower: bool = False
-    """True for a fetch of a replica; its handler says so."""
+    """True for a follower's fetch. The handler sets it."""
 
     charge: Any = None
-    """What the client's quotas have counted of the request before it is done."""
+    """The use that the client's quotas have counted for the request before its response is ready."""
 
     def spent(self, seconds: float) -> None:
-        """Count time of the handler."""
+        """Add to the time for which the handler has occupied the event loop or a thread."""
         self.busy_s += seconds
 
     @property
@@ -124,7 +125,7 @@ class RequestContext:
 
 
 RAW: Final = -1
-"""The API version of a token without a header (after SaslHandshake v0)."""
+"""Stands for the API version of a SASL token that is sent without a request header (after SaslHandshake v0)."""
 
 MaybeResponse = Response | None
 """None if the client expects no response (a produce request with ``acks=0``)."""
@@ -132,27 +133,27 @@ MaybeResponse = Response | None
 Handler = Callable[[RequestContext, Any], Any]
 """Handles a request. Returns a ``MaybeResponse``, or an awaitable of one.
 
-A coroutine is work in progress: it runs as a task, and no later request of the connection begins before it is done.
-A future (``Delayed``) is a response whose work is done and that waits for an event: behind a waiting produce request
-the next produce request begins. A coroutine may return a future when its work is done.
+A coroutine is work in progress: it runs as a task, and no later request of the connection begins before the task is
+done. A future (``Delayed``) is a response whose work is done and that only waits for an event: behind a waiting produce
+request, the next produce request may begin. A coroutine may return a future when its work is done.
 
-Raises ``KafkaError`` only for an error that fills the whole response, and ``Disconnect`` if the protocol can only
-close the connection.
+Raises ``KafkaError`` only for an error of the whole response, and ``Disconnect`` if the protocol requires the
+connection to be closed.
 """
 
 
 class Throttling(Protocol):
-    """Client quotas, as far as the dispatcher knows them."""
+    """The part of the client quotas that the dispatcher uses."""
 
     @property
     def is_active(self) -> bool:
-        """False if no client has a quota: then nothing else is called."""
+        """False if no client has a quota. The other methods are then not called."""
 
     def received(self, context: RequestContext, now_s: float) -> float:
-        """Count a request that waits before it is done. Returns for how many seconds its client is throttled."""
+        """Count a request whose response is not ready yet. Returns for how many seconds to throttle the client."""
 
     def charge(self, context: RequestContext, response: MaybeResponse, now_s: float) -> tuple[MaybeResponse, float]:
-        """Count a request that is done. Returns the response, and for how many seconds its client is throttled."""
+        """Count a completed request. Returns the response, and for how many seconds to throttle the client."""
 
 
 class _Unlimited:
@@ -166,11 +167,11 @@ class _Unlimited:
 
 
 UNLIMITED: Final = _Unlimited()
-"""No client has a quota."""
+"""The throttling of a broker without quotas."""
 
 
 class Disconnect(Exception):
-    """The connection must be closed, usually without a response. The text says why, for the log."""
+    """The connection must be closed, usually without a response. The message is the reason for the log."""
 
     response: Response | None = None
     """Sent before the connection is closed."""
@@ -218,7 +219,7 @@ class Route:
         self.max_version = api.request.VERSIONS.max
         self.metrics = RequestMetrics()
         self.follower_metrics = RequestMetrics() if api_key == FetchRequest.API_KEY else self.metrics
-        """Those of a fetch of a replica, which waits for other things than a consumer's."""
+        """The metrics of followers' fetches, which wait for different events than consumers' fetches do."""
 
 
 class Dispatcher:
@@ -233,7 +234,7 @@ class Dispatcher:
         threads: Threads = LOOP_THREADS,
         divisions: Mapping[int, tuple[Division, ...]] = MappingProxyType({}),
     ) -> None:
-        """``divisions`` are how large requests are divided, by API key."""
+        """``divisions`` contains, by API key, the ways in which large requests can be divided."""
         self.routes = {
             api_key: Route(api_key, handler, divisions.get(api_key, ())) for api_key, handler in sorted(routes.items())
         }
@@ -241,7 +242,8 @@ class Dispatcher:
         self.monotonic = monotonic
         self._throttling = throttling
         self.only: tuple[bytes, ...] | None = None
-        """The keys of the APIs whose requests begin, as in a request's first two bytes; the others wait. None: all."""
+        """The keys of the APIs whose requests may begin, as encoded in a request's first two bytes. All other requests
+        wait. None means all APIs."""
         self._failures = FailureLog(_log)
         self._in_making = ResponsesInMaking()
 
@@ -256,9 +258,10 @@ class Dispatcher:
     def handle(
         self, client: ConnectedClient, frame: memoryview, received_at: float
     ) -> tuple[RequestContext, list[Part] | Awaitable[MaybeResponse]]:
-        """Decode a request, call its handler, and encode the response if there is one at once (no parts: no response).
+        """Decode a request, call its handler, and encode the response if it is ready.
 
-        Raises Disconnect if the protocol has no response for the request.
+        No parts mean that the client expects no response. Raises Disconnect if the protocol has no response for the
+        request.
         """
         try:
             login = client.login
@@ -267,7 +270,7 @@ class Dispatcher:
             header = parse_request_header(frame)
             route = self.routes.get(header.api_key)
             if route is None:
-                raise Disconnect(f"API key {header.api_key} is not served here")
+                raise Disconnect(f"API key {header.api_key} is not supported")
             version = header.api_version
             if not route.min_version <= version <= route.max_version:
                 if login is not None and login.state is not LoginState.COMPLETE and not login.may_ask_for_versions:
@@ -275,8 +278,8 @@ class Dispatcher:
                 return self._unsupported(client, header, route, received_at)
             if login is not None:
                 check_login(login, route, received_at)
-            # Bytes after the request are ignored, as in Kafka: librdkafka 2.16 asks for all topics (Metadata v13) with
-            # an array count of the old form, which reads as a request for all topics and three more bytes.
+            # Ignore bytes after the request, as Kafka does: librdkafka 2.16 requests all topics (Metadata v13) with an
+            # array count in the old format, which decodes as a request for all topics and three extra bytes.
             context = RequestContext(
                 header.api_key,
                 version,
@@ -313,17 +316,18 @@ class Dispatcher:
         return context, response
 
     def _unreadable(self, client: ConnectedClient, received_at: float, error: Exception) -> Disconnect:
-        """Return the end of a connection whose request cannot be decoded."""
+        """Return the ``Disconnect`` for a request that cannot be decoded."""
         if isinstance(error, MalformedMessage):
             return Disconnect(f"malformed request: {error}")
-        if isinstance(error, MemoryError):  # nothing has been done yet
+        if isinstance(error, MemoryError):  # the request has had no effect, so a retry is safe
             MEMORY.make_room()
             return Disconnect("no memory for the request")
-        self._failures.report("a request cannot be read", error, received_at, peer=client.client_host)
-        return Disconnect("the request could not be read")
+        self._failures.report("a request could not be decoded", error, received_at, peer=client.client_host)
+        return Disconnect("the request could not be decoded")
 
     async def _handle_many(self, context: RequestContext, route: Route, frame: memoryview, body_offset: int) -> Any:
-        """Decode a request with very many elements in a thread, and call its handler, for each part if it has some."""
+        """Decode a request with many elements in a thread, then call its handler, once for each part if the request is
+        divided."""
         context.has_many_elements = True
         began = self.monotonic()
         try:
@@ -343,11 +347,11 @@ class Dispatcher:
         return await response if asyncio.iscoroutine(response) else response
 
     async def _size_of(self, context: RequestContext, part: Response) -> int:
-        """Return how many bytes a part of a response adds to it. Encoding it takes a tenth of the time of making it."""
+        """Return the encoded size of a part of a response. Encoding takes a tenth of the time of building the part."""
         return await self._in_thread(context, lambda: len(encode(part, context.api_version)))
 
     def _begun(self, context: RequestContext, size_bytes: int, began: float) -> RequestMetrics:
-        """Count a request whose handler began at ``began``; the handler has said if a follower sent it."""
+        """Count a request whose handler began at ``began``. The handler must already have set ``is_from_follower``."""
         metrics = self.metrics_of(context)
         metrics.requests += 1
         metrics.request_bytes += size_bytes
@@ -355,7 +359,7 @@ class Dispatcher:
         return metrics
 
     async def _in_thread(self, context: RequestContext, call: Callable[[], R]) -> R:
-        """Call in a thread, and count the time for the client's quotas. One thread serves all of these requests."""
+        """Run ``call`` in the one thread for such requests, and charge its time to the client's quotas."""
 
         def timed() -> R:
             began = self.monotonic()
@@ -369,8 +373,10 @@ class Dispatcher:
     async def work(
         self, context: RequestContext, work: Awaitable[MaybeResponse]
     ) -> MaybeResponse | list[Part] | Disconnect:
-        """Await a handler that is a coroutine. Returns an error response if it raises, or the ``Disconnect`` that it
-        raised; the frame of the response if that has been encoded in a thread."""
+        """Await a coroutine handler and return its response, already framed if a thread has encoded it.
+
+        If the handler raises, return the error response, or the ``Disconnect``.
+        """
         if self._throttling.is_active:
             work = TimedSteps(work, self.monotonic, context.spent)
         try:
@@ -386,14 +392,14 @@ class Dispatcher:
         return response
 
     def encode(self, context: RequestContext, response: MaybeResponse, now: float) -> list[Part]:
-        """Return the frame of a response, in parts to be sent one after another.
+        """Return the frame of a response, as parts to send in order.
 
         Raises Disconnect if neither the response nor an error in its place can be encoded.
         """
         return self._framed(context, self._ended(context, response, now))
 
     def _ended(self, context: RequestContext, response: MaybeResponse, now: float) -> MaybeResponse:
-        """Count a request that is done, for the metrics and the client's quotas. Returns its response."""
+        """Count a completed request for the metrics and the client's quotas. Returns the response to send."""
         metrics = self.metrics_of(context)
         metrics.total_time.observe(int((now - context.received_at) * 1e6))
         return self._charge(context, response, now) if self._throttling.is_active else response
@@ -417,7 +423,7 @@ class Dispatcher:
         return cast("list[Part]", parts)
 
     def _received(self, context: RequestContext, now: float) -> None:
-        """Count a request that waits, and throttle its client if it exceeds its quotas."""
+        """Count a request whose response is pending, and throttle the client if it exceeds its quotas."""
         try:
             throttle_s = self._throttling.received(context, now)
         except Exception as error:
@@ -429,7 +435,7 @@ class Dispatcher:
         """Count the request for the client's quotas, and throttle the client if it exceeds them."""
         try:
             response, throttle_s = self._throttling.charge(context, response, now)
-        except Exception as error:  # the response is worth more than the count
+        except Exception as error:  # send the response even if it cannot be counted
             self._failures.report("a request was not counted for quotas", error, now, client=context.client_id)
             return response
         self.metrics_of(context).throttle_seconds += throttle_s
@@ -442,10 +448,10 @@ class Dispatcher:
         return route.follower_metrics if context.is_from_follower else route.metrics
 
     def failure(self, context: RequestContext, error: BaseException) -> Response:
-        """Return the response that reports ``error``. An error that is not the protocol's is logged.
+        """Return the response that reports ``error``. Errors other than ``KafkaError`` are logged.
 
         Raises Disconnect if the response has no error field of its own, or if the broker has run out of memory or file
-        descriptors: no error code says that.
+        descriptors: there is no error code for that.
         """
         if isinstance(error, Disconnect):
             raise error
@@ -456,13 +462,13 @@ class Dispatcher:
         facts = {"version": context.api_version, "client": context.client_id}
         self._failures.report(f"{route.name} failed", error, self.monotonic(), **facts, peer=context.client_host)
         if (reserve := reserve_for(error)) is not None:
-            raise Disconnect(f"the broker has run out of {reserve.name}")  # clients repeat the request
+            raise Disconnect(f"the broker has run out of {reserve.name}")  # clients retry the request
         return error_response(route.response, ErrorCode.UNKNOWN_SERVER_ERROR, "")
 
     def _raw_token(
         self, client: ConnectedClient, frame: memoryview, received_at: float
     ) -> tuple[RequestContext, list[Part] | Awaitable[MaybeResponse]]:
-        """Handle a frame that is a token of a login (after SaslHandshake v0)."""
+        """Handle a frame that is a SASL token without a request header (after SaslHandshake v0)."""
         route = self.routes[SaslAuthenticateRequest.API_KEY]
         context = RequestContext(route.api_key, RAW, 0, None, client, received_at, len(frame))
         route.metrics.requests += 1
@@ -477,7 +483,7 @@ class Dispatcher:
         """Return the response to an ApiVersions request of an unsupported version. Raises Disconnect for other APIs."""
         versions = f"{route.min_version}-{route.max_version}"
         if header.api_key != ApiVersionsRequest.API_KEY:
-            raise Disconnect(f"version {header.api_version} of {route.name} is not among {versions}")
+            raise Disconnect(f"{route.name} v{header.api_version} is not supported (supported: {versions})")
         route.metrics.requests += 1
         context = RequestContext(header.api_key, 0, header.correlation_id, header.client_id, client, received_at)
         supported = ApiVersionsResponse.ApiVersion(
@@ -488,7 +494,7 @@ class Dispatcher:
 
 
 def _decoded(route: Route, version: int, frame: memoryview, body_offset: int) -> tuple[Any, Divided | None]:
-    """Decode a request. Returns it, and its parts if it can be divided."""
+    """Decode a request. Returns the request, and its parts if it can be divided."""
     request, _ = decode_from(route.request, version, frame, body_offset)
     return request, divided(request, route.divisions)
 
@@ -499,25 +505,28 @@ def _throttle(context: RequestContext, seconds: float) -> None:
 
 
 def check_login(login: Login, route: Route, now: float) -> None:
-    """Raise LoginFailed if the client must log in before it sends a request of this API, or SessionExpired."""
+    """Raise LoginFailed if the client must log in before it sends a request of this API.
+
+    Raises SessionExpired if the client's session has expired.
+    """
     if login.state is LoginState.COMPLETE:
         if login.has_expired(now) and route.api_key != SaslHandshakeRequest.API_KEY:
-            raise SessionExpired("the session has expired, and the client has not authenticated again")
+            raise SessionExpired("the session has expired, and the client has not re-authenticated")
     elif route.api_key == ApiVersionsRequest.API_KEY and login.may_ask_for_versions:
         login.versions()
     elif route.api_key not in (SaslHandshakeRequest.API_KEY, SaslAuthenticateRequest.API_KEY):
-        login.refuse(f"{route.name} instead of the next step of the login")
-        raise LoginFailed(f"{route.name} instead of the next step of the login")
+        login.refuse(f"unexpected {route.name} request during the login")
+        raise LoginFailed(f"unexpected {route.name} request during the login")
 
 
 def _raw_frame(response: Response) -> list[Part]:
-    """Return the frame of a token without a header."""
+    """Return the frame of a SASL token without a response header."""
     assert isinstance(response, SaslAuthenticateResponse)
     return [len(response.auth_bytes).to_bytes(4, "big") + response.auth_bytes]
 
 
 def error_response(response: type[Response], code: ErrorCode, message: str) -> Response:
-    """Return a response that is only an error. Raises Disconnect if ``response`` has no field for it."""
+    """Return a response that contains only an error. Raises Disconnect if ``response`` has no error field."""
     fields = {field.name for field in response.fields()}
     if "error_code" not in fields:
         raise Disconnect(f"{response.__name__} cannot carry the error {code.name}")

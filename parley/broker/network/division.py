@@ -1,12 +1,12 @@
-"""Dividing requests: a request about very many things is handled as several requests about some of them.
+"""Division of large requests: a request with many elements is handled as several requests with fewer elements.
 
-A handler walks the lists of its request in one turn of the event loop, and so do its guard, the controller and the
-coordinators. A request may have 65,000 elements. So the dispatcher divides one that has many into parts, which are
-handled one after another, and joins their responses. Handlers, guards and decisions know nothing of it.
+A request may contain 65,000 elements. Its handler, its guard, the controller and the coordinators each walk its lists
+in one turn of the event loop. So the dispatcher divides a large request into parts, has them handled one after another,
+and joins their responses. Handlers, guards and decisions do not notice.
 
-That is possible for requests whose elements fail independently, as those of most do. Each API that can be divided has a
-``Division``: the lists whose elements are dealt out, and the lists of the response that are joined. The elements that
-name the same thing stay together in one part, because a handler treats them differently from those named once.
+This is possible if the elements of a request fail independently, as in most APIs. Each API that can be divided has a
+``Division``: the lists to split, and the lists of the response to join. Elements that name the same thing stay in one
+part, because handlers treat duplicates differently.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from parley.protocol.errors import KafkaError
 from parley.protocol.schema import Response
 
 _Group = list[tuple[str, Any]]
-"""Elements that name the same thing, each with the field that has it."""
+"""Elements that name the same thing, each with the name of the field that contains it."""
 _Path = tuple[tuple[str, Any], ...]
-"""The elements that contain a group, from the outermost one on, each with the field that has it."""
+"""The elements that contain a group, outermost first, each with the name of the field that contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
     """The lists at one depth of a message.
 
-    ``names`` are the fields by which an element names something; none if the element is a name itself. They are None if
-    no two elements name the same thing. Of elements that name the same thing the first and the last are enough for a
-    handler, unless it ``needs_all``.
+    ``names`` are the fields by which an element names something. They are empty if the element itself is the name, and
+    None if no two elements name the same thing. If several elements name the same thing, a handler needs only the first
+    and the last, unless ``needs_all``.
     """
 
     fields: tuple[str, ...]
@@ -44,17 +44,17 @@ class Level:
     needs_all: bool = False
 
     def key(self) -> Callable[[Any], Hashable]:
-        """Return the function that tells what an element names."""
+        """Return the function that extracts from an element what it names."""
         return attrgetter(*self.names) if self.names else lambda element: element
 
 
 def named(field: str, *names: str, needs_all: bool = False) -> Level:
-    """A list of elements that name something, by the fields ``names`` or themselves."""
+    """Return the level of a list whose elements name something, by the fields ``names`` or as a whole."""
     return Level((field,), names, needs_all)
 
 
 def in_order(field: str) -> Level:
-    """A list whose elements do not name anything: the response has their results in the same order."""
+    """Return the level of a list whose elements name nothing. The response contains their results in the same order."""
     return Level((field,), None)
 
 
@@ -64,11 +64,11 @@ def _raised(context: Any, request: Any, error: KafkaError) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How the requests of one API are divided, and their responses joined.
+    """How to divide the requests of one API and join their responses.
 
-    ``request`` and ``response`` are the lists, from the outermost to the innermost ones. A part has ``size`` elements
-    of the innermost lists. A request that only reads is given up when its client has disconnected. ``refusal`` returns
-    the error for a request that is too large as a whole, and ``refuse`` makes the response that reports it.
+    ``request`` and ``response`` are the lists, from the outermost to the innermost. A part contains ``size`` elements
+    of the innermost lists. If ``only_reads``, a request is dropped once its client has disconnected. ``refusal``
+    returns the error for a request that is too large as a whole, and ``refuse`` returns the response that reports it.
     """
 
     request: tuple[Level, ...]
@@ -79,7 +79,7 @@ class Division:
     refuse: Callable[[Any, Any, KafkaError], Response] = _raised
 
     def parts(self, request: Any) -> list[Any]:
-        """Return the requests that together ask for what ``request`` does; none if its lists are empty."""
+        """Return the requests that together ask for what ``request`` asks for; none if its lists are empty."""
         parts: list[_Part] = []
         for path, group in _groups(request, self.request):
             if not parts or parts[-1].elements + len(group) > self.size:
@@ -89,7 +89,7 @@ class Division:
 
 
 def _groups(struct: Any, levels: tuple[Level, ...]) -> Iterator[tuple[_Path, _Group]]:
-    """Yield the innermost elements, those that name the same thing together, with the elements that contain them."""
+    """Yield the groups of innermost elements that name the same thing, each with the elements that contain it."""
     level, below = levels[0], levels[1:]
     for group in _alike(struct, level):
         if not below:
@@ -105,7 +105,7 @@ def _groups(struct: Any, levels: tuple[Level, ...]) -> Iterator[tuple[_Path, _Gr
 
 
 def _alike(struct: Any, level: Level) -> Iterable[_Group]:
-    """Return the elements at a level, those with the same key together, in the order of their first occurrence."""
+    """Return the elements at a level, grouped by key, in the order of their first occurrence."""
     elements = [(field, each) for field in level.fields for each in getattr(struct, field) or ()]
     if level.names is None:
         return [[each] for each in elements]
@@ -117,7 +117,8 @@ def _alike(struct: Any, level: Level) -> Iterable[_Group]:
 
 
 def _joined(elements: list[Any], below: Level) -> Any:
-    """Return one element with the lists of several that name the same thing. A null list, which means all, stays."""
+    """Return one element with the lists of several that name the same thing. A null list, which means all,
+    stays null."""
     if len(elements) == 1:
         return elements[0]
     joined = copy(elements[0])
@@ -128,11 +129,11 @@ def _joined(elements: list[Any], below: Level) -> Any:
 
 
 class _Part:
-    """A request with some elements of another one."""
+    """A request with some of the elements of another request."""
 
     def __init__(self, request: Any, levels: tuple[Level, ...]) -> None:
         self._levels = levels
-        self._open: list[tuple[Any, Any]] = []  # the last element at each level but the innermost, and its copy
+        self._open: list[tuple[Any, Any]] = []  # the last element at each level except the innermost, and its copy
         self.message = _emptied(request, levels[0])
         self.elements = 0
 
@@ -160,7 +161,7 @@ def _emptied(struct: Any, level: Level) -> Any:
 
 
 class JoinedResponse:
-    """The response to a divided request, joined from those to its parts."""
+    """The response to a divided request, joined from the responses to its parts."""
 
     def __init__(self, levels: tuple[Level, ...]) -> None:
         self._levels = levels
@@ -168,7 +169,7 @@ class JoinedResponse:
         self.response: Any = None
 
     def add(self, part: Response) -> None:
-        """Add the response to the next part: its elements, and the longer throttling time."""
+        """Add the response to the next part: its elements, and its throttle time if that is the longest so far."""
         if self.response is None:
             self.response = _emptied(part, self._levels[0])
         elif (throttled_ms := getattr(part, "throttle_time_ms", 0)) > 0:
@@ -194,7 +195,7 @@ class JoinedResponse:
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """A request in parts. ``refusal`` is the error of a request that is too large as a whole."""
+    """A divided request. ``refusal`` is the error of a request that is too large as a whole."""
 
     division: Division
     parts: list[Any]
@@ -202,7 +203,10 @@ class Divided:
 
 
 def divided(request: Any, divisions: Iterable[Division]) -> Divided | None:
-    """Divide a request as the first division says whose lists it has; None if there is none. Not on the event loop."""
+    """Divide a request by the first division whose lists it contains. Returns None if there is none.
+
+    Takes long for large requests: call it in a thread.
+    """
     for division in divisions:
         if parts := division.parts(request):
             return Divided(division, parts, division.refusal(request))
@@ -216,11 +220,13 @@ async def handled_in_parts(
     making: ResponsesInMaking,
     size_of: Callable[[Response], Awaitable[int]],
 ) -> Response | None:
-    """Handle the parts of a request one after another, each in a turn of the event loop. Returns the joined response.
+    """Handle the parts of a request one after another, each in its own turn of the event loop. Returns the joined
+    response.
 
-    A part waits while other responses in the ``making`` hold too much memory; ``size_of`` measures what it adds. A
-    response that waits for an event does not hold up the next parts. The first error of the whole request ends it.
-    Returns None if the client has disconnected and the request changes nothing.
+    A part waits while other responses in ``making`` hold too much memory; ``size_of`` measures what the part adds. A
+    response that waits for an event does not delay the next parts. The first response with an error of the whole
+    request is returned, and the rest is not handled. Returns None if the client has disconnected and the request only
+    reads.
     """
     if request.refusal is not None:
         handler = partial(_refused, request.division, request.refusal)

@@ -1,8 +1,8 @@
-"""The order in which TLS handshakes get their threads, and the event loop their results.
+"""Schedules the steps of TLS handshakes on threads, and their results on the event loop.
 
-A step of a handshake waits until the steps before it are done. A few steps go to a thread together, and their results
-come back together: a thousand clients that connect at once cost the event loop a short turn per handful of them, in
-which other connections have theirs.
+A step waits until the steps before it are done. A thread runs a few steps at a time, and their results come back
+together. If a thousand clients connect at once, each handful of them takes a short turn of the event loop, with turns
+of other connections in between.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from parley.broker.runtime.threads import HANDSHAKES
 from parley.broker.security.principal import Principal
 
 STEPS_AT_ONCE: Final = 4
-"""Steps that go to a thread together. Their results take the event loop a millisecond."""
+"""Steps that a thread runs together. Handling their results takes the event loop a millisecond."""
 
 Work = Callable[[], Principal | None]
-"""A step, run in a thread: returns the client's principal at the end of the handshake, None before."""
+"""A step, run in a thread. Returns the client's principal when the handshake is complete, None before."""
 
 
 class Done(NamedTuple):
@@ -42,22 +42,23 @@ class Handshakes:
     """Runs the steps of the handshakes of one event loop."""
 
     def __init__(self, executor: Executor | None) -> None:
-        """``executor`` has ``HANDSHAKES`` threads; None means the executor of the event loop."""
+        """``executor`` has ``HANDSHAKES`` threads. None means the executor of the event loop."""
         self._executor = executor
         self._waiting: deque[_Waiting] = deque()
         self._running = 0
 
     def step(self, work: Work, done: Callable[[Done], None], is_wanted: Callable[[], bool]) -> None:
-        """Run ``work`` in a thread, and call ``done`` on the event loop.
+        """Run ``work`` in a thread, then call ``done`` on the event loop.
 
-        Neither happens if ``is_wanted`` returns False when the turn of the step comes: its client has disconnected.
+        If ``is_wanted`` returns False when the step's turn comes (the client has disconnected), neither happens.
         """
         self._waiting.append(_Waiting(work, done, is_wanted))
         if self._running < HANDSHAKES:
             self._begin()
 
     def _begin(self) -> None:
-        """Run the next steps. When the broker stops, no step is wanted: the threads end before the last result."""
+        """Start the next steps that are still wanted. None is once the broker is stopping, so that the
+        threads can end."""
         steps: list[_Waiting] = []
         while self._waiting and len(steps) < STEPS_AT_ONCE:
             if (step := self._waiting.popleft()).is_wanted():
@@ -71,7 +72,7 @@ class Handshakes:
     def _finish(self, callbacks: list[Callable[[Done], None]], future: asyncio.Future[list[Done]]) -> None:
         self._running -= 1
         if future.cancelled() or future.exception() is not None:
-            results = [Done(None, asyncio.CancelledError("the broker stops"))] * len(callbacks)
+            results = [Done(None, asyncio.CancelledError("the broker is stopping"))] * len(callbacks)
         else:
             results = future.result()
         if self._waiting:
@@ -79,8 +80,8 @@ class Handshakes:
         for callback, result in zip(callbacks, results, strict=True):
             try:
                 callback(result)
-            except Exception as error:  # the others of the batch get their results all the same
-                message = "the result of a TLS handshake cannot be handled"
+            except Exception as error:  # the other callbacks still get their results
+                message = "failed to handle the result of a TLS handshake"
                 asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
 

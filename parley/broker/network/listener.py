@@ -4,7 +4,7 @@ Rules of this module:
 
 * Connections beyond the quotas (``connection_quotas``) wait to be accepted, or are closed with a log line.
 * One timer per listener closes connections that have sent nothing for ``connections.max.idle.ms``.
-* Log lines about clients have a bounded rate: garbage on the port cannot fill the disk.
+* The rate of log lines about clients is limited, so that garbage sent to the port cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -36,22 +36,25 @@ from parley.storage.resource_exhaustion import reserve_for
 _log = logging.getLogger(__name__)
 
 CLOSED_LOGGED_PER_SECOND = 10
-"""Closed connections that are logged one by one; the rest of a second is counted."""
+"""Closed connections that are logged individually in each second. The rest are only counted."""
 
 
 class Security(Protocol):
-    """What a listener demands of its clients at the moment. Connections keep what held when they were accepted."""
+    """A listener's current security requirements. A connection keeps those that were in effect when it was accepted."""
 
     @property
     def tls(self) -> ServerTls | None:
-        """The TLS of new connections; None without."""
+        """The TLS settings of new connections; None without TLS."""
 
     @property
     def login_rules(self) -> LoginRules | None:
-        """The rules of new clients' SASL logins; None without."""
+        """The SASL rules for new connections; None without SASL."""
 
     def identified(self, session: ClientSession) -> ClientSession:
-        """Return the session with the principal that the operator's rules give it. Raises what those raise."""
+        """Return the session with the principal that the operator's principal builder returns.
+
+        Raises whatever the builder raises.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +87,9 @@ class Listener:
         handshakes: Handshakes | None = None,
         is_broker: Callable[[ClientSession], bool] = lambda session: True,
     ) -> None:
-        """``security`` says what clients must prove. The listeners of a broker share ``handshakes``.
+        """``security`` defines how clients authenticate. All listeners of a broker share ``handshakes``.
 
-        ``is_broker`` is asked about clients that call themselves brokers: connections of brokers are not evicted.
+        ``is_broker`` checks clients that identify themselves as brokers: connections of brokers are not evicted.
         """
         self.name = name
         self.dispatcher = dispatcher
@@ -97,15 +100,15 @@ class Listener:
         self.security = security
         self._handshakes = handshakes or Handshakes(None)
         self._is_broker = is_broker
-        self._channels: dict[TlsChannel, ConnectedClient] = {}  # whose handshakes are not over
+        self._channels: dict[TlsChannel, ConnectedClient] = {}  # still in their handshakes
         self._receive_buffer = memoryview(bytearray(RECEIVE_BYTES)) if security.tls is not None else memoryview(b"")
         self.metrics = ListenerMetrics()
         self.port = 0
-        """The bound port, once started."""
+        """The bound port after ``start``, 0 before."""
         self.quotas = quotas
         self.throttled_connections = 0
-        """The connections that are not read from because their client is throttled."""
-        self._connections: dict[Connection, None] = {}  # in the order of their arrival
+        """The number of connections that are not read because their client is throttled."""
+        self._connections: dict[Connection, None] = {}  # in order of arrival
         self._entered = 0
         self._acceptor: Acceptor | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -114,7 +117,7 @@ class Listener:
         self._logged_since = 0.0
 
     def __len__(self) -> int:
-        """The number of connections that were accepted and have not ended."""
+        """Return the number of connections that were accepted and have not ended."""
         return self._entered
 
     async def start(self, sock: socket.socket, *, backlog: int) -> None:
@@ -145,7 +148,7 @@ class Listener:
         return wait_s
 
     def _accepted(self, sock: socket.socket, address: Any) -> None:
-        host = str(address[0]).removeprefix("::ffff:")  # a listener for both families shows IPv4 clients so
+        host = str(address[0]).removeprefix("::ffff:")  # how a dual-stack listener shows IPv4 clients
         throttle_s = self.quotas.throttle_s(host, self.monotonic())
         if throttle_s > 0:
             self.quotas.hold(sock, throttle_s)
@@ -212,7 +215,7 @@ class Listener:
             connection.proceed()
 
     def stop_accepting(self) -> None:
-        """Close the listening socket; open connections stay."""
+        """Close the listening socket. Open connections stay open."""
         if self._acceptor is not None:
             self._acceptor.close()
         self.quotas.close_held()
@@ -220,7 +223,7 @@ class Listener:
             self._idle_timer.cancel()
 
     async def close(self, grace_s: float) -> None:
-        """Stop accepting. Connections may send their pending responses within ``grace_s``, and are then cut."""
+        """Stop accepting, let connections send pending responses for up to ``grace_s`` seconds, then abort the rest."""
         self.stop_accepting()
         for channel in tuple(self._channels):
             channel.abort()
@@ -231,9 +234,9 @@ class Listener:
             try:
                 await asyncio.wait_for(self._all_closed.wait(), grace_s)
             except TimeoutError:
-                if self._connections:  # the last one may have ended just now
+                if self._connections:  # the last connection may have ended meanwhile
                     _log.warning(
-                        "connections are cut at the end of the grace period",
+                        "aborting connections at the end of the grace period",
                         extra={"listener": self.name, "connections": len(self._connections)},
                     )
                 for connection in tuple(self._connections):
@@ -245,7 +248,7 @@ class Listener:
     def agreed(self, channel: TlsChannel, principal: Principal) -> Connection:
         """Return the connection of a client whose TLS handshake has succeeded.
 
-        Raises what ``principal.builder.class`` raises.
+        Raises whatever ``principal.builder.class`` raises.
         """
         client = self._channels[channel]
         if client.login is None:
@@ -255,12 +258,12 @@ class Listener:
         return Connection(self, client)
 
     def handshake_failed(self, channel: TlsChannel, reason: str) -> None:
-        """Count and log a TLS handshake that failed."""
+        """Count and log a failed TLS handshake."""
         self.metrics.failed_authentications += 1
         self._log("authentication failed", self._channels[channel], reason)
 
     def ended(self, channel: TlsChannel) -> None:
-        """Forget a channel that has ended before it had a connection."""
+        """Remove a channel that ended before its connection existed."""
         client = self._channels.pop(channel, None)
         if client is not None:
             self._leave(client)
@@ -268,12 +271,12 @@ class Listener:
     # --- ConnectionOwner ---
 
     def connected(self, connection: Connection) -> None:
-        """Count a connection that has its transport."""
+        """Add a connection that has its transport."""
         self._connections[connection] = None
         self.metrics.connections += 1
 
     def disconnected(self, connection: Connection, client: ConnectedClient) -> None:
-        """Forget a connection that has ended."""
+        """Remove a connection that has ended."""
         self._connections.pop(connection, None)
         self.metrics.connections -= 1
         self._leave(client)
@@ -283,7 +286,7 @@ class Listener:
     def logged_in(self, client: ConnectedClient, *, again: bool) -> None:
         """Identify the client and count its login; ``again`` is True for a re-authentication.
 
-        Raises what ``principal.builder.class`` raises.
+        Raises whatever ``principal.builder.class`` raises.
         """
         login = client.login
         assert login is not None, "a client without a login does not log in"
@@ -296,7 +299,7 @@ class Listener:
                 self.metrics.authentications_without_reauthentication += 1
 
     def login_failed(self, client: ConnectedClient, reason: str) -> None:
-        """Count and log a login that failed. Its connection is closed later, to slow down guessing."""
+        """Count and log a failed login. The connection is closed later, to slow down password guessing."""
         login = client.login
         if login is not None and login.is_reauthentication:
             self.metrics.failed_reauthentications += 1
@@ -306,15 +309,15 @@ class Listener:
         self._log("authentication failed", client, reason, **facts)
 
     def session_expired(self) -> None:
-        """Count a connection that is closed because its client has not renewed its login."""
+        """Count a connection that is closed because its client did not re-authenticate in time."""
         self.metrics.expired += 1
 
     def muted(self, change: int) -> None:
-        """Count a throttled connection in or out."""
+        """Add ``change`` (1 or -1) to the number of throttled connections."""
         self.throttled_connections += change
 
     def report_closed(self, client: ConnectedClient, reason: str) -> None:
-        """Count and log a connection that is closed because of what its client did."""
+        """Count and log a connection that the broker closes because its client misbehaved."""
         self.metrics.killed += 1
         self._log("connection closed", client, reason)
 
@@ -332,22 +335,22 @@ class Listener:
     # --- Idle connections ---
 
     def idle_since(self) -> float:
-        """Return when the connection that is idle longest was last active, in monotonic time; infinity if none is."""
+        """Return when the longest-idle connection was last active, in monotonic seconds; infinity if none is idle."""
         return min((each.last_active for each in self._connections if not each.is_busy), default=math.inf)
 
     def close_idlest(self) -> None:
-        """Close the connection that is idle longest, in favour of an inter-broker connection."""
+        """Close the connection that has been idle longest, to make room for an inter-broker connection."""
         idle = [each for each in self._connections if not each.is_busy]
         if idle:
             self.metrics.idle_closed += 1
             min(idle, key=lambda each: each.last_active).close()
 
     def evictable(self) -> list[Evictable]:
-        """The connections that may be closed to make room: those of clients, not of other brokers."""
+        """Return the connections that may be closed to make room. Those of other brokers are not among them."""
         return [*self._channels, *(each for each in self._connections if not self._is_spared(each))]
 
     def _is_spared(self, connection: Connection) -> bool:
-        """True if the client calls itself a broker, and may do what brokers do."""
+        """Return True if the client identifies itself as a broker and is authorized as one."""
         return connection.is_peer and not connection.is_slow_to_log_in and self._is_broker(connection.session)
 
     def evict(self, connection: Evictable) -> None:
@@ -373,8 +376,8 @@ class Listener:
 def bind(host: str, port: int, *, send_buffer: int = -1, receive_buffer: int = -1) -> socket.socket:
     """Return a bound socket. Host "" binds every interface, port 0 any free port; a buffer of -1 keeps the default.
 
-    The options are set here because accepted sockets inherit them, and the handshake settles the receive window.
-    Raises OSError, which names the address.
+    The options are set before the socket is bound: accepted sockets inherit them, and the TCP handshake fixes the
+    receive window. Raises OSError; its message contains the address.
     """
     if not host:
         host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"

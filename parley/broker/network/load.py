@@ -1,5 +1,5 @@
 """The load that all listeners of a broker share: requests in progress, memory for large requests and for responses that
-clients do not take, time on the loop."""
+clients do not read, and time on the event loop."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Final, Protocol
 from parley.broker.network.untaken import UntakenResponses
 
 SHARE_S: Final = 0.05
-"""How long requests are handled, over all connections, before the event loop does other work: a broker must renew its
-session and fetch from its leaders, however many clients flood it with requests."""
+"""Seconds that requests may take, over all connections, before the event loop does other work. A broker must renew its
+session and fetch from leaders, however many clients flood it with requests."""
 ONLY_URGENT_S: Final = 0.001
-"""How long requests are handled before the others wait until the event loop has read from the sockets again: an urgent
-request may have arrived, and it does not wait with them. Reading costs some 10 microseconds."""
+"""Seconds that requests may take before the others wait until the event loop has read from the sockets again. An urgent
+request may have arrived, and it does not wait with them. Reading takes about 10 microseconds."""
 CHECK_S: Final = 1.0
-"""The interval at which the time that large requests take is counted, and slow ones are looked for while others wait
-for their memory."""
+"""The interval, in seconds, at which the time that large requests take is counted, and slow ones are closed if others
+wait for their memory."""
 
 
 class Turns:
@@ -34,7 +34,7 @@ class Turns:
         """True if only an urgent request may begin before the event loop has read from the sockets."""
 
     def used(self, seconds: float) -> None:
-        """Count time in which requests were handled."""
+        """Add to the time spent on requests."""
         self._used_s += seconds
         if self._used_s >= ONLY_URGENT_S:
             self.only_urgent = True
@@ -42,49 +42,49 @@ class Turns:
             self._schedule()
 
     def wait(self, proceed: Callable[[], None]) -> None:
-        """Call ``proceed`` when the event loop has done other work, after the connections that wait already."""
+        """Call ``proceed`` when the event loop has done other work, after the connections that are already waiting."""
         self._waiting.append(proceed)
         self._schedule()
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._continue)
+            asyncio.get_running_loop().call_soon(self._begin_round)
 
-    def _continue(self) -> None:
+    def _begin_round(self) -> None:
         self._used_s, self.are_over, self.only_urgent, self._is_scheduled = 0.0, False, False, False
         try:
             for _ in range(len(self._waiting)):
                 if self.only_urgent:
                     break
                 self._waiting.popleft()()
-        finally:  # an error in one connection must not make the others wait for ever
+        finally:  # an error in one connection must not make the others wait forever
             if self._waiting:
                 self._schedule()
 
 
 class Receiver(Protocol):
-    """A connection that holds memory for a large request that has not begun to be handled."""
+    """A connection that holds memory for a large request whose handling has not begun."""
 
     def count_receiving(self, seconds: float) -> None:
-        """Count the time since the last call, if the broker reads the request now, or the client holds it up.
+        """Count the time since the last call if the broker is reading the request or the client holds it up.
 
-        ``seconds`` is the interval of these calls. If the event loop stands still for longer, that does not count.
+        ``seconds`` is the interval of these calls: time for which the event loop stood still does not count.
         """
 
     def close_if_slow(self) -> None:
-        """Close if the request arrives too slowly, or the client holds it up for too long: others need the memory."""
+        """Close the connection if its request arrives too slowly or its client holds it up too long."""
 
 
 class Load:
     """The broker's current load, compared with its limits.
 
-    ``queued.max.requests`` bounds the requests being worked on, without those that only wait for an event. At the limit
-    no connection begins a request. ``queued.max.request.bytes`` bounds the bytes of large requests that are received or
-    worked on; the number of requests bounds the small ones. A connection whose large request would exceed it stops
-    reading, unless no other request holds memory. Waiting connections resume when a request ends. While one waits,
-    those that hold memory and are slow are closed: a client cannot keep memory by sending half a request. While
-    ``lacks_memory`` is set, large requests come one at a time.
+    ``queued.max.requests`` limits the requests being worked on, without those that only wait for an event. At the
+    limit, no connection begins a request. ``queued.max.request.bytes`` limits the bytes of large requests that are
+    being received or worked on. (The number of requests bounds the small ones.) If a large request would exceed this
+    limit, its connection stops reading, unless no other request holds memory. Waiting connections resume when a request
+    ends. While a connection waits, slow connections that hold memory are closed: a client cannot occupy memory by
+    sending half a request. While ``lacks_memory`` is set, large requests are received one at a time.
     """
 
     def __init__(self, requests_max: int, bytes_max: int) -> None:
@@ -106,18 +106,18 @@ class Load:
         return self.requests_in_progress >= self._requests_max
 
     def begin(self) -> None:
-        """Count a request in."""
+        """Count the beginning of a request."""
         self.requests_in_progress += 1
 
     def end(self) -> None:
-        """Count a request out."""
+        """Count the end of a request."""
         self.requests_in_progress -= 1
         self._ease()
 
     def reserve(self, size: int, receiver: Receiver) -> bool:
-        """Reserve memory for a large request. Returns False if it must wait.
+        """Reserve memory for a large request. Returns False if the request must wait.
 
-        Until ``received``, the receiver may have to give the memory back.
+        Until ``received`` is called, the receiver may be closed to free the memory.
         """
         held = self.request_bytes_held
         if held and (self.lacks_memory or 0 <= self._bytes_max < held + size):
@@ -130,7 +130,7 @@ class Load:
         return True
 
     def received(self, receiver: Receiver) -> None:
-        """Note that a large request begins to be handled, or never will. Its memory is released later."""
+        """Record that a large request begins to be handled, or was abandoned. ``release`` frees its memory later."""
         self._receivers.discard(receiver)
 
     def _watch_receivers(self) -> None:
@@ -144,22 +144,21 @@ class Load:
             if self._is_short:
                 receiver.close_if_slow()
         if self._is_short:
-            self._ease()  # the connection that lacked memory may be closed: those that still lack it say so again
+            self._ease()  # the waiting connection may be closed: connections that still lack memory set the flag again
         if self._is_short or self._receivers:
             self._watch_receivers()
 
     def release(self, size: int) -> None:
-        """Give back reserved memory."""
+        """Free ``size`` bytes of reserved memory."""
         self.request_bytes_held -= size
         self._ease()
 
     def call_when_eased(self, eased: Callable[[], None]) -> None:
-        """Call ``eased`` once, when a request ends or memory is released. It must check for itself whether there is
-        room."""
+        """Call ``eased`` once, when a request ends or memory is released. ``eased`` must check if there is room."""
         self._waiting.append(eased)
 
     def _ease(self) -> None:
-        self._is_short = False  # those that still lack memory say so again
+        self._is_short = False  # connections that still lack memory set it again
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for eased in waiting:

@@ -1,8 +1,8 @@
 """Connections to the other brokers of the cluster, over the inter-broker listener.
 
-A connection is made when it is first needed, and again after it has been lost. A component whose requests stay open for
-long (a replica fetcher, the metadata follower) names a purpose and gets a connection of its own, so that no other
-request waits behind them.
+A connection is opened when it is first needed, and reopened after it was lost. A component whose requests stay open for
+long (a replica fetcher, the metadata follower) names a purpose and gets a separate connection, so that no other request
+waits behind them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from parley.protocol.link import Link
 from parley.protocol.schema import Request, Struct
 
 LAST_WORD_S = 1.0
-"""How long a controller that another one has replaced may take to respond: if it carried out the request, its response
-says so."""
+"""How many seconds a replaced controller may still take to respond. If it carried out the request, its response says
+so."""
 RETRY_S = 0.1
 UNREACHABLE = (
     ErrorCode.NOT_CONTROLLER,
@@ -39,18 +39,18 @@ _CLIENT_ID = "broker-"
 _log = logging.getLogger(__name__)
 
 Local = Callable[[], Awaitable[Any] | None]
-"""Handles a request on this broker if it is the controller; returns None if it is not."""
+"""Handles a request on this broker if this broker is the controller. Returns None if it is not."""
 
 
 def is_broker(client_id: str | None) -> bool:
-    """True if requests with this client id come from a broker of the cluster."""
+    """Return True if this is the client id of a broker of the cluster."""
     return client_id is not None and client_id.startswith(_CLIENT_ID)
 
 
 class _PeerClient(Client):
-    """A client of another broker, secured as the configuration says when it connects.
+    """A client for another broker. Each connection uses the security settings of the moment.
 
-    To a broker, a refusal is a broker that cannot be reached: it tries again, as an operator may be replacing
+    A failed login counts as an unreachable broker, so that the client retries: an operator may be replacing
     certificates or passwords one broker at a time.
     """
 
@@ -68,7 +68,9 @@ class _PeerClient(Client):
             return await super()._connect(address)
         except NotAuthenticated as error:
             if self._refusals.is_due():
-                _log.error("another broker and this one do not accept each other", extra={"reason": error.message})
+                _log.error(
+                    "authentication between this broker and another broker failed", extra={"reason": error.message}
+                )
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, error.message) from error
 
 
@@ -85,8 +87,8 @@ class Peers:
         timeout_s: float,
         connect_timeout_s: float,
     ) -> None:
-        """``listener`` names the inter-broker listener. ``timeout_s`` (``request.timeout.ms``) bounds a request without
-        a timeout of its own; ``connect_timeout_s`` bounds the connecting."""
+        """``listener`` names the inter-broker listener. ``timeout_s`` (``request.timeout.ms``) limits requests without
+        a timeout of their own. ``connect_timeout_s`` limits the time to connect."""
         self._metadata = metadata
         self._listener = listener
         self._security = security
@@ -98,17 +100,17 @@ class Peers:
         self._closing: set[asyncio.Future[None]] = set()
 
     def endpoint(self, broker_id: int) -> Endpoint:
-        """Return the address of a broker for other brokers. Raises BROKER_NOT_AVAILABLE if the metadata has none."""
+        """Return the inter-broker address of a broker. Raises BROKER_NOT_AVAILABLE if the metadata contains none."""
         broker = self._metadata.image.brokers.get(broker_id)
         endpoint = None if broker is None else broker.endpoint(self._listener)
         if endpoint is None:
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"No address of broker {broker_id} is known.")
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"The address of broker {broker_id} is unknown.")
         return endpoint
 
     def client(self, broker_id: int, purpose: str = "") -> Client:
-        """Return the client for a broker. Use it at once: a change of the broker's address replaces it.
+        """Return the client for a broker. Do not keep it: a change of the broker's address replaces the client.
 
-        Raises BROKER_NOT_AVAILABLE if the metadata has no address.
+        Raises BROKER_NOT_AVAILABLE if the metadata contains no address.
         """
         endpoint = self.endpoint(broker_id)
         known = self._clients.get((broker_id, purpose))
@@ -133,7 +135,7 @@ class Peers:
         )
 
     async def hold(self, endpoint: Endpoint) -> None:
-        """Keep a connection to a broker open. Returns when it has ended, or if it cannot be made."""
+        """Keep a connection to a broker open. Returns when the connection has ended, or if it cannot be opened."""
         client = self.client_at(endpoint, "watch")
         try:
             await client.hold()
@@ -157,11 +159,11 @@ class Peers:
     async def ask_controller(
         self, request: Request, *, version: int | None = None, purpose: str = "", timeout_s: float | None = None
     ) -> Any:
-        """Send a request to the controller that the metadata names, and return its response, errors included.
+        """Send a request to the controller that the metadata names, and return its response, even if it is an error.
 
-        If another controller is elected meanwhile, wait ``LAST_WORD_S`` at most for the response of the old one: its
-        process may stand still. Raises NOT_CONTROLLER if it has not responded by then, or if the metadata names no
-        controller, and as ``ask`` does.
+        If another controller is elected meanwhile, wait at most ``LAST_WORD_S`` for the response of the old one, whose
+        process may be paused. Raises NOT_CONTROLLER if it does not respond within that time, or if the metadata names
+        no controller. Also raises what ``ask`` raises.
         """
         image = self._metadata.image
         if image.controller_id < 0:
@@ -184,14 +186,15 @@ class Peers:
     async def ask_elected_controller(
         self, request: Request, local: Local, *, patience_s: float, version: int | None = None, purpose: str = ""
     ) -> Any:
-        """Have a request handled by the controller, this broker or another; wait for an election if there is none.
+        """Have the controller, this broker or another, handle a request. Wait for an election if there is no
+        controller.
 
-        ``local`` handles the request if this broker is the controller. A controller that cannot be reached, or that
-        responds with NOT_CONTROLLER, is asked again until another one is elected or ``patience_s`` is over. A request
-        in progress at the end of a term may have been carried out: the next controller's response then shows that, for
-        example with TOPIC_ALREADY_EXISTS.
+        ``local`` handles the request if this broker is the controller. If the controller is unreachable or responds
+        with NOT_CONTROLLER, the request is sent again, after an election to the new controller, for up to
+        ``patience_s`` seconds. A request that was in progress at the end of a controller's term may have been carried
+        out. The next controller's response then shows that, for example with TOPIC_ALREADY_EXISTS.
 
-        Raises NOT_CONTROLLER when ``patience_s`` is over, and otherwise as ``ask`` and ``local`` do.
+        Raises NOT_CONTROLLER after ``patience_s``, and otherwise what ``ask`` and ``local`` raise.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience_s
@@ -209,12 +212,13 @@ class Peers:
             else:
                 if not says_not_controller(response):
                     return response
-            # The same controller is asked again, too: it may merely have closed the connection.
+            # Retry even without a new controller: the old one may merely have closed the connection.
             if not await self._metadata.until(is_replaced, RETRY_S) and loop.time() >= deadline:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, "The cluster has no controller at the moment.")
 
     def lost_at(self, broker_id: int) -> float | None:
-        """Return when a connection to a broker was lost, in loop time; None if none is lost or all are restored."""
+        """Return when a connection to a broker was lost, in loop time; None if no connection is lost or all are
+        restored."""
         lost = (client.lost_at for (known, _), (_, client) in self._clients.items() if known == broker_id)
         return max((at for at in lost if at is not None), default=None)
 
@@ -224,18 +228,18 @@ class Peers:
         closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Close every connection; requests in progress fail with NETWORK_EXCEPTION. Idempotent."""
+        """Close every connection. Requests in progress fail with NETWORK_EXCEPTION. Idempotent."""
         clients, self._clients = self._clients, {}
         await asyncio.gather(*(client.close() for _, client in clients.values()), *self._closing)
 
 
 def _has_controller_after(epoch: int, image: MetadataImage) -> bool:
-    """True if the image names a controller that was elected after the one of this epoch."""
+    """Return True if the image names a controller that was elected after ``epoch``."""
     return image.controller_epoch > epoch and image.controller_id >= 0
 
 
 def says_not_controller(response: Any) -> bool:
-    """True if some part of a response has the error NOT_CONTROLLER."""
+    """Return True if any part of a response contains the error NOT_CONTROLLER."""
     if not isinstance(response, Struct):
         return False
     if getattr(response, "error_code", ErrorCode.NONE) == ErrorCode.NOT_CONTROLLER:
@@ -246,7 +250,8 @@ def says_not_controller(response: Any) -> bool:
 
 @cache
 def _lists_with_errors(kind: type[Struct]) -> tuple[str, ...]:
-    """The fields that are lists of structs with error codes in them. Most of a response is in other fields."""
+    """Return the names of the fields that are lists of structs with error codes. Most of a response is in
+    other fields."""
     found = []
     for each in kind.fields():
         element = each.type.element

@@ -1,7 +1,7 @@
 """Connections that are accepted but not served, because their address opens too many per second (KIP-612).
 
-Each is closed after its time, so that its client does not connect again at once. They need file descriptors: beyond a
-bound, the oldest is closed early. If the process runs out of descriptors, all are closed.
+Each is closed after a delay, so that its client does not reconnect immediately. Until then it uses a file descriptor:
+beyond a limit, the oldest is closed early. If the process runs out of descriptors, all are closed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections import OrderedDict
 HELD_MAX = 500
 """The maximum number of sockets that a broker holds."""
 HELD_SHARE = 10
-"""They are at most one in this many of the connections that the process's limit of file descriptors allows."""
+"""At most one in this many of the connections that the process's limit of file descriptors allows may be held."""
 
 
 class RefusedConnections:
-    """The sockets that the listeners of a broker hold."""
+    """The unserved sockets that a broker holds until it closes them."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[socket.socket, asyncio.TimerHandle] = OrderedDict()
@@ -26,7 +26,8 @@ class RefusedConnections:
         return len(self._held)
 
     def hold(self, sock: socket.socket, seconds: float, connections_max: int) -> None:
-        """Close a socket after this time. ``connections_max`` is how many connections the descriptors allow."""
+        """Close a socket after ``seconds``. ``connections_max`` is the number of connections that the descriptors
+        allow."""
         while len(self._held) >= max(1, min(HELD_MAX, connections_max // HELD_SHARE)):
             self._close(next(iter(self._held)))
         self._held[sock] = asyncio.get_running_loop().call_later(seconds, self._close, sock)

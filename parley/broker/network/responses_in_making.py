@@ -1,9 +1,9 @@
-"""Responses to divided requests while they are made: what all of them together may hold of the broker's memory.
+"""Limits the memory of responses to divided requests while they are being built, over all connections.
 
-A response of many parts grows for seconds, and hundreds of clients may ask for one at the same time. Below
-``MAKING_BYTES_MAX`` all of them are made in turn. Above, only one part is made at a time, so that some responses are
-completed, and their memory is free, before the others grow. Parts of the response with the fewest parts left and of
-the oldest one are made alternately: small requests pass large ones, and large ones do not starve.
+A response of many parts grows for seconds, and hundreds of clients may request one at the same time. Below
+``MAKING_BYTES_MAX``, all responses are built in turn. Above it, only one part is built at a time, so that some
+responses are completed and free their memory before the others grow. Alternately, the response with the fewest parts
+left and the oldest response get to build a part: small requests overtake large ones, but large ones do not starve.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MAKING_BYTES_MAX: Final = 32 << 20
-"""Encoded bytes of the responses in the making, over all connections. In memory they are about twice as large."""
+"""The most encoded bytes of responses being built, over all connections. In memory they take about twice as much."""
 FIRST_PART_BYTES: Final = 1 << 20
-"""Bytes reserved for the first part of a response, whose size is not known yet. The next ones are taken to be as large
-as the last one was."""
+"""Bytes reserved for the first part of a response, whose size is unknown. Each later part is assumed to be as large as
+the previous one."""
 
 
 @dataclass(eq=False, slots=True)
 class ResponseInMaking:
-    """A response of several parts. ``number`` is higher the later its request came."""
+    """A response of several parts that is being built. A later request has a higher ``number``."""
 
     number: int
     parts_left: int
@@ -31,24 +31,24 @@ class ResponseInMaking:
 
 
 class ResponsesInMaking:
-    """Bounds the bytes of responses in the making: to ``bytes_max`` and the rest of two responses."""
+    """Limits the bytes of responses being built to ``bytes_max``, plus the remaining parts of two responses."""
 
     def __init__(self, bytes_max: int = MAKING_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._waiting: dict[ResponseInMaking, asyncio.Future[None]] = {}
-        self._beyond: ResponseInMaking | None = None  # its part is made above the limit
+        self._beyond: ResponseInMaking | None = None  # the response that may build a part above the limit
         self._oldest_next = False
         self._numbers = 0
         self.bytes_held = 0
-        """Bytes of the parts that are made, and reserved for those that are being made."""
+        """The bytes of finished parts, and the bytes reserved for parts that are being built."""
 
     def begin(self, parts: int) -> ResponseInMaking:
-        """Return a new response of ``parts`` parts. The caller calls ``end`` in the end."""
+        """Return a new response of ``parts`` parts. The caller must finally call ``end``."""
         self._numbers += 1
         return ResponseInMaking(self._numbers, parts)
 
     async def begin_part(self, response: ResponseInMaking) -> None:
-        """Wait until the next part of the response may be made. The caller calls ``part_made`` next, or ``end``."""
+        """Wait until the next part of the response may be built. The caller must then call ``part_made`` or ``end``."""
         if self._has_room(response):
             self._reserve(response)
             return
@@ -60,7 +60,7 @@ class ResponsesInMaking:
             self._waiting.pop(response, None)
 
     def part_made(self, response: ResponseInMaking, size: int) -> None:
-        """Count a part that is made."""
+        """Record that a part of ``size`` bytes is finished."""
         self._release(response, response.reserved_bytes - size)
         response.made_bytes += size
         response.reserved_bytes = 0
@@ -69,7 +69,7 @@ class ResponsesInMaking:
         self._admit()
 
     def end(self, response: ResponseInMaking) -> None:
-        """Count the response out: it is complete, or given up."""
+        """Release the memory of a response that is complete or abandoned."""
         self._release(response, response.made_bytes + response.reserved_bytes)
         self._admit()
 
@@ -86,8 +86,7 @@ class ResponsesInMaking:
             self._beyond = None
 
     def _admit(self) -> None:
-        """Let the waiting responses proceed for which there is room, the oldest ones first, or one of them without
-        room."""
+        """Admit the waiting responses for which there is room, oldest first. If there is no room, admit one of them."""
         for response in sorted(self._waiting, key=lambda each: each.number):
             if not self._has_room(response):
                 break
@@ -105,5 +104,5 @@ class ResponsesInMaking:
     def _proceed(self, response: ResponseInMaking) -> None:
         self._reserve(response)
         admitted = self._waiting.pop(response)
-        if not admitted.done():  # else its task is cancelled, and ends it
+        if not admitted.done():  # else its task was canceled and ends the response
             admitted.set_result(None)

@@ -1,10 +1,11 @@
-"""Sending responses: buffers and slices of files, in order, and no more than the client takes.
+"""Sends responses, which consist of buffers and file slices, in order and no faster than the client reads.
 
-Two senders have one interface. ``SocketSender`` writes to the socket: ``send`` for buffers, ``sendfile`` for slices of
-log files, whose bytes never enter the process. (Per GB, at 1 MiB per response, that takes 0.09 CPU seconds instead of
-0.28; pipelined small responses cost a quarter of what the transport's queue costs.) ``TransportSender`` serves
-connections without a plain socket: TLS, and the simulated network. It reads slices piece by piece as the client takes
-them. While a sender is ``blocked``, the connection begins no request, so it holds at most the pending responses.
+There are two senders with one interface. ``SocketSender`` writes to the socket: ``send`` for buffers, ``sendfile`` for
+slices of log files, whose bytes never enter the process. (At 1 MiB per response, that takes 0.09 CPU seconds per GB
+instead of 0.28. Pipelined small responses cost a quarter of what the transport's queue costs.) ``TransportSender``
+serves connections without a plain socket: TLS and the simulated network. It reads slices piece by piece as the client
+reads. While a sender is ``blocked``, the connection begins no request, so that the sender holds at most the pending
+responses.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from typing import Protocol
 from parley.protocol.schema import Buffer
 
 TURN_BYTES = 4 << 20
-"""Sent to one client before other connections get their turn, however fast the client reads."""
+"""Bytes sent to one client before other connections get a turn, however fast the client reads."""
 PIECE_BYTES = 1 << 20
-"""Read from a file at a time if sendfile cannot be used."""
+"""Bytes read from a file at a time if sendfile cannot be used."""
 JOINED_BYTES = 16 << 10
-"""Buffers up to this size together are joined for one ``send``; above it, copying costs more than ``sendmsg``."""
+"""Buffers of up to this total size are joined for one ``send``. Above it, copying costs more than ``sendmsg``."""
 LEFT_BYTES = 16 << 10
-"""Given to the transport when the socket is full."""
+"""Bytes given to the transport when the socket is full."""
 PROBE_BYTES = 256 << 10
-"""The distance of the bytes that are probed to find out if a slice is in memory."""
+"""The distance between the bytes that are probed to find out if a slice is in memory."""
 _BUFFERS_MAX = 512
 _probe = bytearray(1)
 
@@ -47,7 +48,8 @@ class FileSlice:
         return self.size
 
     def read(self, start: int, size: int) -> bytes:
-        """Return up to ``size`` bytes from ``start``, relative to the slice. Raises SliceLost if the file ended."""
+        """Return up to ``size`` bytes from ``start``, relative to the slice. Raises SliceLost if the file
+        ends before."""
         data = os.pread(self.fd, min(size, self.size - start), self.position + start)
         if not data:
             raise self.lost()
@@ -68,13 +70,13 @@ class FileSlice:
         return True
 
     def load(self) -> None:
-        """Bring the bytes into memory. Waits for the disk."""
+        """Read the bytes into the page cache. Blocks on the disk."""
         buffer = bytearray(min(PIECE_BYTES, self.size))
         for offset in range(0, self.size, len(buffer)):
             os.preadv(self.fd, (buffer,), self.position + offset)
 
     def lost(self) -> SliceLost:
-        """Return the error for a file that has become shorter."""
+        """Return the error for a file that was truncated."""
         return SliceLost(f"a log file ended before position {self.position + self.size}: it was truncated")
 
 
@@ -82,7 +84,7 @@ Part = Buffer | FileSlice
 
 
 class SliceLost(OSError):
-    """A file ended before its slice: the response cannot be completed, and the connection must be cut."""
+    """The file ends before the slice does. The response cannot be completed, and the connection must be closed."""
 
 
 def _memory_bytes(parts: Iterable[Part]) -> int:
@@ -99,21 +101,21 @@ class Sender(Protocol):
 
     @property
     def sent_bytes(self) -> int:
-        """The bytes sent so far."""
+        """The number of bytes sent so far."""
         ...
 
     @property
     def held_bytes(self) -> int:
-        """The bytes still to be sent, including those in files."""
+        """The number of bytes still to be sent, including those in files."""
         ...
 
     @property
     def memory_bytes(self) -> int:
-        """The memory of the parts still to be sent, without those in files."""
+        """The number of bytes still to be sent that are in memory, not in files."""
         ...
 
     def send(self, parts: Sequence[Part]) -> None:
-        """Send ``parts`` after all earlier parts. Raises OSError once the connection is broken."""
+        """Send ``parts`` after all earlier parts. Raises OSError if the connection is broken."""
         ...
 
     def pause(self) -> None:
@@ -121,7 +123,7 @@ class Sender(Protocol):
         ...
 
     def resume(self) -> None:
-        """Write again: the client has taken most of the transport's buffer."""
+        """Write again: the client has read most of the transport's buffer."""
         ...
 
     def close(self) -> None:
@@ -130,11 +132,11 @@ class Sender(Protocol):
 
 
 class SocketSender:
-    """Sends on the transport's plain socket, past the transport.
+    """Sends directly on the transport's plain socket, bypassing the transport.
 
-    When the socket is full, the transport gets a small piece and reports when the client has taken it; so the event
-    loop watches no second descriptor. The transport closes the socket. ``on_drained`` is called when a blocked sender
-    has sent everything, ``on_broken`` if sending fails outside of ``send``.
+    When the socket is full, the transport gets a small piece and reports when the socket has accepted it, so that the
+    event loop watches no second descriptor. The transport closes the socket. ``on_drained`` is called when a blocked
+    sender has sent everything, ``on_broken`` if sending fails outside of ``send``.
     """
 
     __slots__ = (
@@ -160,7 +162,8 @@ class SocketSender:
         on_drained: Callable[[], None],
         on_broken: Callable[[OSError], None],
     ) -> None:
-        """``sock`` is a second socket object for the transport's descriptor. Raises OSError if that is closed."""
+        """``sock`` is a second socket object for the transport's descriptor. Raises OSError if the descriptor is
+        closed."""
         transport.set_write_buffer_limits(high=0)
         self._transport = transport
         self._socket = sock
@@ -170,7 +173,7 @@ class SocketSender:
         self._on_broken = on_broken
         self._held: deque[Part] = deque()
         self._offset = 0  # bytes of the first part held that have been sent
-        self._is_paused = False  # the transport has something that the socket does not take
+        self._is_paused = False  # the transport holds bytes because the socket is full
         self._is_scheduled = False
         self.blocked = False
         self.sent_bytes = 0
@@ -188,7 +191,7 @@ class SocketSender:
             self._held.extend(parts)
             return
         if len(parts) == 1 and not isinstance(parts[0], FileSlice):
-            # One small response, the usual case: nothing is queued if the socket takes all of it.
+            # The usual case, one small response: nothing is queued if the socket accepts all of it.
             try:
                 sent = self._socket.send(parts[0])
             except BlockingIOError:
@@ -217,7 +220,7 @@ class SocketSender:
         self._send_on()
 
     def _send_on(self) -> None:
-        """Send on: the transport may have sent its piece, or the other connections have had their turn."""
+        """Continue sending: the transport may have sent its piece, or the other connections have had their turn."""
         self._is_scheduled = False
         if not self.blocked or self._is_paused or self._transport.is_closing():
             return
@@ -239,7 +242,7 @@ class SocketSender:
             self._loop.call_soon(self._send_on)
 
     def _leave_piece(self) -> None:
-        """Give the transport some bytes, so that it reports when the client has made room for them."""
+        """Give the transport some bytes, so that it reports when the socket has room again."""
         part = self._held[0]
         if isinstance(part, FileSlice):
             piece: Buffer = part.read(self._offset, LEFT_BYTES)
@@ -250,7 +253,7 @@ class SocketSender:
         self._transport.write(piece)
 
     def _flush(self) -> bool:
-        """Send what the socket takes. Returns True if nothing is left; otherwise a later call is arranged."""
+        """Send as much as the socket accepts. Returns True if nothing is left; otherwise a later call is scheduled."""
         held = self._held
         budget = TURN_BYTES
         try:

@@ -1,15 +1,16 @@
-"""TLS between a socket and its connection: the handshake in threads, then encryption on the event loop.
+"""TLS between a socket and its connection: the handshake runs in threads, later encryption on the event loop.
 
 The states::
 
-    HANDSHAKE    bytes of the client go to the handshake; the connection does not exist yet
+    HANDSHAKE    the client's bytes go to the handshake; the connection does not exist yet
     OPEN         the connection receives and sends plaintext through this channel, which is its transport
     CLOSING      the transport is closing
     LOST         the transport has closed (final)
 
-A handshake takes a millisecond of arithmetic (RSA), so its steps run in threads: a thousand at once do not hold up
-other connections. What a client sends is decrypted a few records at a time, in turns that all connections share. If
-more arrives than that, the socket is not read. docs/security.md, "What security costs", has the measurements.
+A handshake takes a millisecond of CPU time (RSA), so its steps run in threads: a thousand concurrent handshakes do not
+delay other connections. Received bytes are decrypted a few records at a time, in turns that all connections share.
+While received bytes wait for a turn, the socket is not read. docs/security.md, "What security costs", has the
+measurements.
 """
 
 from __future__ import annotations
@@ -32,25 +33,25 @@ from parley.broker.security.tls.principal_mapping import NoRuleMatches
 from parley.broker.security.tls.server import ServerTls
 
 HANDSHAKE_BYTES_MAX: Final = 128 << 10
-"""The most bytes that a client may send in a handshake: OpenSSL takes a certificate chain of 100 KiB. A long one has 20
-KiB, and Kafka's brokers take 32 KiB (Java's ``jdk.tls.maxHandshakeMessageSize``)."""
+"""The most bytes that a client may send in a handshake. OpenSSL accepts certificate chains of 100 KiB. A long chain is
+20 KiB, and Kafka's brokers accept 32 KiB (Java's ``jdk.tls.maxHandshakeMessageSize``)."""
 HANDSHAKE_RECEIVE_BYTES: Final = 16 << 10
-"""Received at a time in a handshake; while a step of it runs, at most twice as much waits."""
+"""Bytes received at a time in a handshake. While a step of the handshake runs, at most twice as many wait."""
 RECEIVE_BYTES: Final = 256 << 10
 RECORDS_AT_ONCE: Final = 256
-"""Records given to OpenSSL together. It takes 3 ms for as many that bring no data."""
+"""Records passed to OpenSSL at a time. OpenSSL takes 3 ms for this many records without data."""
 HANDSHAKE_RECORDS_AT_ONCE: Final = 8
-"""The same limit for a handshake: a client's second flight has five records. Those behind it are not part of it."""
+"""The same limit during a handshake. A client's second flight is five records; later records are not part of it."""
 IDLE_RECORDS_MAX: Final = 1024
-"""Records in a row that bring no data. Honest clients send one request for new keys in many gigabytes."""
+"""The most consecutive records without data. Well-behaved clients send one key update in many gigabytes."""
 CLOSE_MAX_S: Final = 5.0
-"""How long a closed connection waits for a client that does not read."""
+"""How many seconds a closed connection waits for a client that does not read."""
 PIECE_BYTES: Final = 64 << 10
-"""Encrypted at a time: larger pieces cost twice as much, because their memory is new each time."""
+"""Bytes encrypted at a time. Larger pieces cost twice as much, because OpenSSL allocates new memory for each."""
 
 
 class TlsState(IntEnum):
-    """What a channel is doing."""
+    """The state of a channel."""
 
     HANDSHAKE = 0
     OPEN = 1
@@ -59,12 +60,12 @@ class TlsState(IntEnum):
 
 
 class TlsEvent(IntEnum):
-    """What happens to a channel."""
+    """An event in the life of a channel."""
 
     AGREE = 0
     """The handshake has succeeded."""
     CLOSE = 1
-    """The broker or the client closes, or breaks the protocol."""
+    """The broker or the client closes the channel, or the client violates the protocol."""
     LOSE = 2
     """The transport has closed."""
 
@@ -82,23 +83,23 @@ _OPEN, _HANDSHAKE, _LOST = TlsState.OPEN, TlsState.HANDSHAKE, TlsState.LOST
 
 
 class ChannelOwner(Protocol):
-    """What a channel uses of its listener."""
+    """The part of a listener that its channels use."""
 
     load: Load
 
     @property
     def monotonic(self) -> Callable[[], float]:
-        """The clock."""
+        """The monotonic clock, in seconds."""
         ...
 
     def agreed(self, channel: TlsChannel, principal: Principal) -> Connection:
         """Return the connection of a client whose handshake has succeeded. Raises if the client is refused."""
 
     def handshake_failed(self, channel: TlsChannel, reason: str) -> None:
-        """Count and log a handshake that failed."""
+        """Count and log a failed handshake."""
 
     def ended(self, channel: TlsChannel) -> None:
-        """Note that a channel has ended before it had a connection."""
+        """Record that a channel ended before its connection existed."""
 
 
 class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
@@ -113,8 +114,8 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         handshakes: Handshakes,
         handshake_s: float,
     ) -> None:
-        """``buffer`` is received into; channels of one event loop can share it. The handshake may take
-        ``handshake_s``."""
+        """``buffer`` receives the socket's bytes; all channels of an event loop can share it. ``handshake_s`` is the
+        time limit of the handshake, in seconds."""
         asyncio.Transport.__init__(self)
         self._owner = owner
         self._tls = tls
@@ -125,14 +126,14 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         self._outgoing = ssl.MemoryBIO()
         self._ssl = tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._state = _HANDSHAKE
-        self._arrived = bytearray()  # not given to OpenSSL yet
+        self._arrived = bytearray()  # not passed to OpenSSL yet
         self._records = RecordEnds()
         self._idle_records = 0  # in a row
         self._handshake_bytes = 0
         self._has_begun = False
         self._is_stepping = False
         self._has_ended = False
-        self._reading = True  # the connection takes more
+        self._reading = True  # the connection accepts more data
         self._socket_is_read = True
         self._is_scheduled = False
         self._turn_left_s = TURN_S
@@ -176,7 +177,7 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
                 self._watch_socket()
 
     def _feed(self, data: memoryview | bytearray, records_max: int) -> int:
-        """Give OpenSSL the next records. Returns how many bytes they have."""
+        """Pass the next records to OpenSSL. Returns their size in bytes."""
         with memoryview(data) as view:
             taken, records = self._records.take(view, records_max)
             self._incoming.write(view[:taken])
@@ -189,7 +190,7 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         return taken
 
     def _watch_socket(self) -> None:
-        """Read the socket, or do not: the connection takes no more, or bytes that have arrived wait for their turn."""
+        """Pause reading the socket while received bytes wait or the connection takes no more; otherwise resume it."""
         if self._state is _HANDSHAKE:
             wanted = len(self._arrived) < HANDSHAKE_RECEIVE_BYTES
         else:
@@ -207,7 +208,7 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         return False  # the transport closes itself
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._state is _HANDSHAKE and self._has_begun:  # a probe of the port sends nothing, and is no failure
+        if self._state is _HANDSHAKE and self._has_begun:  # a port probe sends nothing and is not a failure
             self._owner.handshake_failed(self, str(exc or "the client has disconnected"))
         self._step(TlsEvent.LOSE)
         self._end_handshake()
@@ -242,9 +243,9 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
     # --- The handshake ---
 
     def _continue_handshake(self) -> None:
-        """Take some of what has arrived, and run the next step in a thread.
+        """Pass received bytes to OpenSSL, and run the next step of the handshake in a thread.
 
-        Nothing else uses the TLS objects meanwhile.
+        Nothing else uses the TLS objects until the step is done.
         """
         self._handshake_bytes += self._feed_arrived(HANDSHAKE_RECORDS_AT_ONCE)
         if self._handshake_bytes > HANDSHAKE_BYTES_MAX or self._idle_records > IDLE_RECORDS_MAX:
@@ -255,9 +256,10 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         self._handshakes.step(self._take_step, self._stepped, lambda: self._state is _HANDSHAKE)
 
     def _take_step(self) -> Principal | None:
-        """Run the handshake as far as it comes, in a thread. Returns the client's principal at its end, None before.
+        """Run the handshake as far as the received bytes allow. Runs in a thread.
 
-        Raises SSLError, NoRuleMatches and ValueError if the client is refused.
+        Returns the client's principal when the handshake is complete, None before. Raises SSLError, NoRuleMatches or
+        ValueError if the client is refused.
         """
         try:
             self._ssl.do_handshake()
@@ -280,7 +282,7 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
     def _agree(self, principal: Principal) -> None:
         try:
             connection = self._owner.agreed(self, principal)
-        except Exception as error:  # the operator's rules for principals
+        except Exception as error:  # raised by the operator's principal builder
             self._fail_handshake(f"principal.builder.class failed: {type(error).__name__}")
             return
         self._step(TlsEvent.AGREE)
@@ -303,7 +305,7 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         self._close_raw()  # sends the alert first
 
     def _close_raw(self) -> None:
-        """Close when the client has taken what was sent, but at the latest after ``CLOSE_MAX_S``."""
+        """Close once the client has read the sent bytes, but after ``CLOSE_MAX_S`` at the latest."""
         self._raw.close()
         self._deadline = self._loop.call_later(CLOSE_MAX_S, self._raw.abort)
 
@@ -315,7 +317,7 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
     # --- Plaintext for the connection ---
 
     def _read(self) -> None:
-        """Pass on what has arrived, until the connection pauses or its turn is over."""
+        """Decrypt received bytes and pass them to the connection, until it pauses or its turn is over."""
         self._is_scheduled = False
         connection = self._connection
         assert connection is not None
@@ -335,13 +337,14 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
             self._watch_socket()
 
     def _has_more(self) -> bool:
-        """True if OpenSSL has bytes to decrypt. It is given those that have arrived, if it has none."""
+        """Return True if OpenSSL has bytes to decrypt. If it has none, pass it bytes that have arrived."""
         if not (self._incoming.pending or self._ssl.pending()) and self._arrived:
             self._feed_arrived(RECORDS_AT_ONCE)
         return bool(self._incoming.pending or self._ssl.pending())
 
     def _is_its_turn(self) -> bool:
-        """True if the connection may go on now. Otherwise it waits until the event loop has served others."""
+        """Return True if the connection may continue now. If not, it continues after the event loop has
+        served others."""
         turns = self._owner.load.turns
         if (turns.are_over or self._turn_left_s < 0) and not self._waits_for_turn:
             self._waits_for_turn = True
@@ -355,9 +358,10 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
             self._read()
 
     def _fill(self, buffer: Any) -> int:
-        """Decrypt what OpenSSL has, record by record, up to the size of the buffer. Returns the number of bytes.
+        """Decrypt record by record into the buffer, until it is full or OpenSSL has no more. Returns the number of
+        bytes.
 
-        The client's closing alert sets ``_has_ended``. Raises SSLError if the client breaks the protocol.
+        Sets ``_has_ended`` on the client's closing alert. Raises SSLError if the client violates the protocol.
         """
         read: Callable[[int, memoryview], int] = cast(Any, self._ssl.read)
         incoming, size, filled = self._incoming, len(buffer), 0
@@ -388,12 +392,12 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
             self._encrypt(data)
         except ssl.SSLError as error:
             assert self._connection is not None
-            self._connection.close(_reason(error, "TLS cannot send a response"))
+            self._connection.close(_reason(error, "cannot encrypt a response"))
 
     def _encrypt(self, data: Any) -> None:
-        """Encrypt and send. Raises SSLError if the client has sent a part of a message for new keys."""
+        """Encrypt and send ``data``. Raises SSLError if the client has sent only a part of a key update message."""
         if len(data) <= PIECE_BYTES:
-            self._ssl.write(data)  # takes all of it: the memory is not bounded here, but by the sender
+            self._ssl.write(data)  # takes everything: the sender bounds the memory
             self._flush()
             return
         view = memoryview(data)
@@ -422,7 +426,7 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         if self._state is _LOST:
             return
         if self._state is _OPEN:
-            with suppress(ssl.SSLError):  # the client's own alert is not awaited
+            with suppress(ssl.SSLError):  # do not wait for the client's closing alert
                 self._ssl.unwrap()
             self._flush()
         was_open = self._state is _OPEN
@@ -448,9 +452,9 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
 
 def _reason(error: BaseException, what: str) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the client's certificate is refused: {error.verify_message}"
+        return f"the client's certificate was rejected: {error.verify_message}"
     if isinstance(error, ssl.SSLWantReadError):
-        return f"{what}: the client has sent a part of a TLS message"
+        return f"{what}: the client has sent an incomplete TLS message"
     if isinstance(error, ssl.SSLError):
         return f"{what}: {(error.reason or str(error)).lower().replace('_', ' ')}"
     if isinstance(error, NoRuleMatches):

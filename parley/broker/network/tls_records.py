@@ -1,7 +1,7 @@
-"""Where the records of a TLS stream end, so that a client's bytes can be decrypted a few records at a time.
+"""Finds the ends of records in a TLS stream, so that a client's bytes can be decrypted a few records at a time.
 
-OpenSSL handles all records that it has, one after the other, until one brings data. Thousands of records without data
-fit into what one read takes from a socket: empty ones, requests for new keys, alerts. Each costs microseconds.
+OpenSSL handles all records that it has, one after another, until one contains data. One read from a socket can return
+thousands of records without data: empty records, key updates, alerts. Each takes microseconds.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 HEADER_BYTES: Final = 5
-"""The type, two bytes of version, and two bytes of length: in plaintext, in all versions of TLS."""
+"""The type, two bytes of version and two bytes of length, in plaintext in all versions of TLS."""
 
 
 class RecordEnds:
-    """Follows one stream from record to record."""
+    """Tracks the record boundaries of one stream."""
 
     __slots__ = ("_header", "_missing")
 
@@ -22,9 +22,9 @@ class RecordEnds:
         self._header = bytearray()  # what has arrived of the next header
 
     def take(self, data: memoryview, most: int) -> tuple[int, int]:
-        """Take the next bytes of the stream, up to the end of the ``most``-th record, or all.
+        """Take the next bytes of the stream, up to the end of the ``most``-th record, or all of ``data``.
 
-        Returns the number of bytes, and how many records end in them.
+        Returns the number of bytes taken, and how many records end in them.
         """
         size, position, ended, missing = len(data), 0, 0, self._missing
         while position < size:

@@ -1,4 +1,4 @@
-"""Responses that clients do not take: what all of them together may hold of the broker's memory."""
+"""Limits the memory of responses that clients do not read, over all connections."""
 
 from __future__ import annotations
 
@@ -6,37 +6,38 @@ import asyncio
 from typing import Final, Protocol
 
 UNTAKEN_BYTES_MAX: Final = 64 << 20
-"""Bytes of responses in memory that wait for clients to read, over all connections. Above, stalled ones are closed."""
+"""The most bytes of responses in memory that wait for clients to read. Above it, stalled connections are closed."""
 STALLED_S: Final = 10.0
-"""A client that has taken nothing for this time is stalled. The time is shorter the further the bytes are above their
-limit: 5 s at twice the limit."""
+"""A client is stalled if it has read nothing for this many seconds. The time is shorter the further the bytes exceed
+their limit: 5 s at twice the limit."""
 CHECK_S: Final = 1.0
-"""The interval at which the bytes are counted while a client does not take its responses."""
+"""The interval, in seconds, at which the bytes are counted while a client does not read its responses."""
 
 
 class Taker(Protocol):
-    """A connection whose client does not take its responses as fast as they come."""
+    """A connection whose client does not read its responses as fast as the broker sends them."""
 
     def count_untaken(self, seconds: float) -> int:
-        """Return the bytes in memory that wait for the client; 0 if none do.
+        """Return the bytes in memory that wait for the client to read; 0 if none do.
 
-        Adds ``seconds``, the time since the last call, to ``stalled_s`` if the client has taken nothing since.
+        Adds ``seconds``, the time since the last call, to ``stalled_s`` if the client has read nothing since.
         """
 
     @property
     def stalled_s(self) -> float:
-        """For how long the client has taken nothing."""
+        """How many seconds the client has read nothing."""
 
     def close(self, reason: str = "") -> None:
         """Close now, and log the reason."""
 
 
 class UntakenResponses:
-    """Bounds the memory of responses that clients do not take.
+    """Limits the memory of responses that clients do not read.
 
-    A connection whose client takes no more begins no request, so that it holds little; but there may be many. Above
-    ``UNTAKEN_BYTES_MAX``, stalled ones are closed until the rest is within the limit, those that hold most first. A
-    client that reads, however slowly, is not stalled. If the event loop stands still, that does not count.
+    A connection whose client does not read begins no request, so it holds little memory, but there may be many such
+    connections. Above ``UNTAKEN_BYTES_MAX``, stalled connections are closed until the rest is within the limit, those
+    that hold most first. A client that reads, however slowly, is not stalled. Time for which the event loop stood still
+    does not count.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class UntakenResponses:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, taker: Taker) -> None:
-        """Watch a connection until its client has taken its responses. Idempotent."""
+        """Watch a connection until its client has read its responses. Idempotent."""
         self._takers.add(taker)
         self._schedule()
 
@@ -62,6 +63,6 @@ class UntakenResponses:
             for taker in sorted(self._takers, key=sizes.__getitem__, reverse=True):
                 if held > UNTAKEN_BYTES_MAX and taker.stalled_s >= patience_s:
                     held -= sizes[taker]
-                    taker.close("the client did not take its responses, whose memory others need")
+                    taker.close("the client did not read its responses, and other clients need their memory")
         if self._takers:
             self._schedule()

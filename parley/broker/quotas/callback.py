@@ -1,9 +1,9 @@
 """Quotas that an operator's own code determines (``client.quota.callback.class``, KIP-257).
 
 The key names an entry point of the group ``parley.quota_callbacks``, or a class as ``package.module.Class``: a subclass
-of ``ClientQuotaCallback``. The broker creates it without arguments, and calls ``configure`` once. Then it asks the
-callback, and not the stored quotas, for the quotas of produce, fetch and request time and of changes of topics. Rates
-of connections are not asked for, as in Kafka.
+of ``ClientQuotaCallback``. The broker creates it without arguments and calls ``configure`` once. From then on, the
+callback instead of the stored quotas determines the quotas of produce, fetch, request time and topic changes. As in
+Kafka, it does not determine connection rates.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ _KEY = "client.quota.callback.class"
 
 
 class ClientQuotaCallback(ABC):
-    """Determines the quotas of clients. ``limit`` is called for every request, so it must not wait."""
+    """Determines the quotas of clients. ``limit`` is called for every request, so it must not block."""
 
     def configure(self, configs: Mapping[str, Any]) -> None:
-        """Read the callback's own keys from the broker's properties."""
+        """Read the callback's own configuration from the broker's properties."""
         return
 
     @abstractmethod
     def limit(self, key: QuotaKey, principal: Principal, client_id: str) -> Limit | None:
-        """Return the client's quota and the clients that share it; None if the client has none.
+        """Return the client's quota and the clients that share it; None if the client has no quota.
 
-        The rate must be finite, and at least 0. If it is not, the client has no quota, as if this had raised. The
-        method stands for Kafka's ``quotaMetricTags`` and ``quotaLimit``.
+        The rate must be finite and at least 0. Otherwise the client has no quota, as if the method had raised. This
+        method replaces Kafka's ``quotaMetricTags`` and ``quotaLimit``.
         """
 
     def quotas_changed(self, stored: StoredQuotas) -> None:
-        """Note the quotas that are stored now (``updateQuota`` and ``removeQuota``)."""
+        """Called with the stored quotas when they have changed (Kafka's ``updateQuota`` and ``removeQuota``)."""
         return
 
     def cluster_changed(self, image: MetadataImage) -> None:
-        """Note a new image of the metadata (``updateClusterMetadata``). Called for every change of it."""
+        """Called with every new image of the metadata (Kafka's ``updateClusterMetadata``)."""
         return
 
     def close(self) -> None:
-        """Release what the callback holds: the broker stops."""
+        """Release the callback's resources. Called when the broker stops."""
         return
 
 

@@ -1,6 +1,6 @@
-"""The quota that counts for a request, and whom the request shares it with.
+"""The quota that applies to a request, and the clients that share it.
 
-Kafka's order of precedence: the first entity of this list that has a quota for the key counts.
+Kafka's order of precedence: the first entity of this list that has a quota for the key applies.
 
 =========================  ===========================
 entity                     the rate is shared by
@@ -25,9 +25,9 @@ from typing import Final
 from parley.broker.quotas.entities import DEFAULT, QuotaEntity, QuotaKey, StoredQuotas, canonical_address
 
 CACHED_MAX: Final = 10_000
-"""Decisions that are kept. Clients choose their client ids, so there may be any number of them."""
+"""The maximum number of cached decisions. Clients choose their client ids, so there may be any number of them."""
 CACHED_NAME_MAX: Final = 512
-"""Characters of a user and client id whose decision is kept."""
+"""Decisions are cached if the user and the client id together are at most this many characters."""
 
 _NAMED: Final = "named"
 _LEVELS: Final = (
@@ -40,7 +40,7 @@ _LEVELS: Final = (
     (None, _NAMED),
     (None, DEFAULT),
 )
-"""The user and the client id of an entity: named, the default, or None. In the order of precedence."""
+"""The user and the client id of an entity, each named, the default, or None. In order of precedence."""
 NO_QUOTAS: Final[Mapping[str, float]] = {}
 
 
@@ -48,8 +48,8 @@ NO_QUOTAS: Final[Mapping[str, float]] = {}
 class Limit:
     """The quota of a request: a rate, and the user and client id that share it.
 
-    ``shared_by`` is Kafka's pair of metric tags ``user`` and ``client-id``. An empty tag means that the rate does not
-    depend on it: ``("alice", "")`` are all clients of alice, ``("", "app")`` are all clients with the id ``app``.
+    ``shared_by`` is Kafka's pair of metric tags ``user`` and ``client-id``. If a tag is empty, the rate is shared
+    regardless of it: ``("alice", "")`` means all clients of alice, ``("", "app")`` all clients with the id ``app``.
     """
 
     rate: float
@@ -57,7 +57,7 @@ class Limit:
 
 
 class ClientQuotas:
-    """The quotas of one metadata image, and the decisions that follow from them."""
+    """The quotas of one metadata image, with a cache of the quotas that apply to clients."""
 
     def __init__(self, stored: StoredQuotas) -> None:
         self._stored = stored
@@ -66,10 +66,10 @@ class ClientQuotas:
         self._levels = tuple(level for level in _LEVELS if level in present)
         self._found: dict[tuple[str, str, str], Limit | None] = {}
         self.limits_clients = bool(self._keys - {QuotaKey.CONNECTION_CREATION_RATE})
-        """False if there are no quotas but those of addresses."""
+        """False if only addresses have quotas."""
 
     def limit(self, key: QuotaKey, user: str, client_id: str) -> Limit | None:
-        """Return the quota for a request of this user (the principal's name) and client id; None: there is none."""
+        """Return the quota that applies to a user (the principal's name) and client id; None if there is none."""
         if key not in self._keys:
             return None
         if len(user) + len(client_id) > CACHED_NAME_MAX:
@@ -84,7 +84,7 @@ class ClientQuotas:
             return found
 
     def connection_rate(self, ip: str) -> float | None:
-        """Return how many connections per second an address may open; None: there is no limit."""
+        """Return how many connections per second an address may open; None if there is no limit."""
         if QuotaKey.CONNECTION_CREATION_RATE not in self._keys:
             return None
         for name in (canonical_address(ip) or ip, DEFAULT):

@@ -1,8 +1,7 @@
 """The rate at which each address may open connections (``connection_creation_rate``, KIP-612).
 
-A connection beyond the rate is accepted, is not served, and is closed when the rate allows another one, but after one
-window at the latest, as in Kafka: a client that connects again at once would otherwise do so all the time. It does not
-count for any rate.
+A connection beyond the rate is accepted but not served. As in Kafka, it is closed when the rate allows another one, but
+after one window at the latest: otherwise its client would reconnect all the time. It does not count toward any rate.
 """
 
 from __future__ import annotations
@@ -15,16 +14,19 @@ from parley.broker.quotas.usage import UsageTable
 
 
 class ConnectionRates:
-    """The connections that each address has opened. Only addresses that have a quota are remembered."""
+    """The connections that each address has opened. Only addresses with a quota are tracked."""
 
     def __init__(self, windows: Windows, rate_of: Callable[[str], float | None]) -> None:
-        """``rate_of(host)`` returns how many connections per second an address may open; None: any number."""
+        """``rate_of(host)`` returns how many connections per second an address may open; None means any number."""
         self._windows = windows
         self._rate_of = rate_of
         self._opened = UsageTable(lambda: SampledRate(windows))
 
     def open(self, host: str, now_s: float) -> float:
-        """Count a connection. Returns 0 if it may be served; else it does not count, and is closed after this time."""
+        """Count a new connection. Returns 0 if it may be served.
+
+        Otherwise it is not counted, and must be closed after the returned number of seconds.
+        """
         rate = self._rate_of(host)
         if rate is None:
             return 0.0

@@ -1,14 +1,16 @@
-"""Client quotas, enforced: what each request uses, and for how long its client is then not read from.
+"""Enforcement of client quotas: what each request uses, and how long its client is then throttled.
 
 Rules of this module (docs/quotas.md has more):
 
-* A request is counted when its response is made. A client beyond a quota gets the response at once, with the throttle
-  time in it, and its connection is not read from for that time (KIP-219). If it is beyond several, the longest counts.
-* The records of a fetch are counted before they are read. Beyond the quota the fetch gets none, and they do not count.
-* Request time is the time for which a handler occupies the event loop: 100 percent are all of one core.
-* Requests of brokers, and those of a login, are exempt. Without an authorizer a client may call itself a broker: then
-  only what brokers alone ask for is exempt, on the listeners of brokers.
-* Without quotas nothing is looked up: ``is_active`` is False.
+* A request is counted when its response is ready. A client that exceeds a quota gets the response immediately, with the
+  throttle time in it, and its connection is not read for that time (KIP-219). If several quotas are exceeded, the
+  longest time applies.
+* The records of a fetch are counted before they are read. Beyond the quota, the fetch returns none, and they do not
+  count.
+* Request time is the time for which a handler occupies the event loop: 100 percent is one whole core.
+* Requests of brokers and of logins are exempt. Without an authorizer, any client may claim to be a broker: then only
+  requests that brokers alone send are exempt, on the listeners of brokers.
+* Without quotas, nothing is looked up: ``is_active`` is False.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from parley.protocol.messages.transactions import AddPartitionsToTxnRequest
 _log = logging.getLogger(__name__)
 
 EXPORTED_MAX: Final = 1000
-"""Entries of one kind of quota that are in the metrics: those used last."""
+"""Entries of each kind of quota that the metrics include: the most recently used."""
 PERCENT: Final = 100.0
 _PRODUCE = ProduceRequest.API_KEY
 _OF_BROKERS: Final = frozenset(
@@ -69,9 +71,10 @@ _OF_BROKERS: Final = frozenset(
         "WriteTxnMarkers",
     )
 )
-"""What brokers ask each other for, besides the fetches of followers: they change nothing in a client's name."""
+"""Requests that only brokers send, apart from the fetches of followers. None of them changes something on behalf of a
+client."""
 _BATCHED_SINCE: Final = 4
-"""The version of AddPartitionsToTxn since which brokers use it."""
+"""The first version of AddPartitionsToTxn that brokers use."""
 _EXEMPT = frozenset({SaslHandshakeRequest.API_KEY, SaslAuthenticateRequest.API_KEY})
 _ANY_BYTES = 2**31 - 1
 
@@ -79,26 +82,26 @@ Rates = UsageTable[SampledRate]
 
 
 class Charge(NamedTuple):
-    """For how long a client must be throttled because of what it has used, and the entry that says so."""
+    """How many seconds to throttle a client because of its usage, and the quota entry that is responsible."""
 
     throttle_s: float
     blamed: Usage[SampledRate] | None
     begun_s: float | None = None
-    """When the client's throttle began; None if it begins with the response."""
+    """When the client's throttling began, in monotonic seconds; None if it begins with the response."""
 
     def rest(self, now_s: float) -> Charge:
-        """Return what is left of it."""
+        """Return the charge with the throttle time that is left at ``now_s``."""
         if self.begun_s is None:
             return self
         return self._replace(throttle_s=max(0.0, self.begun_s + self.throttle_s - now_s))
 
 
 NO_CHARGE: Final = Charge(0.0, None)
-"""For clients without a quota."""
+"""The charge of a client without a quota."""
 
 
 class QuotaEnforcement:
-    """The quotas of one broker, and what its clients have used."""
+    """The quotas of one broker, and its clients' usage."""
 
     def __init__(
         self,
@@ -109,11 +112,11 @@ class QuotaEnforcement:
         monotonic: Callable[[], float],
         callback: ClientQuotaCallback | None = None,
     ) -> None:
-        """``callback`` determines the quotas in place of the stored ones."""
+        """``callback`` determines the quotas instead of the stored ones."""
         self.is_active = callback is not None
         """False if no client has a quota."""
         self.exempt_seconds = 0.0
-        """Request time of brokers and logins while there were quotas."""
+        """The request time of brokers and logins while there were quotas."""
         self._authorization = authorization
         self._windows = windows
         self._monotonic = monotonic
@@ -130,7 +133,7 @@ class QuotaEnforcement:
     # --- The quotas ---
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Take over the quotas of a new image."""
+        """Use the quotas of a new image."""
         has_changed = image.client_quotas is not self._stored
         if has_changed:
             self._stored = image.client_quotas
@@ -143,17 +146,17 @@ class QuotaEnforcement:
             if has_changed:
                 self._callback.quotas_changed(self._stored)
         except Exception as error:
-            self._failures.report("the quota callback has failed", error, self._monotonic())
+            self._failures.report("the quota callback failed", error, self._monotonic())
 
     def _limit(self, key: QuotaKey, context: RequestContext) -> Limit | None:
-        """Return the quota of a client; None if it has none, or if the callback raises or returns nonsense."""
+        """Return a client's quota; None if there is none, or if the callback raises or returns an invalid one."""
         principal, client_id = context.principal, context.client_id or ""
         if self._callback is None:
             return self.quotas.limit(key, principal.name, client_id)
         try:
             return _checked(self._callback.limit(key, principal, client_id))
         except Exception as error:
-            self._failures.report("the quota callback has failed", error, context.received_at, quota=str(key))
+            self._failures.report("the quota callback failed", error, context.received_at, quota=str(key))
             return None
 
     def _is_exempt(self, context: RequestContext) -> bool:
@@ -167,10 +170,10 @@ class QuotaEnforcement:
     # --- Requests ---
 
     def charge(self, context: RequestContext, response: MaybeResponse, now_s: float) -> tuple[MaybeResponse, float]:
-        """Count a request that is done. Returns the response, and for how long its client must be throttled.
+        """Count a completed request. Returns the response, and for how many seconds to throttle the client.
 
-        The response has the throttle time in it. Handlers may have put one there already: for records that were not
-        fetched, or topics that the controller did not change.
+        The returned response contains the throttle time. A handler may already have set one: for records that were not
+        fetched, or for topics that the controller did not change.
         """
         if self._is_exempt(context):
             self.exempt_seconds += context.busy_s
@@ -178,15 +181,16 @@ class QuotaEnforcement:
         earlier: Charge | None = context.charge
         produced = self._count_produced(context, now_s) if earlier is None else earlier.rest(now_s)
         worst = max(produced, self._count_time(context, response, now_s), key=attrgetter("throttle_s"))
-        told_ms: int = getattr(response, "throttle_time_ms", 0)
-        if told_ms and told_ms >= worst.throttle_s * 1000:
-            return response, told_ms / 1000
+        set_ms: int = getattr(response, "throttle_time_ms", 0)
+        if set_ms and set_ms >= worst.throttle_s * 1000:
+            return response, set_ms / 1000
         if worst.begun_s is None:
             _note_throttle(worst)
         return _with_throttle(response, worst.throttle_s)
 
     def received(self, context: RequestContext, now_s: float) -> float:
-        """Count a request that waits before it is done: its client may send the next one. Returns the throttle time."""
+        """Count a request whose response is pending while its client may send the next one. Returns the
+        throttle time."""
         if context.api_key != _PRODUCE or self._is_exempt(context):
             return 0.0
         throttle_s, blamed = self._count_produced(context, now_s)[:2]
@@ -200,7 +204,7 @@ class QuotaEnforcement:
         return self._count(self._produced, QuotaKey.PRODUCER_BYTE_RATE, context, context.size_bytes, now_s)
 
     def _count_time(self, context: RequestContext, response: MaybeResponse, now_s: float) -> Charge:
-        """Count the time of a request. It throttles for at most one window, and not at all if there is no response."""
+        """Count a request's time. Its throttle is at most one window, and zero if there is no response."""
         if response is None:
             self.exempt_seconds += context.busy_s
             return NO_CHARGE
@@ -208,7 +212,7 @@ class QuotaEnforcement:
         return Charge(min(charge.throttle_s, self._windows.seconds), charge.blamed)
 
     def _count(self, rates: Rates, key: QuotaKey, context: RequestContext, amount: float, now_s: float) -> Charge:
-        """Record use of a quota. Returns how long the client must be throttled."""
+        """Record that a client has used ``amount`` of a quota. Returns the resulting throttle."""
         limit = self._limit(key, context)
         if limit is None:
             return NO_CHARGE
@@ -220,11 +224,12 @@ class QuotaEnforcement:
     # --- Fetches ---
 
     def fetch_bytes_max(self, context: RequestContext) -> int:
-        """Return how many bytes a fetch should return at most.
+        """Return the most bytes that a fetch should return.
 
-        It is what the client has left of its quota, so that a large fetch need not wait until it fits as a whole. But
-        it is at least what the quota allows in a quarter of a window: single batches would cost too many requests. It
-        is never 0: a fetch of no bytes gets its response at once, and the client would fetch again without a pause.
+        This is what is left of the client's quota, so that a large fetch need not wait until it fits completely. It is
+        at least what the quota allows in a quarter of a window, because single batches would cost too many requests. It
+        is never 0: a fetch of no bytes would get its response immediately, and the client would fetch again without a
+        pause.
         """
         limit = None if self._is_exempt(context) else self._limit(QuotaKey.CONSUMER_BYTE_RATE, context)
         if limit is None:
@@ -234,13 +239,15 @@ class QuotaEnforcement:
         return int(min(_ANY_BYTES, max(1, left, limit.rate * self._windows.seconds / 4)))
 
     def throttle_fetch_ms(self, context: RequestContext, size: int, *, has_more: bool = False) -> int:
-        """Count the records that a fetch would return. If they exceed a quota, they do not count, and must wait.
+        """Count the records that a fetch would return. If they exceed a quota, they are not counted, and the fetch must
+        wait.
 
-        With ``has_more``, ``size`` is not yet all: other records are on the disk. They must wait if the client is
-        beyond its quota already; otherwise ``record_fetch`` counts them later.
+        ``has_more`` means that ``size`` excludes records that must still be read from the disk. These wait only if the
+        client already exceeds its quota; otherwise ``record_fetch`` counts them later.
 
-        Returns for how many milliseconds; 0 if the fetch may return them. One batch may be larger than what the quota
-        ever allows at once: it may be returned, too, if nothing else counts, and the client is throttled afterwards.
+        Returns the time to wait in milliseconds; 0 if the fetch may return the records. A single batch may be larger
+        than the quota ever allows at once. It is returned, too, if nothing else is counted, and the client is throttled
+        afterwards.
         """
         if not (size or has_more) or self._is_exempt(context):
             return 0
@@ -264,7 +271,7 @@ class QuotaEnforcement:
         return throttle_ms
 
     def _time_used(self, context: RequestContext, now_s: float) -> Charge:
-        """Return for how long the client must be throttled because of the time of its earlier requests."""
+        """Return the throttle that results from the time of the client's earlier requests."""
         limit = self._limit(QuotaKey.REQUEST_PERCENTAGE, context)
         if limit is None:
             return NO_CHARGE
@@ -272,13 +279,14 @@ class QuotaEnforcement:
         return Charge(min(usage.measure.wait_s(limit.rate, now_s), self._windows.seconds), usage)
 
     def record_fetch(self, context: RequestContext, size: int) -> None:
-        """Count records that a fetch returns in any case. If they exceed the quota, the client is throttled then."""
+        """Count records that a fetch returns in any case. If they exceed the quota, the client is throttled
+        afterwards."""
         if size and not self._is_exempt(context):
             now_s = self._monotonic()
             context.charge = self._count(self._fetched, QuotaKey.CONSUMER_BYTE_RATE, context, size, now_s)
 
     def time_step(self, context: RequestContext, step: Callable[[], None]) -> None:
-        """Run a step of a fetch that has waited, and count its time: it runs outside of the handler's call."""
+        """Run a step of a waiting fetch and count its time, because it runs outside of the handler's call."""
         began_s = self._monotonic()
         try:
             step()
@@ -288,9 +296,9 @@ class QuotaEnforcement:
     # --- Changes of topics ---
 
     def mutations(self, context: RequestContext, strict_since: int) -> MutationQuota:
-        """Return the quota for the changes of topics of one request (KIP-599).
+        """Return the quota for the topic changes of one request (KIP-599).
 
-        Clients of versions before ``strict_since`` do not know THROTTLING_QUOTA_EXCEEDED: their changes are made, and
+        Clients of versions before ``strict_since`` do not know THROTTLING_QUOTA_EXCEEDED. Their changes are made, and
         they are throttled afterwards.
         """
         limit = None
@@ -306,7 +314,7 @@ class QuotaEnforcement:
     # --- Metrics ---
 
     def metrics(self) -> Iterator[tuple[tuple[str, str, str], ClientQuotaMetrics]]:
-        """Yield the numbers of the entries used last, by quota, user and client id."""
+        """Yield the metrics of the most recently used entries, by quota, user and client id."""
         now_s = self._monotonic()
         for name, rates in (("produce", self._produced), ("fetch", self._fetched), ("request", self._request_time)):
             rates.forget_unused(now_s)
@@ -319,41 +327,41 @@ class QuotaEnforcement:
 
 
 def _is_of_brokers(context: RequestContext) -> bool:
-    """True if clients do not send such requests."""
+    """Return True if clients do not send such requests."""
     if context.api_key == AddPartitionsToTxnRequest.API_KEY:
         return context.api_version >= _BATCHED_SINCE
     return context.is_from_follower or context.api_key in _OF_BROKERS
 
 
 def _note_throttle(charge: Charge) -> None:
-    """Count the throttle in the metrics."""
+    """Count a throttle in the metrics."""
     if charge.blamed is not None and charge.throttle_s > 0:
         charge.blamed.throttled(charge.throttle_s)
 
 
 def _checked(limit: Limit | None) -> Limit | None:
-    """Return what a callback has returned. Raises TypeError or ValueError if that is no limit."""
+    """Return the limit that a callback returned. Raises TypeError or ValueError if it is not a valid limit."""
     if limit is None:
         return None
     if not isinstance(limit, Limit):
-        raise TypeError(f"limit() returned {limit!r}, which is neither a Limit nor None")
+        raise TypeError(f"limit() returned {limit!r} instead of a Limit or None")
     user, client_id = limit.shared_by
     if not (isinstance(limit.shared_by, tuple) and isinstance(user, str) and isinstance(client_id, str)):
-        raise TypeError(f"limit() returned {limit!r}: shared_by must be a tuple of two texts")
+        raise TypeError(f"limit() returned {limit!r}: shared_by must be a tuple of two strings")
     if not 0 <= limit.rate < math.inf:
         raise ValueError(f"limit() returned {limit!r}: the rate must be finite, and at least 0")
     return limit
 
 
 def _with_throttle(response: MaybeResponse, throttle_s: float) -> tuple[MaybeResponse, float]:
-    """Return the response with the throttle time in it. It may be shared with other requests, so this is a copy."""
+    """Return a copy of the response with the throttle time set. The original may be shared with other requests."""
     throttle_ms = milliseconds(throttle_s)
     if throttle_ms == 0:
         return response, 0.0
     if response is not None and hasattr(response, "throttle_time_ms"):
-        told: Any = copy(response)
-        told.throttle_time_ms = throttle_ms
-        response = told
+        throttled: Any = copy(response)
+        throttled.throttle_time_ms = throttle_ms
+        response = throttled
     return response, throttle_ms / 1000
 
 

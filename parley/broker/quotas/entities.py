@@ -1,7 +1,7 @@
-"""Entities that have quotas, the keys of their quotas, and which values are valid (KIP-55, 546, 599, 612).
+"""Entities that have quotas, and the keys of their quotas (KIP-55, 546, 599, 612).
 
 An entity names a user, a client id, both, or an address. A name is None if the entity does not have this part, and
-``DEFAULT`` if the entity stands for every name that has no quota of its own. Real names are never empty.
+``DEFAULT`` if the entity stands for every name without a quota of its own. Real names are never empty.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
 ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
-"""The types of an entity's parts, as the protocol names them."""
+"""The types of an entity's parts, as named in the protocol."""
 
 
 class QuotaKey(StrEnum):
     """What a quota limits."""
 
     PRODUCER_BYTE_RATE = "producer_byte_rate"
-    """Bytes per second that producers send."""
+    """Bytes per second that clients produce."""
     CONSUMER_BYTE_RATE = "consumer_byte_rate"
-    """Bytes per second that consumers fetch."""
+    """Bytes per second that clients fetch."""
     REQUEST_PERCENTAGE = "request_percentage"
-    """Time that requests take, in percent of one thread's time."""
+    """The time that requests take, in percent of one thread's time."""
     CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
     """Partitions created and deleted per second."""
     CONNECTION_CREATION_RATE = "connection_creation_rate"
@@ -51,16 +51,17 @@ class QuotaEntity:
         return {kind: name for kind, name in found.items() if name is not None}
 
     def __str__(self) -> str:
-        """Return a text for people, for example ``user 'alice', the default client-id``."""
+        """Return a readable form, for example ``user 'alice', the default client-id``."""
         return ", ".join(f"{kind} '{name}'" if name else f"the default {kind}" for kind, name in self.parts().items())
 
 
 StoredQuotas = Mapping[QuotaEntity, Mapping[str, float]]
-"""All quotas of a cluster: the values by key, by entity. Addresses are canonical; no entity has an empty mapping."""
+"""All quotas of a cluster: for each entity, the values by key. Addresses are canonical; no entity has an
+empty mapping."""
 
 
 def canonical_address(text: str) -> str | None:
-    """Return the usual notation of an IP address; None if the text is not one."""
+    """Return the canonical notation of an IP address; None if the text is not an IP address."""
     try:
         address = ip_address(text)
     except ValueError:

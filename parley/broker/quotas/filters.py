@@ -1,4 +1,4 @@
-"""Filters of DescribeClientQuotas (KIP-546): which entities a client asks for."""
+"""Filters of DescribeClientQuotas (KIP-546): the entities that a client requests."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class MatchType(IntEnum):
     EXACT = 0
     DEFAULT = 1
     SPECIFIED = 2
-    """The part with any name, or the default."""
+    """The part must exist, with any name or the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaFilter:
-    """The types that an entity must have, and the names of some of them. None: any name, or the default.
+    """The part types that an entity must have, each with the required name. None means any name, or the default.
 
-    With ``strict`` an entity must have no other parts. A filter without components selects every entity; a strict one
+    If ``strict``, an entity must have no other parts. A filter without components selects every entity; a strict one
     selects none.
     """
 
@@ -40,14 +40,15 @@ class QuotaFilter:
     strict: bool = False
 
     def select(self, stored: StoredQuotas) -> StoredQuotas:
-        """Return the entities that the filter selects, with their quotas. One that is named exactly is not searched."""
+        """Return the entities that the filter selects, with their quotas. An exactly named entity is found without a
+        search."""
         if not self.strict or None in self.names.values():
             return {entity: quotas for entity, quotas in stored.items() if self.matches(entity)}
         named = QuotaEntity(self.names.get(USER), self.names.get(CLIENT_ID), self.names.get(IP))
         return {named: stored[named]} if named in stored else {}
 
     def matches(self, entity: QuotaEntity) -> bool:
-        """True if the filter selects the entity."""
+        """Return True if the filter selects the entity."""
         parts = entity.parts()
         if self.strict and len(parts) != len(self.names):
             return False
@@ -55,9 +56,9 @@ class QuotaFilter:
 
 
 def filter_of(components: Iterable[tuple[str, int, str | None]], strict: bool) -> QuotaFilter:
-    """Return the filter of components ``(entity type, match type, name)``.
+    """Return the filter for components ``(entity type, match type, name)``.
 
-    Raises KafkaError: INVALID_REQUEST for an impossible filter, UNSUPPORTED_VERSION for an unknown entity type.
+    Raises KafkaError: INVALID_REQUEST for an invalid filter, UNSUPPORTED_VERSION for an unknown entity type.
     """
     names: dict[str, str | None] = {}
     for kind, match_type, name in components:
@@ -77,7 +78,7 @@ def filter_of(components: Iterable[tuple[str, int, str | None]], strict: bool) -
 
 
 def _wanted(kind: str, match_type: int, name: str | None) -> str | None:
-    """Return the name that a part must have; None: any."""
+    """Return the name that a part must have; None means any name."""
     if match_type == MatchType.EXACT:
         if name is None:
             raise _invalid("Request specified MATCH_TYPE_EXACT, but set match string to null.")

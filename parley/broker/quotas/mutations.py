@@ -1,4 +1,4 @@
-"""The quota for changes of topics: the partitions that a request creates or deletes (KIP-599)."""
+"""The quota for topic changes: the partitions that a request creates or deletes (KIP-599)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 
 class MutationQuota:
-    """The quota for the changes of topics of one request, in partitions that are created or deleted."""
+    """The quota for the topic changes of one request, in partitions created or deleted."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class MutationQuota:
         is_strict: bool,
         monotonic: Callable[[], float],
     ) -> None:
-        """Without ``usage`` there is no quota."""
+        """If ``usage`` is None, there is no quota."""
         self._usage = usage
         self._limit = limit
         self._is_strict = is_strict
@@ -32,9 +32,10 @@ class MutationQuota:
         self._waits_since_s = 0.0
 
     def charge(self, topic: str, partitions: int) -> None:
-        """Count a change of a topic. The controller may decide on a request several times; the first time counts.
+        """Count a change of a topic. If the controller decides on a request several times, only the first time is
+        counted.
 
-        Raises THROTTLING_QUOTA_EXCEEDED if the quota was used up before, and the client understands that.
+        Raises KafkaError (THROTTLING_QUOTA_EXCEEDED) if the quota is already used up and the client knows this error.
         """
         if self._usage is None:
             return
@@ -55,7 +56,7 @@ class MutationQuota:
         return None
 
     def throttle_ms(self) -> int:
-        """Return for how many milliseconds the client is throttled. Call it once, when the response is made."""
+        """Return the throttle time of the client in milliseconds. Call it once, when the response is ready."""
         if self._usage is None or not self._wait_s:
             return 0
         left_s = self._wait_s - (self._monotonic() - self._waits_since_s)
@@ -66,10 +67,10 @@ class MutationQuota:
 
 
 QuotaOf = Callable[[RequestContext, int], MutationQuota]
-"""Returns the quota for the changes of a request, which is strict from a version on."""
+"""Returns the quota for the changes of a request, given the first version for which the quota is strict."""
 
 NEVER_STRICT: Final = 1 << 15
-"""No version of a request is as high: the changes are made, and the client is throttled afterwards."""
+"""Higher than any version of a request: the changes are made, and the client is throttled afterwards."""
 
 UNLIMITED: Final = MutationQuota(None, 0.0, is_strict=False, monotonic=lambda: 0.0)
-"""For clients without a quota."""
+"""The quota of clients without a quota."""

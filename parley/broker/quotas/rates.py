@@ -1,9 +1,9 @@
-"""How clients' use is measured, and how long a client that has used too much must wait. No clock: times are arguments.
+"""Measures of clients' usage, and how long a client that exceeds its quota must wait. Times are arguments.
 
-Kafka has two measures, and these are the same to the letter:
+Kafka has two measures, which this module reproduces exactly:
 
-* ``SampledRate``: bytes, and the time of requests. The rate over the last windows; a burst counts until it leaves them.
-* ``TokenBucket``: changes of topics. Tokens come at the allowed rate, and a burst may spend what has been saved.
+* ``SampledRate``, for bytes and request time: the rate over the latest windows. A burst counts until it leaves them.
+* ``TokenBucket``, for topic changes: tokens arrive at the allowed rate, and a burst may spend saved tokens.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 THROTTLE_MAX_S = (2**31 - 1) / 1000
-"""The longest throttle that a response can express."""
+"""The longest throttle time that a response can express, in seconds."""
 _MIN_ELAPSED_S = 0.001
 
 
@@ -40,11 +40,11 @@ class _Sample:
 
 
 class SampledRate:
-    """The rate over the last windows, as Kafka's ``Rate`` computes it.
+    """The rate over the latest windows, as Kafka's ``Rate`` computes it.
 
-    A window begins with the first amount after the end of the previous one, so windows need not follow each other at
-    once. Until all windows have been used, the rate counts the missing ones as empty: a new client may use at once what
-    it may use in ``count - 1`` windows.
+    A window begins with the first amount after the end of the previous one, so there can be gaps between windows. Until
+    all windows have been used, the missing ones count as empty: a new client may immediately use what is allowed in
+    ``count - 1`` windows.
     """
 
     __slots__ = ("_samples", "_total", "_windows")
@@ -55,10 +55,10 @@ class SampledRate:
         self._total = 0.0
 
     def record(self, amount: float, now_s: float) -> None:
-        """Count an amount. A negative one takes back what was counted at the same time."""
+        """Count an amount. A negative amount takes back what was counted at the same time."""
         samples, windows = self._samples, self._windows
         if not samples or now_s - samples[-1].began_s >= windows.seconds:
-            if len(samples) > windows.count:  # one more overlaps the beginning of the windows
+            if len(samples) > windows.count:  # one more window overlaps the beginning
                 self._total -= samples.popleft().total
             samples.append(_Sample(now_s))
         sample = samples[-1]
@@ -67,12 +67,12 @@ class SampledRate:
         self._total += amount
 
     def per_second(self, now_s: float) -> float:
-        """Return the rate."""
+        """Return the rate per second."""
         elapsed_s = self._elapsed_s(now_s)
         return self._total / elapsed_s
 
     def wait_s(self, limit: float, now_s: float) -> float:
-        """Return after how many seconds without use the rate falls to ``limit``; 0 if it is not above it."""
+        """Return after how many seconds without use the rate falls to ``limit``; 0 if it does not exceed the limit."""
         elapsed_s = self._elapsed_s(now_s)
         if self._total <= limit * elapsed_s:
             return 0.0
@@ -81,22 +81,24 @@ class SampledRate:
         return min(THROTTLE_MAX_S, self._total / limit - elapsed_s)
 
     def left(self, limit: float, now_s: float) -> float:
-        """Return what may be recorded now without a wait; negative if there is one already."""
+        """Return the amount that may be recorded now without a wait. It is negative if the limit is already
+        exceeded."""
         elapsed_s = self._elapsed_s(now_s)
         return limit * elapsed_s - self._total
 
     def is_unused(self, now_s: float) -> bool:
-        """Return True if nothing is counted any more."""
+        """Return True if no recorded amount counts any longer."""
         self._elapsed_s(now_s)
         return self._total <= 0
 
     def _elapsed_s(self, now_s: float) -> float:
-        """Return the time over which the rate is taken: since the oldest window, but at least ``count - 1`` windows."""
+        """Return the seconds over which the rate is computed: since the oldest window, but at least ``count - 1``
+        windows."""
         samples, windows = self._samples, self._windows
         while samples and now_s - samples[0].last_s >= windows.total_s:
             self._total -= samples.popleft().total
         if not samples:
-            self._total = 0.0  # without the errors of rounding
+            self._total = 0.0  # drop rounding errors
         elapsed_s = now_s - samples[0].began_s if samples else 0.0
         missing = windows.count - 1 - int(elapsed_s / windows.seconds)
         if missing > 0:
@@ -105,9 +107,10 @@ class SampledRate:
 
 
 class TokenBucket:
-    """Tokens that come at the allowed rate, up to what comes in all windows. It is full at first.
+    """A bucket that receives tokens at the allowed rate. It holds at most the tokens of all windows, and is full at
+    first.
 
-    An amount may take more tokens than there are; nothing more is allowed until the missing ones have come.
+    An amount may take more tokens than the bucket holds. Nothing is allowed then until the missing tokens have arrived.
     """
 
     __slots__ = ("_at_s", "_tokens", "_windows")
@@ -118,18 +121,18 @@ class TokenBucket:
         self._at_s = 0.0
 
     def record(self, amount: float, limit: float, now_s: float) -> None:
-        """Take tokens."""
+        """Take ``amount`` tokens."""
         self._tokens = self.tokens(limit, now_s) - amount
 
     def tokens(self, limit: float, now_s: float) -> float:
-        """Return the number of tokens, which is negative if too many have been taken."""
+        """Return the number of tokens. It is negative if too many have been taken."""
         came = max(0.0, now_s - self._at_s) * limit
         self._tokens = min(limit * self._windows.total_s, self._tokens + came)
         self._at_s = now_s
         return self._tokens
 
     def wait_s(self, limit: float, now_s: float) -> float:
-        """Return after how long no token is missing any more; 0 if none is missing now."""
+        """Return after how many seconds no token is missing; 0 if none is missing now."""
         missing = -self.tokens(limit, now_s)
         if missing <= 0:
             return 0.0
@@ -137,5 +140,5 @@ class TokenBucket:
 
 
 def milliseconds(seconds: float) -> int:
-    """Return a throttle time as responses have it."""
+    """Return a throttle time in milliseconds, as responses contain it."""
     return round(min(seconds, THROTTLE_MAX_S) * 1000)

@@ -1,8 +1,8 @@
-"""What clients have used of their quotas, for each user and client id that share one.
+"""The usage of quotas, for each user and client id that share one.
 
-Clients choose their client ids, so there may be any number of them. An entry that is not used for an hour is removed,
-as in Kafka, and there are at most ``ENTRIES_MAX``: beyond that, the one unused for longest makes room. A client that
-goes on using its quota keeps its entry, whatever ids another client invents.
+Clients choose their client ids, so there may be any number of them. An entry that has not been used for an hour is
+removed, as in Kafka. There are at most ``ENTRIES_MAX``: beyond that, the least recently used is removed. A client that
+keeps using its quota keeps its entry, whatever ids another client invents.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Final, Generic, TypeVar
 from parley.broker.quotas.client_quotas import Limit
 
 ENTRIES_MAX: Final = 10_000
-"""Entries of one kind of quota."""
+"""The maximum number of entries of one kind of quota."""
 EXPIRED_S: Final = 3600.0
-"""An entry is removed when it has not been used for this long."""
+"""An entry is removed after this many seconds without use."""
 NAME_MAX: Final = 256
-"""Characters of a name that an entry keeps. Longer names are told apart by a digest of their whole."""
+"""The most characters of a name in an entry. A digest of the whole name distinguishes longer names."""
 
 M = TypeVar("M")
 
@@ -33,33 +33,33 @@ class Usage(Generic[M]):
     def __init__(self, measure: M) -> None:
         self.measure = measure
         self.limit = 0.0
-        """The quota as it was at the last use."""
+        """The value of the quota at the last use."""
         self.last_used_s = 0.0
         self.used = 0.0
-        """All amounts since the entry was made."""
+        """The sum of all amounts since the entry was created."""
         self.throttles = 0
         self.throttle_seconds = 0.0
 
     def throttled(self, seconds: float) -> None:
-        """Count that a client was throttled because of this quota."""
+        """Record that a client was throttled for ``seconds`` because of this quota."""
         self.throttles += 1
         self.throttle_seconds += seconds
 
 
 class UsageTable(Generic[M]):
-    """The entries of one kind of quota."""
+    """The usage entries of one kind of quota."""
 
     def __init__(self, make: Callable[[], M], entries_max: int = ENTRIES_MAX) -> None:
         """``make()`` returns the measure of a new entry."""
         self._make = make
         self._entries_max = entries_max
-        self._entries: OrderedDict[tuple[str, str], Usage[M]] = OrderedDict()  # the one unused for longest first
+        self._entries: OrderedDict[tuple[str, str], Usage[M]] = OrderedDict()  # the least recently used first
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def of(self, limit: Limit, now_s: float) -> Usage[M]:
-        """Return the entry of those who share the limit, and note that they use it now."""
+        """Return the entry of the clients that share the limit, and record that it is used now."""
         user, client_id = limit.shared_by
         key = limit.shared_by
         if len(user) > NAME_MAX or len(client_id) > NAME_MAX:

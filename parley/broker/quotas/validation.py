@@ -1,6 +1,6 @@
-"""Which entities and quotas are valid: Kafka's rules, and bounds of Parley's own.
+"""Validation of quota entities and quotas: Kafka's rules, and Parley's own bounds.
 
-All errors are INVALID_REQUEST, and mostly in Kafka's words.
+All errors are INVALID_REQUEST, most of them in Kafka's words.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ CLIENT_KEYS: Final = (
     QuotaKey.REQUEST_PERCENTAGE,
     QuotaKey.CONTROLLER_MUTATION_RATE,
 )
-"""The keys of users and client ids."""
+"""The quota keys that apply to users and client ids."""
 
 ADDRESS_KEYS: Final = (QuotaKey.CONNECTION_CREATION_RATE,)
-"""The keys of addresses."""
+"""The quota keys that apply to addresses."""
 
 _INTEGERS: Final = {
     QuotaKey.PRODUCER_BYTE_RATE: (2.0**63, "a LONG"),
     QuotaKey.CONSUMER_BYTE_RATE: (2.0**63, "a LONG"),
     QuotaKey.CONNECTION_CREATION_RATE: (2.0**31 - 1, "an INT"),
 }
-"""The keys with integral values: the largest value as a double, and its type in Kafka."""
+"""The keys with integer values: the largest value as a double, and its type in Kafka."""
 _FRACTION_MAX: Final = 1e-6
-"""How far the value of an integral key may be above an integer, because the protocol sends it as a double."""
+"""How far the value of an integer key may exceed an integer, because the protocol transmits doubles."""
 
 
 def valid_entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
-    """Return the entity that a client names by types and names; None is the default name.
+    """Return the entity that consists of the given types and names; None is the default name.
 
-    Addresses are put into their usual notation. Raises KafkaError (INVALID_REQUEST) if there is no such entity.
+    Addresses are normalized. Raises KafkaError (INVALID_REQUEST) if the entity is invalid.
     """
     names: dict[str, str] = {}
     for kind, name in parts:
@@ -59,7 +59,7 @@ def valid_entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
         if name == "":
             raise _invalid(f"Empty {kind} not supported")
         if name is not None and len(name) > NAME_MAX:
-            raise _invalid(f"The name of this {kind} has {len(name)} characters; a quota takes at most {NAME_MAX}.")
+            raise _invalid(f"The {kind} name is {len(name)} characters long; quotas allow at most {NAME_MAX}.")
         names[kind] = DEFAULT if name is None else name
     if not names:
         raise _invalid("Invalid empty client quota entity")
@@ -73,7 +73,7 @@ def valid_entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
 def _address(name: str) -> str:
     address = canonical_address(name) if name else DEFAULT
     if address is None:
-        raise _invalid(f"{name} is not a valid IP. Brokers look up no host names: send the address of the host.")
+        raise _invalid(f"{name} is not a valid IP. Brokers do not resolve host names: send the address of the host.")
     return address
 
 

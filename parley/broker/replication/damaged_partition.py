@@ -39,7 +39,7 @@ class HealState(IntEnum):
 
 
 class HealEvent(IntEnum):
-    """What happens to a damaged partition."""
+    """An event in the life of a damaged partition."""
 
     HAND_OVER = 0
     FETCH = 1
@@ -68,15 +68,15 @@ class DamagedPartition:
         self.partition = partition
         self.state = HealState.FOUND
         self.failures = 0
-        """How often in a row an attempt to heal the log has failed."""
+        """The number of consecutive failed attempts to heal the log."""
         self.reports = GrowingInterval(monotonic)
         """Times the log lines about damage that no other replica can heal."""
         self.interruptions = GrowingInterval(monotonic)
         """Times the log lines about damage that this broker cannot replace now."""
         self.handed_over_s = float("-inf")
-        """When the controller was last asked to elect another leader."""
+        """When this broker last asked the controller to elect another leader."""
         self.wakeup = asyncio.Event()
-        """Set when the other replicas should be asked again at once."""
+        """Set when the other replicas should be asked again immediately."""
 
     def step(self, event: HealEvent) -> None:
         """Move to the state that follows ``event``."""

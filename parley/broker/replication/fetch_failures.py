@@ -1,6 +1,6 @@
 """Logs why partitions cannot be fetched from a leader: one line per reason, repeated at growing intervals.
 
-When a leader's disk is full, all its partitions fail at once, and fail again at each attempt.
+When a leader's disk is full, all its partitions fail together, and fail again at each attempt.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from parley.broker.replication.partition import Partition
 _log = logging.getLogger(__name__)
 
 GATHERED_S = 1.0
-"""Failures for the same reason within this time are one line."""
+"""Failures for the same reason within this many seconds are logged in one line."""
 NAMED_MAX = 10
-"""Partitions named in one line."""
+"""The most partitions named in one line."""
 
 _Kind = tuple[str, int]
 """Reason and log level."""

@@ -52,7 +52,7 @@ from parley.protocol.schema import Buffer
 _log = logging.getLogger(__name__)
 
 APPENDED_IN_A_ROW_BYTES = 1 << 20
-"""The bytes appended before the loop does other work: about a millisecond of work."""
+"""The bytes appended before the event loop does other work: about a millisecond of work."""
 RETRY_FIRST_S = 0.02
 LATEST, EARLIEST = -1, -2
 
@@ -93,10 +93,10 @@ class Fetcher:
         self._wakeup = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_awaiting_response = False
-        self._is_hurried = False  # the leader has been made to respond now
+        self._is_hurried = False  # the leader has been told to respond immediately
         self._sent = 0  # requests
-        self._unreachable: dict[int, GrowingInterval] = {}  # error code -> when it is logged again
-        self._failures = 0  # requests that failed in a row
+        self._unreachable: dict[int, GrowingInterval] = {}  # error code -> when to log it again
+        self._failures = 0  # consecutive failed requests
         self._fetch_failures = FetchFailures(leader)
         self._unexpected = FailureLog(_log)
         self.requests = 0
@@ -118,7 +118,7 @@ class Fetcher:
         return len(self._followed)
 
     def start(self) -> None:
-        """Begin to fetch."""
+        """Start fetching."""
         self._task = self._parts.tasks.start(self._run(), name=f"fetcher {self.number} of broker {self.leader}")
 
     def stop(self) -> None:
@@ -155,12 +155,12 @@ class Fetcher:
             self._throttle()
             if not self._session:
                 await self._wakeup.wait()
-            elif self._parts.epoch() < 0:  # until this broker is registered, another one may have its id
+            elif self._parts.epoch() < 0:  # until this broker is registered, another broker may use its id
                 await self._pause(RETRY_FIRST_S)
             else:
                 try:
                     await self._fetch_and_take()
-                except Exception as error:  # a fetcher that ended would leave its partitions behind for ever
+                except Exception as error:  # without its fetcher, the partitions would never catch up
                     now_s = asyncio.get_running_loop().time()
                     self._unexpected.report("fetching from a leader failed", error, now_s, leader=self.leader)
                     await self._back_off_all()
@@ -212,7 +212,7 @@ class Fetcher:
             self._unreachable[code] = GrowingInterval(asyncio.get_running_loop().time)
         if self._unreachable[code].is_due():
             facts = {"leader": self.leader, "partitions": len(self._followed), "reason": reason}
-            _log.warning("a leader does not respond; it is tried again until another is elected", extra=facts)
+            _log.warning("a leader does not respond: retrying until a new leader is elected", extra=facts)
         await self._back_off_all()
 
     async def _back_off_all(self) -> None:
@@ -287,7 +287,7 @@ class Fetcher:
     def _append(self, followed: FollowedPartition, data: FetchResponse.PartitionData) -> int:
         partition = followed.partition
         size = partition.append_fetched(
-            cast("Buffer | None", data.records),  # in a decoded response: one buffer
+            cast("Buffer | None", data.records),  # a decoded response contains one buffer
             high_watermark=data.high_watermark,
             log_start_offset=data.log_start_offset,
         )
@@ -378,7 +378,7 @@ class Fetcher:
             client = self._parts.peers.client(self.leader, f"fetcher-{self.number}")
             await client.send(ApiVersionsRequest(client_software_name="parley", client_software_version="0"), version=3)
         except KafkaError:
-            pass  # the fetch under way fails, too
+            pass  # the fetch in progress fails, too
 
     # --- Truncation ---
 
@@ -398,7 +398,7 @@ class Fetcher:
         partition = followed.partition
         if followed.state is FollowState.LEFT:
             return
-        if not followed.is_current:  # this broker may lead by now: a leader's log is never truncated
+        if not followed.is_current:  # this broker may have become leader: a leader's log is never truncated
             followed.step(FollowEvent.SUPERSEDE)
             return
         try:
@@ -415,7 +415,7 @@ class Fetcher:
             self._fetch_again(followed)
 
     async def _ask_for_range(self, followed: FollowedPartition) -> None:
-        """Ask the leader where its log begins and ends, and move this log into that range."""
+        """Ask the leader for its log's start and end offsets, and move this log's end into that range."""
         try:
             end = await self._ask_offset(followed, LATEST)
             start = await self._ask_offset(followed, EARLIEST)
@@ -444,5 +444,5 @@ class Fetcher:
         response = await self._parts.peers.client(self.leader).send(request, timeout=timeout_s)
         found = response.topics[0].partitions[0]
         if found.error_code:
-            raise KafkaError(ErrorCode(found.error_code), "the leader refuses to list its offsets")
+            raise KafkaError(ErrorCode(found.error_code), "the leader failed to list its offsets")
         return int(found.offset)

@@ -85,7 +85,7 @@ class ReplicaFetchers:
                         if broker.broker_id in (leader, self._parts.broker_id):
                             fetcher.wake()
                 case PartitionsAdded() | _:
-                    pass  # assigned when their logs have been opened
+                    pass  # assigned once their logs are open
         self._drop_idle()
 
     def _reassign(self, topic_id: UUID, topic: str, index: int) -> None:
@@ -101,7 +101,7 @@ class ReplicaFetchers:
         fetcher, epoch = self._assigned.get(key, (None, -1))
         leader = partition.state.leader
         if partition.is_truncating and key not in self._assigned:
-            return  # assigned when that is done: until then, it has no position to fetch from
+            return  # assigned afterwards: until then, it has no fetch position
         if self._closed or leader < 0 or partition.is_leader or not partition.is_open or partition.is_outdated:
             self._leave(key)
             return

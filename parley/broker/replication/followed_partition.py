@@ -23,7 +23,7 @@ from parley.broker.runtime.states import IllegalStep
 
 
 class FollowState(IntEnum):
-    """What a fetcher is doing with a partition."""
+    """The state of a followed partition."""
 
     NEW = auto()
     FETCHING = auto()
@@ -36,7 +36,7 @@ class FollowState(IntEnum):
 
 
 class FollowEvent(IntEnum):
-    """What happens to a followed partition."""
+    """An event in the life of a followed partition."""
 
     FETCH = auto()
     TRUNCATE = auto()
@@ -85,7 +85,7 @@ class FollowedPartition:
         self.failure = ""
         """Why the last fetch failed; "" if it did not."""
         self.failures = 0
-        """The number of failures in a row."""
+        """The number of consecutive failures."""
         self.first_request = 0
         """The number of the first request that names the partition since it is FETCHING. Earlier responses are void."""
         self.timer: asyncio.TimerHandle | None = None
@@ -102,7 +102,8 @@ class FollowedPartition:
 
     @property
     def is_current(self) -> bool:
-        """True if the partition has a log and still follows the leader epoch for which it was assigned."""
+        """True if the partition's log is open and the partition still follows the leader epoch for which it was
+        assigned."""
         partition = self.partition
         return partition.is_open and not partition.is_leader and partition.leader_epoch == self.leader_epoch
 

@@ -32,7 +32,7 @@ class Position(NamedTuple):
 
 
 def position_of(log: Log, leader_epoch: int) -> Position:
-    """Return where a follower with this log fetches next from the leader of ``leader_epoch``."""
+    """Return the next fetch position of a follower with this log, for the leader of ``leader_epoch``."""
     last = log.latest_epoch
     return Position(
         log.log_end_offset,

@@ -31,7 +31,7 @@ class FetchClock:
 
 
 _NO_FETCH = FetchClock()
-"""The clock of followers that have not fetched. It notes no time."""
+"""The clock of followers that have not fetched. It is never updated."""
 
 
 class FollowerProgress:
@@ -52,8 +52,8 @@ class FollowerProgress:
         self.log_start_offset = -1
         self.broker_epoch = NO_EPOCH
         self.is_close = False
-        """True while the high watermark waits for the follower although it is outside of the ISR: it was caught up a
-        moment ago, and could never reach a high watermark that does not wait."""
+        """True while the high watermark waits for the follower although it is outside of the ISR: the follower was
+        recently caught up, and could never reach a high watermark that does not wait."""
         self._leader_end = -1  # at its last fetch
         self._caught_up_s = NEVER_S
         self._clock = _NO_FETCH
@@ -105,7 +105,7 @@ class FollowerProgress:
     @property
     def last_caught_up_s(self) -> float:
         """The last time at which the follower had the leader's whole log."""
-        if self.log_end_offset >= self._leader_end >= 0:  # so it was at every fetch of its session since then
+        if self.log_end_offset >= self._leader_end >= 0:  # then it was caught up at every fetch of its session since
             return max(self._caught_up_s, self._clock.last_s)
         return self._caught_up_s
 

@@ -5,11 +5,11 @@ Rules of this module:
 * A leader hands over first, if another live member of the ISR can lead. If none can, it heals its log as the leader.
 * A range is fetched from one replica at a time, checked (``range_fetch``), and put in place by the log, which checks
   the batches again. Nothing outside of the range changes.
-* A replica that was compacted otherwise heals nothing if a deleted key could come back. If only such replicas have a
-  range, a follower fetches its whole log again: it leaves the ISR, unless that would make the ISR too small, and the
+* A replica that was compacted differently heals nothing if a deleted key could come back. If only such replicas contain
+  a range, a follower fetches its whole log again: it leaves the ISR, unless that would make the ISR too small, and the
   fetcher removes the log. A leader hands over first.
-* If no live replica has a range, the records around it stay readable, and fetches into it get CORRUPT_MESSAGE. The
-  replicas are asked again after growing pauses, and at once when a broker registers.
+* If no live replica contains a range, the records around it stay readable, and fetches of the range get
+  CORRUPT_MESSAGE. The replicas are asked again after growing pauses, and immediately when a broker registers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Refused(NamedTuple):
 
     @property
     def is_compacted_otherwise(self) -> bool:
-        """True if another replica has the records, but was compacted otherwise."""
+        """True if another replica contains the records, but was compacted differently."""
         return any(isinstance(reason, CompactedOtherwise) for reason in self.reasons.values())
 
 
@@ -129,7 +129,7 @@ class Healing:
 
         partition.log.on_damage = found
         if partition in self._damaged:
-            self._damaged[partition].wakeup.set()  # the damage may be gone: the replica has started over
+            self._damaged[partition].wakeup.set()  # the replica has started over, so the damage may be repaired
         self._begin(partition)
 
     def _begin(self, partition: Partition) -> None:
@@ -183,33 +183,38 @@ class Healing:
         if interrupted and damaged.interruptions.is_due():
             for damage, reason in interrupted.items():
                 _log.warning(
-                    "the healing of a log was interrupted",
+                    "healing a log was interrupted",
                     extra={**damaged.facts, **facts_of(damage), "reason": reason},
                 )
         if refused and damaged.reports.is_due():
             for each in refused:
                 _log.error(
-                    "damaged records have no other copy: fetches of them get CORRUPT_MESSAGE",
+                    "damaged records have no intact copy: fetches of them return CORRUPT_MESSAGE",
                     extra={**damaged.facts, **each.facts},
                 )
 
     # --- Handing over ---
 
     async def _hand_over(self, damaged: DamagedPartition) -> None:
-        """Ask the controller for another leader, and wait for the metadata to name it. A failed attempt is not repeated
-        here: the log is then healed by its leader."""
+        """Ask the controller for another leader, and wait until the metadata names it.
+
+        A failed attempt is not repeated here: the leader then heals the log itself.
+        """
         damaged.handed_over_s = self._monotonic()
         partition = damaged.partition
         try:
             await self._report(partition, starts_over=False)
         except KafkaError as error:
-            _log.warning("a leader with a damaged log cannot hand over", extra={**damaged.facts, "reason": str(error)})
+            _log.warning(
+                "a leader with a damaged log failed to hand over its leadership",
+                extra={**damaged.facts, "reason": str(error)},
+            )
             return
         is_given_up = await self._metadata.until(lambda image: not partition.is_leader, HAND_OVER_S)
         if is_given_up and partition.state.leader != NO_LEADER:
             self.counts.handed_over += 1
             facts = {**damaged.facts, "leader": partition.state.leader}
-            _log.warning("a leader with a damaged log has handed over", extra=facts)
+            _log.warning("a leader with a damaged log has handed over its leadership", extra=facts)
 
     def _may_start_over(self, partition: Partition) -> bool:
         """Return True if this replica is a follower, and the ISR is large enough without it. The controller decides."""
@@ -219,10 +224,10 @@ class Healing:
         return state.leader in others and len(others) >= min_isr
 
     async def _leave_isr_and_elr(self, partition: Partition) -> None:
-        """Ask the controller to take this replica out of the ISR and the ELR, and wait for the metadata to say so.
+        """Ask the controller to remove this replica from the ISR and the ELR, and wait until the metadata shows that.
 
-        The controller is asked even if the replica is outside of both: its leader may be about to add it. The fetcher
-        checks that the leader is still the same. Raises ``KafkaError``.
+        The controller is asked even if the replica is outside of both, because its leader may be about to add it. The
+        fetcher checks that the leader is still the same. Raises ``KafkaError``.
         """
         known = partition.state
 
@@ -236,7 +241,7 @@ class Healing:
             )
 
         if not is_outside() and not self._may_start_over(partition):
-            partition.before_start_over = None  # until the next attempt to heal finds that it may
+            partition.before_start_over = None  # until a later attempt to heal finds that the replica may
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "the ISR would be too small without the replica")
         await self._report(partition, starts_over=True)
         if not await self._metadata.until(has_left, HAND_OVER_S):
@@ -280,10 +285,9 @@ class Healing:
         return list(refused.values()), interrupted
 
     async def _fetch_from_any(self, partition: Partition, damage: DamagedRange) -> dict[int, KafkaError] | None:
-        """Replace a range with the records of the first replica that has them. Returns the reason, by broker id, why
-        none has.
+        """Replace a range with the records of the first replica that contains them.
 
-        Raises ``HealingInterrupted``.
+        Returns the reason why each replica failed, by broker id. Raises ``HealingInterrupted``.
         """
         reasons: dict[int, KafkaError] = {}
         for source in sources(partition.state, self._broker_id, self._metadata.image.live_broker_ids()):
@@ -351,7 +355,7 @@ def _of_this_broker() -> Iterator[None]:
         yield
     except KafkaError as error:
         if error.code not in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.OFFSET_OUT_OF_RANGE):
-            raise  # CORRUPT_MESSAGE: the other replica's records do not fit in
+            raise  # CORRUPT_MESSAGE: the other replica's records do not match
         raise HealingInterrupted(str(error)) from error
 
 

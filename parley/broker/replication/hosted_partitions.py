@@ -74,7 +74,7 @@ class HostedPartitions:
         self._when_lost: list[Callable[[], None]] = []
         self._when_opened: list[Callable[[Partition], None]] = []
         self._opening: set[asyncio.Task[None]] = set()
-        self._topics_opening: dict[str, int] = {}  # and how many tasks open logs of each
+        self._topics_opening: dict[str, int] = {}  # topic -> how many tasks open its logs
         self._truncations: dict[Partition, asyncio.Future[None]] = {}  # done when the truncation has ended
 
     def __iter__(self) -> Iterator[Partition]:
@@ -130,7 +130,7 @@ class HostedPartitions:
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
         """Apply a change of the metadata (as a subscriber of ``Metadata``)."""
-        is_new = self._image is not None  # the partitions of the first image may have been here before
+        is_new = self._image is not None  # partitions of the first image may already have logs on disk
         is_whole = (delta.controller_epoch, delta.version) != (self.image.controller_epoch, self.image.version + 1)
         self._image = image
         added: list[Partition] = []
@@ -179,7 +179,7 @@ class HostedPartitions:
         opening.add_done_callback(ended)
 
     def _host(self, topic: str, topic_id: UUID, states: Iterable[tuple[int, PartitionState]]) -> list[Partition]:
-        """Begin to host a topic's partitions that have a replica on this broker, and return them."""
+        """Begin to host a topic's partitions that are assigned to this broker, and return them."""
         hosted = []
         for index, state in states:
             if self._broker_id in state.replicas:
@@ -238,7 +238,7 @@ class HostedPartitions:
             await self._logs.delete(partition.topic, partition.index, topic_id=partition.topic_id)
         except KafkaError as error:
             facts = {"topic": partition.topic, "partition": partition.index, "reason": str(error)}
-            _log.error("a log cannot be deleted", extra=facts)
+            _log.error("failed to delete a log", extra=facts)
 
     def _reconfigure(self, topics: Iterable[str]) -> None:
         for topic in topics:
@@ -296,7 +296,7 @@ class HostedPartitions:
                 self._notify_opened(partition)  # its leader may have changed
 
     async def truncated(self, partition: Partition) -> None:
-        """Wait until no thread is truncating the partition's log. By then this broker may be its leader."""
+        """Wait until no thread is truncating the partition's log. Meanwhile, this broker may have become its leader."""
         while partition in self._truncations:
             await asyncio.wait((self._truncations[partition],))
 
@@ -348,7 +348,7 @@ class HostedPartitions:
         except KafkaError as error:
             partition.lose_log()
             facts = {"topic": partition.topic, "partition": partition.index, "reason": str(error)}
-            _log.error("a log cannot be opened", extra=facts)
+            _log.error("failed to open a log", extra=facts)
             self._notify_lost()
             return
         if log is None:
@@ -375,6 +375,6 @@ class HostedPartitions:
                     raise
             other = self._logs.get(topic, index)
             if other is not None and self.hosts(partition):
-                _log.warning("the log of a deleted topic is removed", extra={"topic": topic, "partition": index})
+                _log.warning("removing the log of a deleted topic", extra={"topic": topic, "partition": index})
                 await self._logs.delete(topic, index, topic_id=other.topic_id)
         return None

@@ -36,9 +36,9 @@ _log = logging.getLogger(__name__)
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 1.0
 REFUSED_S = 1.0
-"""How long no ISR is proposed for a partition after the controller has refused a proposal."""
+"""How many seconds no ISR is proposed for a partition after the controller has rejected a proposal."""
 LOOKED_AT_IN_A_ROW = 500
-"""The number of partitions checked before the loop does other work."""
+"""The number of partitions checked before the event loop does other work."""
 NAMED_MAX = 10
 """The maximum number of partitions named in one log line."""
 
@@ -113,7 +113,7 @@ class IsrMaintenance:
         self._repeats = GrowingInterval(monotonic)
 
     async def run(self) -> None:
-        """Check the followers and ask the controller, until cancelled."""
+        """Check the followers and ask the controller, until canceled."""
         checking = self._tasks.start(self._check_periodically(), name="search for lagging followers")
         try:
             await self._send_proposals()
@@ -161,7 +161,7 @@ class IsrMaintenance:
                 if partition.is_leader and partition.is_open and partition.followers:
                     try:
                         self._check_all(partition, now_s)
-                    except Exception as error:  # the other partitions are checked all the same
+                    except Exception as error:  # the other partitions are still checked
                         self._failures.report("checking followers failed", error, now_s, topic=partition.topic)
                 if number % LOOKED_AT_IN_A_ROW == LOOKED_AT_IN_A_ROW - 1:
                     await asyncio.sleep(0)
@@ -173,7 +173,7 @@ class IsrMaintenance:
         self._check(partition, now_s)
 
     def _check(self, partition: Partition, now_s: float) -> None:
-        """Propose a new ISR if the current one is not the wanted one."""
+        """Propose a new ISR if the current ISR should change."""
         key = (partition.topic_id, partition.index)
         if partition.has_proposed_isr or self._refused.get(key, now_s) > now_s:
             return
@@ -213,16 +213,16 @@ class IsrMaintenance:
                 self._repeats.restart()
                 retry_s = RETRY_FIRST_S
             except KafkaError as error:
-                if self._repeats.is_due():  # without a controller, each second brings another
+                if self._repeats.is_due():  # without a controller, every second brings another failure
                     _log.info(
-                        "proposed ISRs are sent to the controller again",
+                        "retrying to send proposed ISRs to the controller",
                         extra={"partitions": len(asked), "reason": str(error)},
                     )
                 retry_s = min(2 * retry_s, RETRY_MAX_S)
             except Exception as error:
                 self._failures.report("proposing ISRs failed", error, self._monotonic())
                 retry_s = RETRY_MAX_S
-            if self._proposals:  # to be repeated, or new
+            if self._proposals:  # new ones, or ones to retry
                 with suppress(TimeoutError):
                     async with asyncio.timeout(retry_s):
                         await self._wakeup.wait()
@@ -258,7 +258,9 @@ class IsrMaintenance:
             for outcome in topic.partitions:
                 key = (topic.topic_id, outcome.partition_index)
                 proposal = asked.get(key)
-                if proposal is not None and self._proposals.get(key) is proposal:  # else a newer one has replaced it
+                if (
+                    proposal is not None and self._proposals.get(key) is proposal
+                ):  # else a newer proposal has replaced it
                     event = self._take(key, proposal, outcome, now_s)
                     if event:
                         events.setdefault((event, proposal.state.isr, proposal.isr), []).append(proposal.partition)
@@ -277,7 +279,7 @@ class IsrMaintenance:
             if proposal.is_due:
                 partition.withdraw_isr()
             return f"the controller has refused an ISR: {ErrorCode(code).name}"
-        if code:  # the metadata brings a newer state
+        if code:  # a newer state will arrive with the metadata
             return f"the ISR has changed in another way: {ErrorCode(code).name}"
         self.changes.shrinks += len(set(state.isr).difference(isr)) > 0
         self.changes.expands += len(set(isr).difference(state.isr)) > 0

@@ -82,14 +82,16 @@ class LogDirMoves:
         return directory
 
     def move(self, partition: Partition, directory: LogDirectory) -> None:
-        """Begin to move a replica. This cancels a move of the replica to another directory. Raises what
-        ``Partition.log`` raises."""
+        """Start moving a replica. This cancels a move of the replica to another directory.
+
+        Raises what ``Partition.log`` raises.
+        """
         log = partition.log
         under_way = self._wanted.get(partition)
         if under_way is not None:
             if under_way[0] is directory:
                 return
-            if under_way[1] not in self._retiring:  # else the old log would stay where the next copy belongs
+            if under_way[1] not in self._retiring:  # else the old log would block the path of the next copy
                 under_way[1].cancel()
             del self._wanted[partition]
         if self._logs.directory_of(log) is not directory:
@@ -129,12 +131,12 @@ class LogDirMoves:
                 is_copying = self._logs.copies.in_progress.get((log.topic, log.partition), (None,))[0] is copy
                 is_wanted = partition in self._wanted and self._wanted[partition][1] is asyncio.current_task()
                 if is_copying and is_wanted:
-                    self._logs.copies.leave(copy)  # the broker stops; its next start finds the copy
+                    self._logs.copies.leave(copy)  # the broker is stopping, and finds the copy when it restarts
                 raise
             finally:
-                await self._logs.copies.drop(copy)  # does nothing if the copy is the log now, or was left
+                await self._logs.copies.drop(copy)  # does nothing if the copy has become the log, or was left
         except KafkaError as error:
-            _log.error("a replica could not be moved", extra={**facts, "reason": str(error)})
+            _log.error("failed to move a replica", extra={**facts, "reason": str(error)})
         else:
             _log.info("a replica was moved", extra=facts)
 
@@ -153,7 +155,7 @@ class LogDirMoves:
         while self._limit < MAX_LONG and (wait_s := self._rate.wait_s(self._limit, self._monotonic())):
             await asyncio.sleep(min(wait_s, CHECK_S))
             if self._logs.get(log.topic, log.partition) is not log:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} is no longer there")
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} no longer exists")
 
     @property
     def _limit(self) -> int:

@@ -54,14 +54,14 @@ class OfflineReplicas:
             self._wakeup.set()
 
     async def run(self) -> None:
-        """Report failed replicas to the controller, until cancelled."""
+        """Report failed replicas to the controller, until canceled."""
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()
             failed = [partition for partition in self._partitions if self._must_be_reported(partition)]
             if failed:
                 await self._send(failed)
-                await asyncio.sleep(RETRY_S)  # by then the metadata, or the controller, should have changed
+                await asyncio.sleep(RETRY_S)  # meanwhile the metadata or the controller should change
                 self._wakeup.set()
 
     def _must_be_reported(self, partition: Partition) -> bool:
@@ -87,6 +87,6 @@ class OfflineReplicas:
             if response.error_code:
                 raise KafkaError(ErrorCode(response.error_code))
         except KafkaError as error:
-            _log.info("offline replicas are reported again", extra={"reason": str(error)})
+            _log.info("retrying to report offline replicas", extra={"reason": str(error)})
         else:
-            _log.warning("failed replicas are out of service", extra={"partitions": len(partitions)})
+            _log.warning("replicas on failed disks are out of service", extra={"partitions": len(partitions)})

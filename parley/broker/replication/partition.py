@@ -58,7 +58,7 @@ class Purgatories:
     """The purgatories whose responses wait for changes of partitions."""
 
     produce: Purgatory
-    """What waits until the high watermark advances: produce requests, and writes of coordinators and of transaction
+    """Requests that wait until the high watermark advances: produce requests, writes of coordinators and of transaction
     markers, and deletions of records."""
     fetch: Purgatory
     """Fetches that wait for more records."""
@@ -142,9 +142,9 @@ class Partition:
         self._why_no_log = ErrorCode.NOT_LEADER_OR_FOLLOWER
         self._purgatories = purgatories
         self.produce_rules: tuple[LogConfig, ProduceRules, ProduceRules] | None = None
-        """The validation rules that follow from the log's configuration. ``api.produce`` makes them at first use."""
+        """The validation rules that follow from the log's configuration. ``api.produce`` creates them on first use."""
         self.epoch_start_offset = 0
-        """The log's end when this broker became leader under the present epoch."""
+        """The log end offset when this broker became leader under the current epoch."""
         self._isr_policy: IsrPolicy = isr_policy or FixedIsr()
         self._proposed_isr: tuple[int, ...] = ()  # the ISR proposed to the controller; empty if none
         self._awaited_followers: tuple[FollowerProgress, ...] = ()  # the followers that the high watermark waits for
@@ -190,7 +190,7 @@ class Partition:
         new_term = state.leader_epoch != self.leader_epoch
         is_changed = new_term or state.partition_epoch != self.state.partition_epoch
         if is_changed:
-            self._proposed_isr = ()  # the same state may come twice, from a response and from the metadata
+            self._proposed_isr = ()  # the same state may arrive twice, from a response and from the metadata
         self.state = state
         self.leader_epoch = state.leader_epoch
         self.is_leader = leads
@@ -255,7 +255,7 @@ class Partition:
         if self._is_behind_log(self.state):
             self.is_leader = False
             facts = {"topic": self.topic, "partition": self.index, "epoch": self.leader_epoch}
-            _log.warning("a log knows a higher leader epoch than the controller: the replica waits", extra=facts)
+            _log.warning("a log contains a higher leader epoch than the controller's: the replica waits", extra=facts)
         if self.is_leader:
             self._begin_leader_epoch(log)
             self._advance_high_watermark(0)
@@ -379,7 +379,7 @@ class Partition:
 
     @property
     def must_flush_fetched(self) -> bool:
-        """True if ``flush.messages`` requires a flush before the leader learns of the fetched records."""
+        """Return True if ``flush.messages`` requires a flush before fetched records are acknowledged to the leader."""
         log = self._log
         return log is not None and log.log_end_offset - log.recovery_point >= log.config.flush_messages
 
@@ -544,7 +544,7 @@ class Partition:
         size = log.append_as_follower(records).size_bytes if records else 0
         if high_watermark > log.high_watermark:
             unstable = log.producers.first_unstable_offset
-            log.high_watermark = high_watermark  # the log bounds it by its own end
+            log.high_watermark = high_watermark  # the log limits it to the log end offset
             self._purgatories.fetch.notify(self, size)
             if unstable is not None:
                 self._stable_offset_moved(log, unstable, size)
@@ -559,7 +559,7 @@ class Partition:
         return self._is_truncating
 
     def replace_log(self, log: Log) -> None:
-        """From now on, use a copy of the log in another directory."""
+        """Use a copy of the log in another directory from now on."""
         log.config = self.log.config
         log.on_damage = self.log.on_damage
         log.tombstones_needed_from = self._tombstones_needed_from

@@ -79,7 +79,7 @@ def _unknown_up_to(partition: Partition, last_offset: int, *, has_gaps: bool) ->
 
 
 async def _check_agreement(ask: Ask, partition: Partition, behind: int) -> None:
-    """Check that both replicas have a batch with the same leader epoch at ``behind``: up to there, the logs agree."""
+    """Check that both logs contain a batch with the same leader epoch at ``behind``. If so, they agree up to there."""
     _, records = await _fetch(ask, partition, behind, max_bytes=1)
     at, header = next(headers(records), (0, None))
     if header is None:
@@ -116,11 +116,11 @@ async def _fetch(
     for _ in range(THROTTLES_MAX):
         if not response.throttle_time_ms or response.error_code or response.responses:
             break
-        response = await ask(request)  # the client of the other broker waits before it sends
+        response = await ask(request)  # the client for the other broker waits before it sends
     data = _only_partition(response)
     if not data.records:
-        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"offset {offset} is not committed there yet")
-    return data, cast("Buffer", data.records)  # in a decoded response: one buffer
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"offset {offset} is not committed on the other broker yet")
+    return data, cast("Buffer", data.records)  # a decoded response contains one buffer
 
 
 def _only_partition(response: FetchResponse) -> FetchResponse.PartitionData:
@@ -138,8 +138,8 @@ def checked_batches(
 ) -> FetchedBatches:
     """Return the whole batches in ``data`` that lie between ``offset`` and ``last_offset``.
 
-    ``epochs`` is None if the leader epochs in the range are not known. Raises ``CorruptRecord`` if there is no such
-    batch, or one of them does not belong into a log with these leader epochs.
+    ``epochs`` is None if the leader epochs in the range are unknown. Raises ``CorruptRecord`` if there is no such
+    batch, or if a batch does not belong in a log with these leader epochs.
     """
     expected, end, is_past_range = offset, 0, False
     for at, header in headers(data):

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 REPLICAS_MAX = 2000
 """The most replicas in one request."""
 GATHERED_S = 0.1
-"""How long replicas are gathered for one request."""
+"""How many seconds replicas are collected for one request."""
 RETRY_S = 1.0
 
 _Directory = AssignReplicasToDirsRequest.DirectoryData
@@ -57,7 +57,7 @@ class ReplicaDirectories:
         self._ask_controller = ask_controller
         self._epoch = epoch
         self._unreported: dict[Partition, None] = {}
-        self._moving: dict[Partition, UUID | None] = {}  # the directories in which replicas will be soon
+        self._moving: dict[Partition, UUID | None] = {}  # the directories to which replicas are moving
         self._awaited: dict[Partition, asyncio.Future[None]] = {}
         self._wakeup = asyncio.Event()
 
@@ -96,7 +96,7 @@ class ReplicaDirectories:
         self.check(partition)
 
     async def run(self) -> None:
-        """Report directories to the controller, until cancelled."""
+        """Report directories to the controller, until canceled."""
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()
@@ -106,7 +106,7 @@ class ReplicaDirectories:
                     await asyncio.sleep(RETRY_S)
 
     def _directory_to_report(self, partition: Partition) -> UUID | None:
-        """The id of the partition's directory; None if the metadata has it, or needs none."""
+        """Return the id of the partition's directory; None if the metadata already contains it, or needs none."""
         assigned = partition.state.directory(self._broker_id)
         if assigned == UNASSIGNED_DIRECTORY and len(self._logs.directories) == 1:
             return None
@@ -117,7 +117,7 @@ class ReplicaDirectories:
         return None if actual == assigned else actual
 
     async def _report(self, partitions: Iterable[Partition]) -> bool:
-        """Report some partitions. Returns False if the controller could not be asked."""
+        """Report some partitions. Returns False if the controller is unreachable."""
         directories: defaultdict[UUID, defaultdict[UUID, list[int]]] = defaultdict(lambda: defaultdict(list))
         reported = []
         for partition in partitions:
@@ -134,15 +134,15 @@ class ReplicaDirectories:
             if response.error_code:
                 raise KafkaError(ErrorCode(response.error_code))
         except KafkaError as error:
-            _log.info("the directories of replicas are reported again", extra={"reason": str(error)})
+            _log.info("retrying to report the directories of replicas", extra={"reason": str(error)})
             return False
-        for partition, directory in reported:  # refused replicas have been reassigned, or their topic deleted
-            if self._directory_to_report(partition) in (directory, None):  # else it has moved meanwhile
+        for partition, directory in reported:  # the rejected replicas were reassigned, or their topic was deleted
+            if self._directory_to_report(partition) in (directory, None):  # else the replica has moved meanwhile
                 self._forget(partition)
         return True
 
     def _forget(self, partition: Partition) -> None:
-        """Note that the controller knows the partition's directory, or need not know it."""
+        """Record that the controller knows the partition's directory, or need not know it."""
         self._unreported.pop(partition, None)
         awaited = self._awaited.pop(partition, None)
         if awaited is not None and not awaited.done():

@@ -1,11 +1,11 @@
-"""Reports of this broker's logs to the controller: how far each reaches, and in which log directory it lies (KIP-966).
+"""Reports of this broker's logs to the controller: how far each reaches, and which log directory it is in (KIP-966).
 
-The controller asks for them before it registers this broker, and when it must choose a leader among replicas that were
-not in sync. So they come from the logs on disk and need no metadata.
+The controller requests them before it registers this broker, and when it must choose a leader among replicas that were
+not in sync. So they are built from the logs on disk and need no metadata.
 
-A log that has lost committed records is reported with the high watermark that it had, also after a restart, so that no
-election takes a short log for a whole one. That ends when the replica is in the ISR of a leader again, once the
-controller has registered this process: it has caught up then, or a recovery has given the records up.
+A log that has lost committed records is reported with its previous high watermark, even after a restart, so that no
+election takes a short log for a complete one. This ends when the replica is again in the ISR of a leader, after the
+controller has registered this process: the replica has then caught up, or a recovery has given up the records.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Topic = GetReplicaLogInfoResponse.TopicPartitionLogInfo
 
 
 class ReplicaReports:
-    """Makes the reports of one broker."""
+    """Builds the reports of one broker."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ReplicaReports:
         incarnation_id: UUID,
         registered_epoch: Callable[[], int],
     ) -> None:
-        """``registered_epoch`` returns the epoch under which this process is registered, -1 before that."""
+        """``registered_epoch`` returns the epoch under which this process is registered, or -1 before that."""
         self._broker_id = broker_id
         self._logs = logs
         self._partitions = partitions
@@ -55,13 +55,14 @@ class ReplicaReports:
         self._registered_epoch = registered_epoch
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Forget the losses that are settled by now (as a subscriber of ``Metadata``)."""
+        """Drop the losses that no longer matter (as a subscriber of ``Metadata``)."""
         if self._logs.lost_below and self._is_registered(image):
             for log in [log for log in self._logs.lost_below if self._is_in_sync(log, image)]:
                 del self._logs.lost_below[log]
 
     def _is_registered(self, image: MetadataImage) -> bool:
-        """True if the controller has seen the logs of this process: it asks for a report before it registers it."""
+        """Return True if the controller has seen this process's logs: it requests a report before it registers the
+        process."""
         known = image.brokers.get(self._broker_id)
         return known is not None and known.incarnation_id == self._incarnation_id and not known.fenced
 
@@ -95,7 +96,8 @@ class ReplicaReports:
         return response
 
     def _named(self, asked: list[GetReplicaLogInfoRequest.TopicPartitions]) -> Iterator[tuple[UUID | None, str, int]]:
-        """The requested topic ids and partitions, each with the topic's name; "" if this broker does not know it."""
+        """Return the requested topic ids and partitions, each with the topic's name; "" if this broker does not know
+        it."""
         names = {log.topic_id: log.topic for log in self._logs.logs if log.topic_id is not None}
         names.update(self._partitions.image.topic_names)
         return ((each.topic_id, names.get(each.topic_id, ""), index) for each in asked for index in each.partitions)
@@ -103,9 +105,9 @@ class ReplicaReports:
     def _add(
         self, response: GetReplicaLogInfoResponse, topic_id: UUID | None, key: TopicPartition, without_id: set[int]
     ) -> None:
-        """Add the report of one log. Without a ``topic_id``, report that of the log.
+        """Add the report of one log. Without a ``topic_id``, use the topic id of the log.
 
-        ``without_id`` has the partition numbers of the logs whose topic's id is unknown.
+        ``without_id`` contains the partition numbers of the logs whose topic id is unknown.
         """
         info, known_id = self._info(key, topic_id, without_id)
         topics = response.topic_partition_log_info_list
@@ -115,14 +117,14 @@ class ReplicaReports:
         topics[-1].partition_log_info.append(info)
 
     def _info(self, key: TopicPartition, topic_id: UUID | None, without_id: set[int]) -> tuple[_Info, UUID]:
-        """The report of one log, and its topic's id (zero if unknown)."""
+        """Return the report of one log, and its topic id (zero if unknown)."""
         if not key[0] and key[1] in without_id:
-            return self._without_log(key, ErrorCode.UNKNOWN_TOPIC_ID)  # it may be that log
+            return self._without_log(key, ErrorCode.UNKNOWN_TOPIC_ID)  # it may be the requested log
         try:
             log = self._logs.get(*key)
         except KafkaError as error:
             return self._without_log(key, error.code)
-        # A log without an id is that of the topic of its name: a power cut may have taken the file with the id.
+        # A log without an id belongs to the topic of its name: a power failure may have destroyed the file with the id.
         if log is None or (log.topic_id is not None and topic_id not in (None, log.topic_id)):
             return self._without_log(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         hosted = self._partitions.by_topic.get(log.topic, {}).get(log.partition)
@@ -158,9 +160,10 @@ class ReplicaReports:
 
 
 def _last_written_epoch(log: Log) -> int:
-    """The leader epoch of the log's last record; that of the last deleted one if the log is empty.
+    """Return the leader epoch of the log's last record; if the log is empty, the epoch of the last deleted record.
 
-    A log that never had a record has none, although it may know the epoch in which this broker has led without it.
+    A log that never contained a record has no such epoch, although it may contain the epoch in which this broker led
+    without appending.
     """
     if not log.log_end_offset:
         return NO_EPOCH

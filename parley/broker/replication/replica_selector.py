@@ -15,7 +15,7 @@ _KEY = "replica.selector.class"
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """A replica that has the records the consumer asks for.
+    """A replica that contains the records that the consumer requests.
 
     ``behind_s`` is the time since it was last caught up; 0 for the leader.
     """

@@ -1,7 +1,7 @@
 """What a rolling restart must wait for: replicas that have caught up, and replicas that are needed.
 
-The pages ``/insyncz`` and ``/stopz`` of ``metrics.listener`` serve it. Both know what the broker's metadata shows: they
-need no login at the cluster and no request to another broker.
+The pages ``/insyncz`` and ``/stopz`` of ``metrics.listener`` show it. Both use only the broker's own metadata, so they
+need no login and no request to another broker.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from parley.broker.replication.partition import Partition
 
 
 def out_of_sync(partitions: Iterable[Partition], broker_id: int) -> list[str]:
-    """The replicas of this broker that are not in the ISR, as ``topic-partition``.
+    """Return the replicas of this broker that are not in the ISR, as ``topic-partition``.
 
-    Replicas that a reassignment is adding do not count: they may take hours.
+    Replicas that a reassignment is adding do not count, because they may take hours.
     """
     return [
         _name(each) for each in partitions if broker_id not in each.state.isr and broker_id not in each.state.adding
@@ -22,9 +22,9 @@ def out_of_sync(partitions: Iterable[Partition], broker_id: int) -> list[str]:
 
 
 def needed(partitions: Iterable[Partition], broker_id: int) -> list[str]:
-    """The partitions that have ``min.insync.replicas`` replicas in sync now, and not without this broker.
+    """Return the partitions that have ``min.insync.replicas`` replicas in sync now, but would not without this broker.
 
-    A partition that has too few replicas for that, even if all are in sync, does not count: to wait would not help.
+    A partition that has too few replicas for that, even if all are in sync, does not count: waiting would not help.
     """
     return [_name(each) for each in partitions if each.is_open and _is_needed(each, broker_id)]
 

@@ -26,11 +26,11 @@ class MeasuredRate:
     def __init__(self, windows: int, window_s: float) -> None:
         self._windows = windows
         self._window_s = window_s
-        self._samples: deque[tuple[float, int]] = deque()  # when a window began, and its bytes
+        self._samples: deque[tuple[float, int]] = deque()  # the start and the bytes of each window
         self._total = 0
 
     def record(self, size: int, now_s: float) -> None:
-        """Count bytes at a time."""
+        """Count bytes that were sent or fetched at this time."""
         self._forget(now_s)
         if self._samples and now_s - self._samples[-1][0] < self._window_s:
             began_s, before = self._samples.pop()
@@ -44,7 +44,8 @@ class MeasuredRate:
             self._total -= self._samples.popleft()[1]
 
     def wait_s(self, limit: float, now_s: float) -> float:
-        """Return how long nothing may be sent until the rate is at most ``limit``; 0 if it is now."""
+        """Return for how many seconds nothing may be sent until the rate falls to ``limit``; 0 if it does not exceed
+        the limit."""
         self._forget(now_s)
         if not self._samples:
             return 0.0
@@ -104,7 +105,7 @@ class ReplicationThrottle:
 
     @property
     def wait_s(self) -> float:
-        """How long throttled replicas must wait; 0 if they need not."""
+        """For how many seconds throttled replicas must wait; 0 if they need not."""
         return self._rate.wait_s(self._limit(), self._monotonic())
 
 

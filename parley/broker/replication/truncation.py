@@ -1,18 +1,18 @@
-"""Truncation of followers' logs, and the guard of committed records in it.
+"""Truncation of followers' logs, which protects committed records.
 
-A follower truncates its log to where it agrees with its leader's. A leader from the ISR or the ELR has every committed
-record, so the truncation ends at or above the follower's high watermark. If it would end below, the leader lacks
-committed records. Then the truncation is logged at ``error``, and:
+A follower truncates its log to the offset up to which it agrees with its leader's. A leader from the ISR or the ELR has
+every committed record, so the truncation ends at or above the follower's high watermark. If it would end below, the
+leader lacks committed records. Then the truncation is logged at ``error``, and:
 
 * If an unclean election explains it, or the topic allows unclean elections, the log is truncated. A ``.cut`` file keeps
   the removed records (``parley.storage.cut_files``).
-* Otherwise the follower refuses, and keeps its log. It stays outside of the ISR until another replica leads, or the
+* Otherwise the follower refuses and keeps its log. It stays outside of the ISR until another replica leads, or the
   operator allows the loss. See docs/storage.md, "Committed records that a truncation would remove".
 
-A follower that starts over loses nothing: its leader has all that it has, compacted further. It must not be in the ISR
-or the ELR. A follower whose damaged log must be fetched again leaves them first, while no fetch is under way for which
-the leader could add it again. If its leader or its fetcher has changed by then, it does not start over yet: it may have
-fetched since.
+A follower that starts over loses nothing: its leader has the same records, compacted further. The follower must not be
+in the ISR or the ELR. If its damaged log must be fetched again, it first leaves them, at a time when no fetch is
+pending after which the leader could add it again. If its leader or its fetcher has changed meanwhile, it does not start
+over yet, because it may have fetched since.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ REMEDY = (
 
 
 class TruncationRefused(Exception):
-    """The log keeps records that may be needed. The text says why."""
+    """The log keeps records that may be needed. The message is the reason."""
 
 
 class Truncations:
@@ -58,7 +58,7 @@ class Truncations:
         self._partitions = partitions
         self._config = config
         self._refusals: dict[Partition, tuple[int, GrowingInterval]] = {}
-        """For each partition the leader epoch of the last refusal, and when it is logged again."""
+        """For each partition: the leader epoch of the last refusal, and when to log it again."""
         self.metrics = TruncationMetrics()
 
     async def truncate(self, partition: Partition, step: Removal, is_current: Callable[[], bool]) -> None:
@@ -82,7 +82,7 @@ class Truncations:
         loss = loss_by(step, log, state.unclean_epoch)
         if loss is Loss.NONE:
             if step.offset < log.log_end_offset:
-                _log.info("a log is truncated to agree with its leader's", extra=facts)
+                _log.info("truncating a log to match its leader's", extra=facts)
             await self._partitions.truncate(partition, partial(_truncate, step=step))
         elif loss is Loss.UNEXPLAINED:
             self._refuse(partition, facts)
@@ -139,7 +139,7 @@ class Truncations:
         self.metrics.truncations += 1
         self.metrics.records += count
         facts = {**facts, "committed_records": count, "kept": str(kept[0].path), "complete": kept[0].is_complete}
-        _log.error("committed records were removed from a log to agree with its leader's", extra=facts)
+        _log.error("committed records were removed from a log to match its leader's", extra=facts)
 
 
 def _start_over(log: Log, step: StartOver) -> None:

@@ -29,7 +29,7 @@ class Backoff(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append the records, and take over the leader's high watermark and log start."""
+    """Append the records, and adopt the leader's high watermark and log start offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Loss(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AskForRange:
-    """This log's end is outside of the leader's log: ask where that begins and ends (``step_for_range``)."""
+    """This log ends outside of the leader's log: ask the leader for its start and end offsets (``step_for_range``)."""
 
 
 Removal = Truncate | TruncateFully | StartOver
@@ -110,8 +110,9 @@ def step_for(log: Log, data: FetchResponse.PartitionData) -> Step:
 def truncation_offset(own_epoch: int, own_end: int, leader_epoch: int, leader_end: int, log_end: int) -> int:
     """Return the offset up to which a follower's log may agree with its leader's.
 
-    The leader names the last epoch that both may have, and where it ends there. ``own_epoch`` is the largest epoch in
-    this log up to it, and ends at ``own_end``. If it is smaller, the next fetch asks the leader about it.
+    The leader returns the last epoch that both logs may contain, and its end offset there. ``own_epoch`` is the largest
+    epoch in this log that is not above it, and ends at ``own_end``. If ``own_epoch`` is smaller, the next fetch asks
+    the leader about it.
     """
     if own_epoch == NO_EPOCH:
         return min(leader_end, log_end)
@@ -121,7 +122,8 @@ def truncation_offset(own_epoch: int, own_end: int, leader_epoch: int, leader_en
 
 
 def loss_by(step: Truncate | TruncateFully, log: Log, unclean_epoch: int) -> Loss:
-    """Return whether a truncation removes committed records: those below the high watermark that this log has learned.
+    """Return whether a truncation removes committed records, that is, records below the high watermark known to this
+    log.
 
     ``unclean_epoch`` is the last leader epoch of the partition that began with an unclean election or a recovery. It
     explains the loss of records that were written before it, unless this log has followed a leader since.
@@ -135,10 +137,10 @@ def loss_by(step: Truncate | TruncateFully, log: Log, unclean_epoch: int) -> Los
 
 
 def step_for_range(log_end: int, leader_start: int, leader_end: int) -> Truncate | TruncateFully | None:
-    """Return how a follower moves its log's end into its leader's log; None if it is inside by now.
+    """Return how a follower moves its log's end into its leader's log; None if it is already inside.
 
     Records beyond the leader's end no longer count, as after an unclean election. If the log ends before the leader's
-    start, the follower was away for longer than the retention time.
+    start, the follower was offline for longer than the retention time.
     """
     if leader_end < log_end:
         return Truncate(leader_end)

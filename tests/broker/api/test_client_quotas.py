@@ -97,7 +97,7 @@ async def test_a_broker_looks_up_no_host_names() -> None:
             code, text = await alter(at, {"ip": name}, {"connection_creation_rate": 1})
             assert (code, text) == (
                 ErrorCode.INVALID_REQUEST,
-                f"{name} is not a valid IP. Brokers look up no host names: send the address of the host.",
+                f"{name} is not a valid IP. Brokers do not resolve host names: send the address of the host.",
             )
 
 

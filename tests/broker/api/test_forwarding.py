@@ -181,5 +181,5 @@ async def test_an_envelope_that_the_controller_refuses_ends_no_connection(
         assert set(codes(response)) - {ErrorCode.NONE} == {ErrorCode.UNKNOWN_SERVER_ERROR}, f"version {version}"
     assert "The brokers' principal needs ClusterAction on the cluster." in str(response)  # the last version has it
     line = next(record for record in caplog.records if record.name == forwarding.__name__)  # the next one is due in 5 s
-    assert line.getMessage() == "the controller did not carry out a forwarded request"
+    assert line.getMessage() == "the controller rejected a forwarded request"
     assert "needs ClusterAction" in line.__dict__["reason"]

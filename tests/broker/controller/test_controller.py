@@ -213,7 +213,7 @@ def test_a_change_for_which_the_queue_has_no_room_fails_in_time(monkeypatch: pyt
             refused, _ = await asyncio.wait(ahead, timeout=STORE_PATIENCE_S + 1)
             errors = [each.exception() for each in refused]
             assert [str(error) for error in errors] == [
-                "REQUEST_TIMED_OUT: The controller has too many requests: retry."
+                "REQUEST_TIMED_OUT: The controller's request queue is full: retry later."
             ]
             for each in ahead:
                 each.cancel()

@@ -52,7 +52,7 @@ def test_each_assignment_has_its_own_error() -> None:
         ErrorCode.NONE,
     ]
     assert assign_directories(image, 3, epoch_of(3), wanted).result[2] is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    with pytest.raises(KafkaError, match="is registered under epoch"):
+    with pytest.raises(KafkaError, match="is registered with epoch"):
         assign_directories(image, 1, epoch_of(1) - 1, wanted)
 
 

@@ -166,7 +166,7 @@ async def test_a_foreign_certificate_is_refused(auth: str, caplog: pytest.LogCap
     async with serving({3: Asked()}, security=tls(auth)) as listener:
         await refused(listener, client_context("CN=alice", foreign=True))
     (record,) = [each for each in caplog.records if each.message == "authentication failed"]
-    assert "certificate is refused" in record.__dict__["reason"]
+    assert "certificate was rejected" in record.__dict__["reason"]
 
 
 async def test_a_client_without_tls_is_refused(caplog: pytest.LogCaptureFixture) -> None:

@@ -128,7 +128,7 @@ async def test_a_response_within_a_part_of_a_message_for_new_keys_ends_the_conne
         assert await client.is_closed()
         client.writer.close()
     assert [each.message for each in caplog.records] == ["connection closed"]
-    assert "a part of a TLS message" in caplog.records[0].__dict__["reason"]
+    assert "an incomplete TLS message" in caplog.records[0].__dict__["reason"]
 
 
 async def test_a_handshake_keeps_little_while_a_step_of_it_waits() -> None:

@@ -101,4 +101,4 @@ async def test_a_client_that_takes_nothing_is_closed_and_a_slow_one_is_not(
         await stopped.close()
         await slow.close()
     (line,) = caplog.records
-    assert line.__dict__["reason"] == "the client did not take its responses, whose memory others need"
+    assert line.__dict__["reason"] == "the client did not read its responses, and other clients need their memory"

@@ -137,7 +137,7 @@ async def test_a_proposal_is_sent_until_the_controller_responds_and_logged_once(
         cluster.alter("t", isr=(1,))
         await eventually(lambda: cluster.state("t").isr == (1, 2))
         assert not failures
-    repeated = [record for record in caplog.records if "sent to the controller again" in record.message]
+    repeated = [record for record in caplog.records if "retrying to send proposed ISRs" in record.message]
     assert len(repeated) == 1
 
 

@@ -184,7 +184,7 @@ async def test_a_fetch_is_not_put_off_for_ever(partition: Partition) -> None:
         (3, 19, 3, 30, None),
         (3, 17, 3, 30, None),  # a compacted log has no batch between the range and offset 20
         (0, 19, 2, 30, "wrote offset 20 in leader epoch 2, this replica in 3"),
-        (3, 19, None, 30, "offset 20 is not committed there yet"),
+        (3, 19, None, 30, "offset 20 is not committed on the other broker yet"),
         (3, 19, None, 20, "wrote offset 10 in leader epoch 3, this replica in 0"),
     ],
 )

@@ -1,1 +1,1 @@
-"""The checks that stand before the request handlers of a broker with an authorizer."""
+"""The authorization checks before the request handlers, if the broker has an authorizer."""

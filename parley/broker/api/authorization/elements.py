@@ -1,4 +1,5 @@
-"""How guards refuse elements of requests, and how responses report that. The other elements are handled."""
+"""Refusal of single elements of requests: how guards find them and responses report them. All other elements are
+handled."""
 
 from __future__ import annotations
 
@@ -23,24 +24,24 @@ from parley.protocol.uuids import UUID
 E = TypeVar("E")
 R = TypeVar("R")
 Steps = Generator[None, None, R]
-"""Work on a request's elements, which yields after each of them and ends in a value. See ``in_turns``."""
+"""Work on the elements of a request. Yields after each element and returns a result. See ``in_turns``."""
 STEPS_PER_TURN = 500
-"""Elements that are checked or refused before the event loop serves other clients, which takes one to three ms."""
+"""Elements checked or refused before the event loop serves other clients. That takes one to three milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """The authorization and the bounds that all guards use."""
+    """The authorization and the metadata that all guards use."""
 
     authorization: Authorization
     metadata: Metadata
 
     def topic_name(self, name: str | None, topic_id: UUID) -> str | None:
-        """Return the name of a topic that a request names by either; None for an unknown id."""
+        """Return the name of a topic that a request identifies by name or id; None for an unknown id."""
         return name or self.metadata.image.topic_names.get(topic_id)
 
     def name_of(self, topic: Any) -> str | None:
-        """Return the name of a request's element that has a topic's ``name`` or ``topic_id``."""
+        """Return the name of a topic from an element with a ``name`` and a ``topic_id``; None for an unknown id."""
         return self.topic_name(topic.name, topic.topic_id)
 
     def divide(
@@ -51,9 +52,9 @@ class Checks:
         elements: Iterable[E],
         name_of: Callable[[E], str | None],
     ) -> Steps[tuple[list[E], list[E]]]:
-        """Divide elements into those that the client has the right to, and the others.
+        """Divide elements into those on which the client may perform the operation, and the others.
 
-        An element without a name is among the others: by the time that the handler looks for its name it may have one.
+        Elements without a name are among the others, because a topic may get this id before the handler looks it up.
         """
         named = [(each, name_of(each)) for each in elements]
         names = {name for _, name in named if name is not None}
@@ -71,7 +72,7 @@ class Checks:
         *,
         is_probe: bool = False,
     ) -> Steps[set[str]]:
-        """Return those of ``names`` that the client may perform the operation on. A probe is not in the audit log."""
+        """Return the ``names`` on which the client may perform the operation. Probes do not appear in the audit log."""
         asked = (context, operation, type)
         may = self.authorization.probe(*asked) if is_probe else partial(self.authorization.may, *asked)
         allowed = set()
@@ -82,13 +83,13 @@ class Checks:
         return allowed
 
     def code_of(self, topic: Any) -> ErrorCode:
-        """Return the error for a topic that a client has no right to, or whose id is unknown."""
+        """Return the error for a topic that the client may not use, or whose id is unknown."""
         is_unknown = self.name_of(topic) is None
         return ErrorCode.UNKNOWN_TOPIC_ID if is_unknown else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def listed(elements: Iterable[E]) -> Steps[list[E]]:
-    """Return a list of elements, which are made one after another."""
+    """Collect the elements in a list, one per step."""
     made: list[E] = []
     for element in elements:
         made.append(element)
@@ -97,7 +98,7 @@ def listed(elements: Iterable[E]) -> Steps[list[E]]:
 
 
 def made_of(elements: Iterable[E], make: Callable[[E], Steps[R]]) -> Steps[list[R]]:
-    """Return what ``make`` makes of each element, for elements with lists of their own."""
+    """Collect the results of ``make``, which itself works in steps, for all elements."""
     made: list[R] = []
     for element in elements:
         made.append((yield from make(element)))
@@ -106,7 +107,7 @@ def made_of(elements: Iterable[E], make: Callable[[E], Steps[R]]) -> Steps[list[
 
 
 def in_turns(steps: Steps[Any]) -> Any:
-    """Do the work, and return what it ends in; if it takes more than a turn, a coroutine that returns that."""
+    """Run the steps and return their result. If they take more than one turn, return a coroutine instead."""
     try:
         for _ in range(STEPS_PER_TURN):
             next(steps)
@@ -126,7 +127,7 @@ async def _in_turns(steps: Steps[Any]) -> Any:
 
 
 def refusal(context: RequestContext, operation: Operation, type: ResourceType, name: str = "") -> str:
-    """Return the error message for a client that lacks a right: it names the right, and what it is for."""
+    """Return the error message for a client that lacks a right, with the right and the resource."""
     right = operation.name.title().replace("_", "")
     resource = type.name.lower().replace("_", " ")
     on = f"the {resource} '{name}'" if type is not ResourceType.CLUSTER else "the cluster"
@@ -134,7 +135,7 @@ def refusal(context: RequestContext, operation: Operation, type: ResourceType, n
 
 
 def after(result: Any, change: Callable[[Any], Any]) -> Any:
-    """Return what a handler returned, changed by ``change`` when it is there. No response stays no response."""
+    """Apply ``change`` to a handler's response when it is ready. If there is no response, there still is none."""
     if result is None:
         return None
     if isinstance(result, Response):
@@ -145,7 +146,7 @@ def after(result: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _changed_later(waiting: asyncio.Future[Any], change: Callable[[Any], Any]) -> asyncio.Future[Any]:
-    """Return a future of the changed response. As the one that a handler returns, it takes no place in the queue."""
+    """Return a future of the changed response. Like the handler's future, it is not work in progress."""
     changed: asyncio.Future[Any] = waiting.get_loop().create_future()
 
     def take(done: asyncio.Future[Any]) -> None:
@@ -179,9 +180,9 @@ async def _changed(pending: Awaitable[Any], change: Callable[[Any], Any]) -> Any
 def with_refused(
     handler: Handler, context: RequestContext, request: Any, field: str, kept: list[Any], refused: list[Any], into: str
 ) -> Any:
-    """Handle the elements that are left in ``request.field``, and add ``refused`` to the list ``into`` of the response.
+    """Handle the elements ``kept`` as ``request.field``, and add ``refused`` to the list ``into`` of the response.
 
-    If no element is left, the handler is not called.
+    If no element is kept, the handler is not called.
     """
     if not refused:
         return handler(context, request)

@@ -44,13 +44,13 @@ _TOPIC_REFUSED, _GROUP_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode
 _TOPIC, _GROUP = ResourceType.TOPIC, ResourceType.GROUP
 
 _OF_GROUPS = 8
-"""The first version of OffsetFetch about several groups."""
+"""The first version of OffsetFetch for several groups."""
 _WITH_ERROR_CODE = 2
 """The first version of OffsetFetch with an error code for the whole response."""
 _KEYS_SINCE = 4
-"""The first version of FindCoordinator with several keys."""
+"""The first version of FindCoordinator for several keys."""
 _SHARE_KEY = 2
-"""The type of the coordinators of share groups."""
+"""The key type of share coordinators."""
 
 # --- Members ---
 
@@ -145,7 +145,7 @@ def _describe_consumer_groups(
 def _limit_consumer_groups(
     checks: Checks, context: RequestContext, with_operations: bool, response: ConsumerGroupDescribeResponse
 ) -> ConsumerGroupDescribeResponse:
-    """Leave out the groups with topics that the client may not describe."""
+    """Replace the groups with topics that the client may not describe by an error."""
     for index, group in enumerate(response.groups):
         if group.error_code != ErrorCode.NONE:
             continue
@@ -237,12 +237,12 @@ def _fetch(checks: Checks, handler: Handler, context: RequestContext, request: O
     return with_refused(handler, context, request, "topics", kept, results, "topics")
 
 
-def _visible_topics(checks: Checks, context: RequestContext, answer: Any) -> Any:
-    """Leave out the topics that the client may not describe, of a response about all topics of a group."""
-    names = {topic.name for topic in answer.topics}
+def _visible_topics(checks: Checks, context: RequestContext, response: Any) -> Any:
+    """Remove the topics that the client may not describe from a response about all topics of a group."""
+    names = {topic.name for topic in response.topics}
     allowed = checks.authorization.allowed(context, Operation.DESCRIBE, _TOPIC, names, is_probe=True)
-    answer.topics = [topic for topic in answer.topics if topic.name in allowed]
-    return answer
+    response.topics = [topic for topic in response.topics if topic.name in allowed]
+    return response
 
 
 def _unfetched(
@@ -254,7 +254,7 @@ def _unfetched(
 
 
 def _without_offsets(make: Callable[..., R], indexes: Iterable[int], code: ErrorCode) -> Steps[list[R]]:
-    """Return the partitions of a topic whose committed offsets the client may not see."""
+    """Return the partitions of a topic with the error in place of the committed offsets."""
     return (
         yield from listed(
             make(

@@ -1,14 +1,13 @@
-"""Guards: what stands between a request and its handler if the broker has an authorizer.
+"""Guards: authorization between a request and its handler, if the broker has an authorizer.
 
-A guard checks the rows of the table ``parley.broker.security.requirements`` for one API. It refuses the whole request,
-or takes the elements that the client has no right to out of the request and puts their errors into the response. So a
-handler never sees what it must not do. Without an authorizer there are no guards, and they cost nothing.
+A guard enforces the rows of the table ``parley.broker.security.requirements`` for one API. It refuses the whole
+request, or removes the elements that the client may not use from the request and adds their errors to the response. So
+a handler never sees forbidden elements. Without an authorizer there are no guards, and no cost.
 
-An API that is not in the table is refused. APIs whose handlers check for themselves are in ``CHECKED_BY_HANDLERS``.
-
-The broker that forwards a request has checked it. It comes in an envelope, and the controller checks it again as the
-client's, so both brokers have it in their audit logs. What a broker asks for itself over a listener of brokers (to
-create a topic that a client has named, to list offsets) needs ClusterAction.
+An API that is not in the table is refused. ``CHECKED_BY_HANDLERS`` lists the APIs whose handlers check for themselves.
+The broker that forwards a request has checked it. The controller checks the request in the envelope again as the
+client's, so both brokers' audit logs contain it. A broker's own requests over a listener of brokers (to create a topic
+that a client has named, to list offsets) need ClusterAction.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from parley.protocol.messages import APIS
 from parley.protocol.messages.fetch import FetchRequest
 
 Guard = Callable[[Checks, Handler, RequestContext, Any], Any]
-"""Checks a request, and calls the handler with what is left of it. It may do so in steps (``elements.Steps``)."""
+"""Checks a request, and calls the handler with the permitted elements. It may work in steps (``elements.Steps``)."""
 
 _KEYS: Final = {api.name: key for key, api in APIS.items()}
 
@@ -73,17 +72,17 @@ BETWEEN_BROKERS: Final = frozenset(
         "GetReplicaLogInfo",
     )
 )
-"""APIs that nothing but a broker uses. Kafka's brokers do not serve the last four to clients, either."""
+"""APIs that only brokers use. Kafka's brokers do not serve the last four to clients, either."""
 _FETCH: Final = _KEYS["Fetch"]
 
 FROM_BROKERS: Final = frozenset({_KEYS["CreateTopics"], _KEYS["ListOffsets"]})
-"""APIs that brokers use for themselves: to create topics that clients name, and as followers."""
+"""APIs that brokers also use for themselves: to create topics that clients name, and as followers."""
 
 GUARDS: Final[Mapping[int, Guard]] = {_KEYS[name]: guard for family in _FAMILIES for name, guard in family.items()}
 
 
 def guarded(routes: Mapping[int, Handler], authorization: Authorization, metadata: Metadata) -> dict[int, Handler]:
-    """Return the handlers behind their guards; the handlers themselves if there is no authorizer."""
+    """Return the handlers behind their guards, or the bare handlers if there is no authorizer."""
     if not authorization.is_enforced:
         return dict(routes)
     checks = Checks(authorization, metadata)
@@ -95,10 +94,10 @@ def guarded(routes: Mapping[int, Handler], authorization: Authorization, metadat
 
 
 def between_brokers(routes: Mapping[int, Handler], listeners: Container[str]) -> dict[int, Handler]:
-    """Return the handlers; those of APIs that only brokers use serve only the listeners that brokers use.
+    """Restrict the APIs that only brokers use to the listeners that brokers use. Returns all handlers.
 
-    So do the fetches of followers, which decide about the high watermark. The metadata that brokers fetch has the keys
-    of all SCRAM users. This holds without an authorizer, too.
+    The fetches of followers are restricted, too, because they affect the high watermark. The metadata that brokers
+    fetch contains the keys of all SCRAM users. The restrictions apply even without an authorizer.
     """
     return {
         key: partial(_on_listeners, listeners, handler)

@@ -28,7 +28,7 @@ _TOPIC = ResourceType.TOPIC
 _NOT_ALLOWED = "a produce request with acks=0 is not allowed"
 _FORMAT = 2
 _MAGIC_AT, _ATTRIBUTES_AT, _TRANSACTIONAL = 16, 22, 0x10
-"""Places in a batch of format 2: its magic byte, and the byte of its attributes with the transactional bit."""
+"""In a batch of format 2: the positions of the magic byte and of the attributes byte, and the transactional bit."""
 
 
 def _produce(checks: Checks, handler: Handler, context: RequestContext, request: ProduceRequest) -> Steps[Any]:
@@ -63,14 +63,15 @@ def _is_transactional(request: ProduceRequest) -> bool:
 
 
 async def _disconnected_after(appending: Any) -> None:
-    """Wait for the records that are allowed. Raises Disconnect, which is how Kafka reports an error with acks=0."""
+    """Wait until the permitted records are appended, then raise Disconnect: Kafka reports errors with
+    acks=0 that way."""
     if isawaitable(appending):
         await appending
     raise Disconnect(_NOT_ALLOWED)
 
 
 def _without_records(request: ProduceRequest, results: list[ProduceResponse.TopicProduceResponse]) -> ProduceResponse:
-    """Return the errors. Raises Disconnect if the client wants no response: that is how Kafka reports them."""
+    """Return a response with the errors. With acks=0, raise Disconnect instead, as Kafka does."""
     if request.acks == 0:
         raise Disconnect(_NOT_ALLOWED)
     return ProduceResponse(responses=results)
@@ -89,12 +90,12 @@ def _refused_topic(
 
 
 def is_of_follower(request: FetchRequest) -> bool:
-    """True if the client calls itself a follower."""
+    """Return True if the client identifies itself as a follower."""
     return max(request.replica_id, request.replica_state.replica_id) >= 0
 
 
 def _fetch(checks: Checks, handler: Handler, context: RequestContext, request: FetchRequest) -> Any:
-    """Refuse clients that pose as followers. The topics of consumers are checked where they are looked up."""
+    """Refuse clients that pose as followers. The fetch itself checks the topics of consumers."""
     if not is_of_follower(request) or checks.authorization.may_on_cluster(context, Operation.CLUSTER_ACTION):
         return handler(context, request)
     return refused_fetch(request)
@@ -128,7 +129,7 @@ def _by_topic(
     refused_topic: Callable[[Any], Steps[Any]],
     name_of: Callable[[Any], str] = attrgetter("name"),
 ) -> Steps[Any]:
-    """Refuse the topics that the client may not perform the operation on; ``refused_topic`` returns their results."""
+    """Refuse the topics on which the client may not perform the operation. ``refused_topic`` returns their results."""
     kept, refused = yield from checks.divide(context, operation, _TOPIC, request.topics, name_of)
     results = yield from made_of(refused, refused_topic)
     return with_refused(handler, context, request, "topics", kept, results, "topics")
@@ -136,19 +137,20 @@ def _by_topic(
 
 @dataclass(frozen=True, slots=True)
 class _TopicsOfPartitions:
-    """The guard of a request with topics and their partitions, whose response has an error code per partition."""
+    """The guard of a request that contains topics with partitions, and whose response has an error code per
+    partition."""
 
     operation: Operation
     topic: Callable[..., Any]
-    """Makes the result of a topic from its name and its partitions."""
+    """Creates the result of a topic from its name and its partitions."""
     partition: Callable[..., Any]
-    """Makes the result of a partition that the client may not use."""
+    """Creates the result of a partition that the client may not use."""
     name: str = "name"
-    """The field of a topic with its name."""
+    """The field of a topic that contains its name."""
     index: str = "partition_index"
-    """The field of a partition with its number."""
+    """The field of a partition that contains its number."""
     followers_may: bool = False
-    """True if the right to act as a broker suffices."""
+    """True if ClusterAction on the cluster is sufficient."""
 
     def __call__(self, checks: Checks, handler: Handler, context: RequestContext, request: Any) -> Any:
         authorization = checks.authorization

@@ -34,7 +34,7 @@ def _heartbeat(
 ) -> Steps[Any]:
     if not checks.authorization.may(context, Operation.READ, _GROUP, request.group_id):
         raise KafkaError(_GROUP_REFUSED)
-    check_member_id(request)  # before the topics, as Kafka does
+    check_member_id(request)  # before the topics, as in Kafka
     names = set(request.subscribed_topic_names or ())
     if names and (yield from checks.allowed(context, Operation.DESCRIBE, _TOPIC, names)) != names:
         raise KafkaError(_TOPIC_REFUSED)
@@ -55,7 +55,7 @@ def _describe(
 def _limit(
     checks: Checks, context: RequestContext, with_operations: bool, response: ShareGroupDescribeResponse
 ) -> ShareGroupDescribeResponse:
-    """Leave out the groups with topics that the client may not describe."""
+    """Replace the groups with topics that the client may not describe by an error."""
     for index, group in enumerate(response.groups):
         if group.error_code != ErrorCode.NONE:
             continue
@@ -171,7 +171,8 @@ def _delete_offsets(
 
 
 def _with_results(handler: Handler, context: RequestContext, request: Any, kept: list[Any], results: list[Any]) -> Any:
-    """Handle the topics that are kept. An error of the group comes first, even if no topic is left."""
+    """Handle the topics in ``kept``, and add ``results``. The handler runs even without topics: errors of the group go
+    first."""
     request.topics = kept
 
     def add(response: Any) -> Any:

@@ -27,7 +27,7 @@ def _heartbeat(
 ) -> Steps[Any]:
     if not checks.authorization.may(context, Operation.READ, _GROUP, request.group_id):
         raise KafkaError(_GROUP_REFUSED)
-    check_topic_names(request)  # before the rights to them, as Kafka does
+    check_topic_names(request)  # before the authorization, as in Kafka
     names = set(topics_of(request))
     if names and (yield from checks.allowed(context, Operation.DESCRIBE, _TOPIC, names)) != names:
         raise KafkaError(_TOPIC_REFUSED)
@@ -48,7 +48,7 @@ def _describe(
 def _limit(
     checks: Checks, context: RequestContext, with_operations: bool, response: StreamsGroupDescribeResponse
 ) -> StreamsGroupDescribeResponse:
-    """Leave out the groups with topics that the client may not describe."""
+    """Replace the groups with topics that the client may not describe by an error."""
     for index, group in enumerate(response.groups):
         if group.error_code != ErrorCode.NONE:
             continue

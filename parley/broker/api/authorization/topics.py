@@ -1,4 +1,4 @@
-"""Guards of requests that change topics, and of those for configurations."""
+"""Guards of requests that change topics, and of requests about configurations."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _hide_configs(visible: set[str], response: CreateTopicsResponse) -> CreateTo
 
 
 _Deletion = tuple[Any, str | None, UUID]
-"""An element of a request, and the name and the id of its topic."""
+"""An element of a request, with the name and the id of its topic."""
 
 
 def _delete_topics(checks: Checks, handler: Handler, context: RequestContext, request: DeleteTopicsRequest) -> Any:
@@ -87,7 +87,7 @@ def _delete_topics(checks: Checks, handler: Handler, context: RequestContext, re
 async def _delete_permitted(
     checks: Checks, handler: Handler, context: RequestContext, request: DeleteTopicsRequest
 ) -> Any:
-    """Delete the topics that the client may delete. A request can name 65,000, so they are checked in slices."""
+    """Delete the topics that the client may delete. They are checked in slices, because a request can name 65,000."""
     asked: list[_Deletion]
     field = "topics" if request.topics else "topic_names"
     if request.topics:
@@ -107,9 +107,9 @@ async def _delete_permitted(
 def _refusal_of_deletion(
     checks: Checks, context: RequestContext, asked: _Deletion
 ) -> tuple[str | None, UUID, ErrorCode] | None:
-    """Return what the client learns of a topic that it may not delete; None if it may.
+    """Return the error for a topic that the client may not delete, with the name and the id to report; None if it may.
 
-    A topic that the client may not describe is not there for it: neither its name nor its id is confirmed.
+    If the client may not describe the topic, neither its name nor its id is confirmed.
     """
     _, name, topic_id = asked
     may, found = checks.authorization, checks.topic_name(name, topic_id)
@@ -119,7 +119,7 @@ def _refusal_of_deletion(
         return name, topic_id, _REFUSED
     if may.may(context, Operation.DELETE, _TOPIC, found):
         return None
-    # The client may know whether there is such a topic, but the handler must not get it: it may appear now.
+    # The client may know if the topic exists. The handler must not get it: the topic may be created now.
     exists = found in checks.metadata.image.topics
     return found, topic_id, _REFUSED if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -154,7 +154,7 @@ _RESOURCES = {
     ConfiguredType.BROKER_LOGGER.value: ResourceType.CLUSTER,
     ConfiguredType.CLIENT_METRICS.value: ResourceType.CLUSTER,
 }
-"""The type of resource that needs a right, by the type of resource that has a configuration."""
+"""The type of resource on which a right is needed, by the type of the configured resource."""
 _ERRORS = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,

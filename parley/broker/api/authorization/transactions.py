@@ -1,4 +1,4 @@
-"""Guards of requests of producers, and about transactions."""
+"""Guards of requests from producers and about transactions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def _init_refusal(checks: Checks, context: RequestContext, request: InitProducer
 def _add_partitions(
     checks: Checks, handler: Handler, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Steps[Any]:
-    """Brokers send the newer versions. In a client's request one topic without the right stops all others."""
+    """Check AddPartitionsToTxn. Brokers send the newer versions; in a client's request, one forbidden topic fails all
+    others."""
     may = checks.authorization
     if context.api_version >= BATCHED:
         if not may.may_on_cluster(context, Operation.CLUSTER_ACTION):

@@ -1,1 +1,2 @@
-"""The Fetch API: a plan for each partition (``plan``), reading (``read``), the response (``render``), and waiting."""
+"""The Fetch API: planning (``plan``), reading (``read``), rendering the response (``render``), and waiting
+(``waiting``)."""

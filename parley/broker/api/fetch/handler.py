@@ -1,12 +1,12 @@
-"""The Fetch request: records for consumers and followers, at once or when there are enough of them.
+"""The Fetch request: returns records to consumers and followers, immediately or when there are enough of them.
 
 Rules of this module:
 
-* Partitions are served in the order of the request (of the session, if there is one), until the response has as many
-  bytes as the client or ``fetch.max.bytes`` allows (``plan``).
+* Partitions are served in the order of the request, or of the session if there is one, until the response reaches the
+  size limit of the client or of ``fetch.max.bytes`` (``plan``).
 * A fetch that finds fewer than ``min_bytes`` waits (``waiting``).
 * A consumer beyond its quota gets a response without records, and is throttled.
-* A follower must fetch with the broker epoch it is registered with (KIP-903).
+* A follower must fetch with the broker epoch under which it is registered (KIP-903).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 _log = logging.getLogger(__name__)
 
 LOOKED_AT_IN_A_TURN: Final = 500
-"""Partitions that a fetch looks at before the event loop serves others. Each takes some 10 microseconds."""
+"""Partitions that a fetch looks at before the event loop serves other clients. Each takes about 10 microseconds."""
 
 
 class FetchApi:
@@ -60,7 +60,7 @@ class FetchApi:
         authorization: Authorization = EVERYONE_MAY,
         quotas: FetchQuotas = UNLIMITED,
     ) -> None:
-        """The arguments are those of ``FetchParts``."""
+        """See ``FetchParts`` for the arguments."""
         self._parts = FetchParts(
             partitions=partitions,
             metadata=metadata,
@@ -85,9 +85,9 @@ class FetchApi:
     def fetch(
         self, context: RequestContext, request: FetchRequest
     ) -> FetchResponse | Delayed[FetchResponse] | Coroutine[Any, Any, FetchResponse | Delayed[FetchResponse]]:
-        """Return the response, or what becomes the response: a wait for more records, or work that needs the disk.
+        """Return the response, a future if the fetch must wait for more records, or a coroutine if it needs the disk.
 
-        Raises KafkaError for the whole request: an error of the session, or STALE_BROKER_EPOCH.
+        Raises KafkaError for an error of the whole request: an error of the session, or STALE_BROKER_EPOCH.
         """
         params = params_of(context, request)
         if params.is_follower:
@@ -106,13 +106,13 @@ class FetchApi:
         return _respond_or_wait(fetch, wait_s)
 
     def _limit_bytes(self, context: RequestContext, request: FetchRequest) -> None:
-        """Fetch no more than what the client's quota ever allows at once."""
+        """Reduce the limits of the request to what the client's quota allows at once."""
         bytes_max = self._parts.quotas.fetch_bytes_max(context)
         request.max_bytes = min(request.max_bytes, bytes_max)
         request.min_bytes = min(request.min_bytes, bytes_max)
 
     def _check_broker_epoch(self, params: FetchParams) -> None:
-        """Raise STALE_BROKER_EPOCH if the follower's broker has registered again since (KIP-903)."""
+        """Raise KafkaError (STALE_BROKER_EPOCH) if the follower has since registered with a newer epoch (KIP-903)."""
         if params.broker_epoch >= 0:
             broker = self._parts.metadata.image.brokers.get(params.replica_id)
             if broker is not None and params.broker_epoch < broker.epoch:
@@ -133,7 +133,7 @@ def _respond_or_wait(
 async def _look_in_turns(
     fetch: WaitingFetch, targets: list[FetchTarget], wait_s: float
 ) -> FetchResponse | Delayed[FetchResponse]:
-    """Look at very many partitions; the event loop serves other clients meanwhile."""
+    """Look at many partitions in several turns. Other clients are served in between."""
     for start in range(0, len(targets), LOOKED_AT_IN_A_TURN):
         fetch.look_at(targets[start : start + LOOKED_AT_IN_A_TURN])
         await next_turn()

@@ -9,10 +9,10 @@ from parley.broker.replication.partition import Isolation
 from parley.protocol.messages.fetch import FetchRequest
 
 BATCHES_VERSION = 4
-"""First version whose clients read v2 batches; 2 and 3 read message format 1, older ones format 0."""
+"""The first version whose clients read v2 batches. Versions 2 and 3 read message format 1, older ones format 0."""
 SESSIONS_VERSION = 7
 FOLLOWER_READS_VERSION = 11
-"""First version with which a consumer may read from a follower (KIP-392)."""
+"""The first version in which a consumer may read from a follower (KIP-392)."""
 CURRENT_LEADER_VERSION = 12
 TOPIC_IDS_VERSION = 13
 REPLICA_STATE_VERSION = 15
@@ -28,7 +28,7 @@ class FetchParams(NamedTuple):
     broker_epoch: int
     isolation: Isolation
     is_follower: bool
-    """True if a follower fetches: the offset it asks for then counts for the high watermark."""
+    """True if a follower fetches. Its fetch offset then counts for the high watermark."""
     may_read_follower: bool
     """True if the fetch may be served from a partition that this broker follows."""
 

@@ -22,25 +22,25 @@ from parley.broker.security.authorization import Authorization
 
 
 class FetchQuotas(Protocol):
-    """The quotas of consumers. If not ``is_active``, no client has a quota, and nothing is counted."""
+    """The quotas of consumers. If ``is_active`` is False, no client has a quota, and nothing is counted."""
 
     @property
     def is_active(self) -> bool: ...
 
     def fetch_bytes_max(self, context: RequestContext) -> int:
-        """Return how many bytes a fetch may return at most: one with more would never succeed."""
+        """Return the most bytes that a fetch may return. A larger fetch would never succeed."""
 
     def throttle_fetch_ms(self, context: RequestContext, size: int, *, has_more: bool = False) -> int:
-        """Count the records that a fetch would return. If they must wait, return for how many milliseconds.
+        """Count the records that a fetch would return. Returns how many milliseconds they must wait.
 
-        ``has_more`` is True if the fetch returns records of unknown size besides.
+        ``has_more`` is True if the fetch also returns records whose size is still unknown.
         """
 
     def record_fetch(self, context: RequestContext, size: int) -> None:
         """Count records that a fetch returns in any case."""
 
     def time_step(self, context: RequestContext, step: Callable[[], None]) -> None:
-        """Run a step of a fetch that has waited, and count its time."""
+        """Run a step of a waiting fetch and count its time."""
 
 
 class _Unlimited:
@@ -60,7 +60,7 @@ class _Unlimited:
 
 
 UNLIMITED: Final = _Unlimited()
-"""No consumer has a quota."""
+"""The quotas of a broker on which no consumer has a quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +73,17 @@ class FetchParts:
     purgatory: Purgatory
     tasks: TaskSet
     max_bytes: int
-    """The bound of every response: ``fetch.max.bytes``."""
+    """The size limit of every response: ``fetch.max.bytes``."""
     threads: Threads
     selector: ReplicaSelector | None
-    """Sends consumers to nearer replicas (``replica.selector.class``). If there is one, followers learn a new high
-    watermark at once, because consumers may read from them."""
+    """Sends consumers to nearer replicas (``replica.selector.class``). If set, followers get a new high watermark
+    immediately, because consumers may read from them."""
     throttle: ReplicationThrottle | None
-    """Bounds the bytes sent to followers that are not in sync."""
+    """Limits the bytes sent to followers that are not in sync."""
     may_be_superseded: MayBeSuperseded
     authorization: Authorization
     quotas: FetchQuotas
     failures: FailureLog
     conversion: asyncio.Lock
-    """Held while one partition's batches are converted for an old client, so that memory holds one conversion."""
+    """Held while the batches of one partition are converted for an old client, so that only one conversion takes
+    memory."""

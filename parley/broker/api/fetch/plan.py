@@ -1,11 +1,11 @@
-"""What each partition of a fetch gets. Nothing here reads the disk, waits, or changes anything.
+"""Plans the response for each partition of a fetch. This module does not read the disk, wait, or change anything.
 
 Rules of this module:
 
-* Partitions share the bytes of the response in order. The first partition that has records gets at least one batch,
-  whatever the limits say (KIP-74).
-* In a session, a partition of which the client already knows everything is left out of the response. A follower that
-  only lacks a new high watermark learns it with the next records, unless consumers may read from followers.
+* Partitions share the bytes of the response in order. The first partition with records gets at least one batch,
+  whatever the limits are (KIP-74).
+* In a session, a partition with nothing new for the client is omitted from the response. A follower that lacks only a
+  new high watermark gets it with the next records, unless consumers may read from followers.
 * A client whose log has diverged from this one gets the epoch and offset to truncate to, and no records (KIP-595).
 * A consumer that should read from a nearer replica gets that replica's id, and no records (KIP-392). A follower outside
   of the ISR gets no records while its throttle is exhausted (KIP-73).
@@ -27,7 +27,7 @@ from parley.protocol.sentinels import NO_EPOCH
 
 
 class Omit(Enum):
-    """Why a partition of a session is left out of the response for now."""
+    """Reasons to omit a partition of a session from the response."""
 
     UNCHANGED = "the client knows the high watermark and the log start, and there are no records for it"
     CAN_WAIT = "only the high watermark has moved, which a follower may learn with the next records"
@@ -54,7 +54,7 @@ class Redirect(NamedTuple):
 
 
 class NoRecords(Enum):
-    """Why a partition is in the response without records."""
+    """Reasons why a partition is in the response without records."""
 
     AT_END = "the client has everything it may see"
     THROTTLED = "the follower has had its share for now"
@@ -64,7 +64,7 @@ Plan = Read | Diverging | Redirect | NoRecords
 
 
 def check_access(partition: Partition, target: FetchTarget, params: FetchParams) -> None:
-    """Raise KafkaError if the client must not fetch the partition from this broker, or names another leader epoch."""
+    """Raise KafkaError if the client may not fetch the partition from this broker, or uses another leader epoch."""
     if params.may_read_follower:
         partition.check_replica(target.leader_epoch)
     else:
@@ -74,9 +74,10 @@ def check_access(partition: Partition, target: FetchTarget, params: FetchParams)
 def plan_omission(
     target: FetchTarget, params: FetchParams, *, may_defer: bool, consumers_read_here: bool
 ) -> Omit | None:
-    """Return why a session's response can do without the partition; None if the partition needs ``plan_fetch``.
+    """Return why a session's response may omit the partition; None if the partition needs ``plan_fetch``.
 
-    ``may_defer`` is False once the response is due. ``consumers_read_here`` is True if consumers read from followers.
+    ``may_defer`` is False when the fetch must respond. ``consumers_read_here`` is True if consumers read from
+    followers.
     """
     partition = target.partition
     if partition is None or not is_at_end(target, partition, params):
@@ -90,7 +91,7 @@ def plan_omission(
 
 
 def is_at_end(target: FetchTarget, partition: Partition, params: FetchParams) -> bool:
-    """True if the client may fetch the partition as before, and there are no records for it."""
+    """Return True if the client may fetch the partition as before, and there are no records for it."""
     return (
         target.is_verified
         and partition.is_open
@@ -101,9 +102,9 @@ def is_at_end(target: FetchTarget, partition: Partition, params: FetchParams) ->
 
 
 def can_wait(target: FetchTarget, params: FetchParams, *, consumers_read_here: bool) -> bool:
-    """True if a change without records can wait for the next records, or for the end of the fetch's time.
+    """Return True if a change without records can wait for the next records, or until the fetch expires.
 
-    A follower then lacks only the high watermark or the log start, unless it must learn that the leader has changed.
+    The follower then lacks only the high watermark or the log start. It must not wait if the leader has changed.
     """
     partition = target.partition
     return (
@@ -121,9 +122,10 @@ _AT_END, _THROTTLED = NoRecords.AT_END, NoRecords.THROTTLED  # an attribute of a
 def plan_fetch(
     target: FetchTarget, partition: Partition, params: FetchParams, parts: FetchParts, taken: int, max_bytes: int
 ) -> Plan:
-    """Return what the partition gets if the partitions before it have ``taken`` bytes of the response's ``max_bytes``.
+    """Return the plan for a partition if earlier partitions have ``taken`` bytes of the response's ``max_bytes``.
 
-    Raises KafkaError OFFSET_OUT_OF_RANGE if the client's last epoch is unknown here, and what ``Partition.log`` raises.
+    Raises KafkaError: OFFSET_OUT_OF_RANGE if the client's last epoch is unknown here, and what ``Partition.log``
+    raises.
     """
     if target.last_fetched_epoch != NO_EPOCH and not target.is_verified:
         epoch, end = partition.log.end_offset_for_epoch(target.last_fetched_epoch)
@@ -144,7 +146,7 @@ def plan_fetch(
 
 
 def allowance(target: FetchTarget, taken: int, max_bytes: int) -> Read:
-    """Return what a partition may read if the partitions before it have ``taken`` bytes of the response."""
+    """Return what a partition may read if earlier partitions have ``taken`` bytes of the response."""
     return Read(max(0, min(target.max_bytes, max_bytes - taken)), not taken)
 
 
@@ -174,9 +176,9 @@ def preferred_replica(
     offset: int,
     now_s: float,
 ) -> int | None:
-    """Return the follower that a consumer should read ``offset`` from; None if it should read from this leader.
+    """Return the follower from which a consumer should read ``offset``; None if it should read from this leader.
 
-    The selector chooses among replicas that are in sync and alive, have the offset, and have the consumer's listener.
+    The selector chooses among live in-sync replicas that have the offset and an address on the consumer's listener.
     """
     own = image.brokers.get(partition.broker_id)
     rack = own.rack if own is not None else None

@@ -1,12 +1,12 @@
-"""The reads of one fetch: finding the batches, and bringing them into the response.
+"""The reads of one fetch: finds the batches and loads them into the response.
 
 Rules of this module:
 
-* The batches of all partitions are found first (in memory, if possible), and read when the response is due.
+* The batches of all partitions are located first (in memory if possible), and read when the fetch responds.
 * Reads of ``SENT_FROM_FILE_BYTES`` or more are sent from the file. Smaller ones are copied.
-* Aborted transactions are looked up when the response is due. A read whose segments were replaced meanwhile is
-  located again: compactions remove aborted records, and then their entries in the transaction index.
-* Records that are not in memory are loaded in a thread. The conversion for clients older than KIP-98 also runs there.
+* Aborted transactions are looked up when the fetch responds. A read whose segments were replaced meanwhile is located
+  again, because compaction removes aborted records and then their entries in the transaction index.
+* Records that are not in memory are loaded in a thread. The conversion for clients older than KIP-98 runs there, too.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from parley.storage.log_reader import LogRead
 from parley.storage.resource_exhaustion import no_memory
 
 SENT_FROM_FILE_BYTES = 16 << 10
-"""Reads of this size or more are sent from the file; below it, a copy costs less than one more system call."""
+"""Reads of this size or more are sent from the file. Below it, a copy costs less than an additional system call."""
 
 Found = dict[FetchTarget, PartitionData]
-"""What the response says about each partition. The records are added last."""
+"""The response data of each partition. The records are added last."""
 
 
 class FetchReads:
@@ -45,22 +45,22 @@ class FetchReads:
         self._params = params
         self._parts = parts
         self._reads: dict[FetchTarget, LogRead] = {}
-        self._removals: dict[FetchTarget, int] = {}  # what ``Log.removals`` was just before the partition was read
+        self._removals: dict[FetchTarget, int] = {}  # ``Log.removals`` immediately before the partition was read
         self._unlocated: list[FetchTarget] = []
         self.bytes = 0
-        """The size of all reads together."""
+        """The total size of all reads."""
         self.max_bytes = min(params.request.max_bytes, parts.max_bytes)
-        """The bound of the response."""
+        """The size limit of the response."""
 
     @property
     def need_disk(self) -> bool:
-        """True if batches of some partitions have not been found, because that needs the disk."""
+        """True if the batches of some partitions must still be located on the disk."""
         return bool(self._unlocated)
 
     def locate(self, target: FetchTarget, partition: Partition, read: Read) -> bool:
-        """Find a partition's batches. Returns False if that needs the disk: the response then waits for it.
+        """Locate a partition's batches. Returns False if that needs the disk. The response then waits for it.
 
-        Raises KafkaError OFFSET_OUT_OF_RANGE, and what ``Partition.log`` raises.
+        Raises KafkaError: OFFSET_OUT_OF_RANGE, and what ``Partition.log`` raises.
         """
         self._removals[target] = partition.log.removals
         try:
@@ -83,13 +83,13 @@ class FetchReads:
             self.bytes += located.size
 
     def drop(self, target: FetchTarget) -> None:
-        """Discard a partition's read: the partition will be planned again."""
+        """Discard a partition's read, because the partition will be planned again."""
         located = self._reads.pop(target, None)
         if located is not None:
             self.bytes -= located.size
 
     def fill(self, found: Found) -> Coroutine[Any, Any, None] | None:
-        """Add the records to ``found``. Returns None if that is done, else the work that waits for a thread."""
+        """Add the records to ``found``. Returns None if they are all there, else a coroutine that adds the rest."""
         if self._params.isolation is Isolation.READ_COMMITTED:
             self._look_up_aborted(found)
         if self._unlocated:
@@ -103,7 +103,7 @@ class FetchReads:
         return self._load(cold, found) if cold else None
 
     async def _locate_and_fill(self, found: Found) -> None:
-        """Find the batches that need the disk in a thread, then fill."""
+        """Locate the remaining batches in a thread, then fill."""
         loop = asyncio.get_running_loop()
         targets, self._unlocated = self._unlocated, []
         for target in targets:
@@ -126,7 +126,7 @@ class FetchReads:
             await filling
 
     def _count(self) -> None:
-        """Count what the response will hold, per topic and for the throttle."""
+        """Count the bytes of the response in the topics' counters and for the replication throttle."""
         is_follower, throttle = self._params.is_follower, self._parts.throttle
         is_converted = self._params.context.api_version < BATCHES_VERSION
         for target, read in self._reads.items():
@@ -143,7 +143,7 @@ class FetchReads:
                 partition.counters.fetch_conversions += 1
 
     def _fill_from_memory(self, found: Found) -> dict[FetchTarget, FileSlice | None]:
-        """Add the records that are in memory. Returns the other partitions, large ones with the slice to load."""
+        """Add the records that are in memory. Returns the other partitions; a large read has a slice to load."""
         cold: dict[FetchTarget, FileSlice | None] = {}
         for target, read in self._reads.items():
             data = found[target]
@@ -160,7 +160,7 @@ class FetchReads:
         return cold
 
     def _look_up_aborted(self, found: Found) -> None:
-        """Add the aborted transactions, and set aside the reads that must be located again."""
+        """Add the aborted transactions, and drop the reads that must be located again."""
         for target, read in list(self._reads.items()):
             partition = target.partition
             assert partition is not None
@@ -194,7 +194,7 @@ class FetchReads:
         """Convert the batches to the message format that a client older than KIP-98 reads."""
         magic = 1 if self._params.context.api_version >= 2 else 0
         loop = asyncio.get_running_loop()
-        room = self.max_bytes  # messages take more bytes than the batches they are made of
+        room = self.max_bytes  # messages take more bytes than the batches that they are converted from
         for target, read in self._reads.items():
             if room <= 0:
                 break

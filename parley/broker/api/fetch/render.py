@@ -1,4 +1,4 @@
-"""The fetch response: the data of each partition, and the response made of them."""
+"""The fetch response: the data of each partition, and the response that contains them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def error_data(target: FetchTarget, error: KafkaError, params: FetchParams, part
 
 
 def _is_doubtful(partition: Partition, offset: int, error: KafkaError, params: FetchParams, parts: FetchParts) -> bool:
-    """True if a consumer asks for an offset that a new leader, which this broker does not know yet, may have."""
+    """Return True if a consumer fetches from an offset that may exist on a new leader that this broker does not know
+    yet."""
     if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or params.is_follower or not partition.is_open:
         return False
     return offset > partition.log.log_end_offset and parts.may_be_superseded()
@@ -59,7 +60,8 @@ def _is_doubtful(partition: Partition, offset: int, error: KafkaError, params: F
 def render(
     found: dict[FetchTarget, PartitionData], session: FetchSession | None, params: FetchParams, parts: FetchParts
 ) -> FetchResponse:
-    """Return the response. In a session it holds what is new to the client; a full request may begin a session."""
+    """Return the response. In a session it contains only what is new to the client. A full request may
+    begin a session."""
     version = params.context.api_version
     _name_removed_tombstones(found)
     data_of = list(found.items())
@@ -88,9 +90,9 @@ def render(
 
 
 def render_throttled(throttle_ms: int, session: FetchSession | None) -> FetchResponse:
-    """Return the response to a consumer that is beyond its quota.
+    """Return the response to a consumer that exceeds its quota.
 
-    What it would have got stays new to it in the session; a full request begins no session.
+    In a session, the omitted data stays new to the client. A full request begins no session.
     """
     return FetchResponse(
         session_id=NO_SESSION if session is None else session.id, responses=[], throttle_time_ms=throttle_ms
@@ -98,11 +100,11 @@ def render_throttled(throttle_ms: int, session: FetchSession | None) -> FetchRes
 
 
 def _name_removed_tombstones(found: dict[FetchTarget, PartitionData]) -> None:
-    """Tell a replica up to which offset tombstones may be missing, if that is above the offset it fetches from.
+    """Tell a replica up to which offset tombstones may be missing, if that is above its fetch offset.
 
-    Replicas name their log start, also those that fetch as consumers do, to heal a log. Consumers do not. Call this
-    after the batches were located: what compaction removed before is then missing in them. Kafka's leaders use the
-    field in the metadata log only, for followers that must begin again with a snapshot (KIP-630).
+    Replicas send their log start offset, even when they fetch as consumers to heal a log. Consumers do not. Call this
+    after the batches were located, because earlier compactions may have removed tombstones from them. Kafka's leaders
+    use this field only in the metadata log, for followers that must start over with a snapshot (KIP-630).
     """
     for target, data in found.items():
         partition = target.partition
@@ -113,7 +115,7 @@ def _name_removed_tombstones(found: dict[FetchTarget, PartitionData]) -> None:
 
 
 def _by_topic(data_of: list[tuple[FetchTarget, PartitionData]]) -> list[FetchResponse.FetchableTopicResponse]:
-    """Group neighbouring partitions of one topic. The order of the partitions stays."""
+    """Group adjacent partitions of one topic. The order of the partitions is unchanged."""
     topics: list[FetchResponse.FetchableTopicResponse] = []
     for target, data in data_of:
         if not topics or topics[-1].topic != target.topic or topics[-1].topic_id != target.topic_id:

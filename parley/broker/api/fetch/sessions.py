@@ -2,17 +2,17 @@
 
 Rules of this module:
 
-* Epoch -1 is a request outside any session, epoch 0 asks for a new session, and a higher epoch continues the session of
-  the given id and must be the next one. A session id together with epoch -1 or 0 ends that session.
-* An incremental response holds only partitions with records, an error, or a changed high watermark or log start.
+* Epoch -1 is a request outside of any session, and epoch 0 requests a new session. A higher epoch continues the session
+  with the given id and must be the next one. A session id with epoch -1 or 0 ends that session.
+* An incremental response contains only partitions with records, an error, or a changed high watermark or log start.
 * A partition that returned records moves behind the others, so that all get their turn under a byte limit. If a request
   names a partition twice, the last entry counts.
-* A session remembers partitions that do not exist, or that the client may not read, as Kafka's sessions do. So clients
-  choose how many there are: consumers' sessions hold ``CONSUMED_PARTITIONS_MAX`` together, and no name that is too long
-  for a topic. A client that gets no session, or loses its session, goes on with full requests. The sessions of
-  followers have a bound of their own: without an authorizer, a client of the brokers' listener can pose as a follower.
+* As in Kafka, a session may contain partitions that do not exist or that the client may not read. So clients choose the
+  number of partitions: all consumers' sessions together may contain ``CONSUMED_PARTITIONS_MAX``, and no name that is
+  too long for a topic. A client that gets no session, or loses its session, continues with full requests. The sessions
+  of followers have a separate limit: without an authorizer, a client of the brokers' listener can pose as a follower.
 
-See docs/architecture.md, "How a fetch travels", for how a session notices changes and which one is evicted.
+See docs/architecture.md, "How a fetch travels", for how a session notices changes and which session is evicted.
 """
 
 from __future__ import annotations
@@ -34,32 +34,35 @@ from parley.protocol.uuids import UUID
 PartitionData = FetchResponse.PartitionData
 
 EVICTION_S = 120.0
-"""A session used within this time keeps its place, unless a new session outranks it. The value is Kafka's."""
+"""A session that was used within this many seconds stays, unless a new session outranks it. The value is Kafka's."""
 NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _EPOCH_MAX = 2**31 - 1
 PARTITIONS_MAX = 20_000
-"""Partitions that one client may fetch at a time. They are counted before anything is made of them."""
+"""The most partitions that one client may fetch at a time. They are counted before any object is created for them."""
 CONSUMED_PARTITIONS_MAX = 200_000
-"""Partitions in the sessions of all consumers together. They take 65 MB, or 125 MB with the longest names."""
+"""The most partitions in the sessions of all consumers together. They take 65 MB, or 125 MB with the longest names."""
 FOLLOWED_PARTITIONS_MAX = 400_000
-"""The same for followers. A broker leads a few ten thousand partitions, and each has a few followers."""
+"""The same limit for followers. A broker leads some ten thousand partitions, each with a few followers."""
 LOOK_AT_ALL_S = 5.0
-"""How often a session looks at all its partitions: retention moves a log start without a notification."""
+"""A session looks at all its partitions once in this many seconds, because retention moves a log start without a
+notification."""
 _UNKNOWN_HIGH_WATERMARK = 2**63 - 1
-"""The high watermark in a request whose client does not name its own."""
+"""The high watermark in requests of clients that do not send their own."""
 
 
 class ChangeListener(Protocol):
     """A fetch of a session that waits for changes."""
 
     def partition_changed(self, target: FetchTarget, amount: int) -> None:
-        """Note a change of a partition: ``amount`` bytes were appended, or something else happened if that is 0."""
+        """Handle a change of a partition: ``amount`` bytes were appended, or something else changed if
+        ``amount`` is 0."""
 
 
 class FetchTarget:
-    """One partition that a client fetches: from which offset, how much, and what the client knows of it."""
+    """One partition that a client fetches: the offset, the size limits, and what the client knows about the
+    partition."""
 
     __slots__ = (
         "index",
@@ -88,24 +91,25 @@ class FetchTarget:
         self.update(asked)
 
     def update(self, asked: FetchRequest.FetchPartition) -> None:
-        """Take over what the client now asks of this partition."""
+        """Store what the client now requests from this partition."""
         self.offset = asked.fetch_offset
         self.max_bytes = asked.partition_max_bytes
         self.leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
         self.log_start_offset = asked.log_start_offset
         self.is_verified = False
-        """True once the client's log is known to agree with this one up to ``offset``, under its ``leader_epoch``."""
+        """True once the client's log is known to agree with this broker's log up to ``offset``, under its
+        ``leader_epoch``."""
 
     def bind(self, partition: Partition | None) -> None:
-        """Remember the partition, whose changes the session then notices; None if it is no longer fetched."""
+        """Store the partition, so that the session notices its changes. None means that it is no longer fetched."""
         if partition is not self.partition:
             if self.session is not None:
                 self.session.listen(self, self.partition, partition)
             self.partition = partition
 
     def on_change(self, key: Hashable, amount: int) -> None:
-        """Note a change of the partition (as a ``Subscriber`` of the purgatory)."""
+        """Handle a change of the partition (as a ``Subscriber`` of the purgatory)."""
         session = self.session
         if session is not None:
             session.changed[self] = None
@@ -113,7 +117,7 @@ class FetchTarget:
                 session.waiting.partition_changed(self, amount)
 
     def update_known(self, data: PartitionData) -> bool:
-        """Remember what the client learns from ``data``. Returns True if an incremental response must include it."""
+        """Store what the client learns from ``data``. Returns True if an incremental response must include it."""
         is_new = bool(data.records) or data.preferred_read_replica != -1 or data.diverging_epoch.epoch != NO_EPOCH
         if data.high_watermark != self.known_high_watermark or data.log_start_offset != self.known_log_start:
             is_new = True
@@ -167,20 +171,20 @@ class FetchSession:
         self._looked_at_all_s = now_s
         self.targets = {_key(target.topic, target.topic_id, target.index, uses_ids): target for target in targets}
         self.changed: dict[FetchTarget, None] = dict.fromkeys(self.targets.values())
-        """The targets to look at next, in the order in which they get their turn."""
+        """The targets to look at next, in the order of their turns."""
         for target in self.targets.values():
             target.session = self
             self.listen(target, None, target.partition)
 
     def listen(self, target: FetchTarget, before: Partition | None, partition: Partition | None) -> None:
-        """Subscribe ``target`` to the changes of ``partition`` instead of those of ``before``."""
+        """Subscribe ``target`` to the changes of ``partition``, and unsubscribe it from those of ``before``."""
         if before is not None:
             self._purgatory.unsubscribe(before, target)
         if partition is not None:
             self._purgatory.subscribe(partition, target)
 
     def end(self) -> None:
-        """End the session: forget its partitions."""
+        """End the session and remove its partitions."""
         for target in self.targets.values():
             self._forget(target)
         self.targets.clear()
@@ -194,9 +198,9 @@ class FetchSession:
         self.changed.pop(target, None)
 
     def update(self, request: FetchRequest) -> None:
-        """Take over the partitions that an incremental request adds, changes and forgets.
+        """Apply the partitions that an incremental request adds, changes and removes.
 
-        Raises INVALID_REQUEST, or FETCH_SESSION_ID_NOT_FOUND if the session cannot hold them.
+        Raises KafkaError: INVALID_REQUEST, or FETCH_SESSION_ID_NOT_FOUND if the session cannot hold the partitions.
         """
         _check_number(sum(len(topic.partitions) for topic in request.topics))
         for topic in request.topics:
@@ -220,7 +224,7 @@ class FetchSession:
         _check_number(len(self.targets))
 
     def to_look_at(self) -> list[FetchTarget]:
-        """Return the partitions that may have something for the client."""
+        """Return the partitions that may have something new for the client."""
         if self.last_used - self._looked_at_all_s >= LOOK_AT_ALL_S:
             self._looked_at_all_s = self.last_used
             return [*self.changed, *(target for target in self.targets.values() if target not in self.changed)]
@@ -229,7 +233,8 @@ class FetchSession:
     def select_changes(
         self, data_of: list[tuple[FetchTarget, PartitionData]]
     ) -> list[tuple[FetchTarget, PartitionData]]:
-        """Return the part of ``data_of`` that is new to the client. Partitions with records move to the end."""
+        """Return the part of ``data_of`` that is new to the client. Partitions with records move to the end of the
+        queue."""
         changes = [(target, data) for target, data in data_of if target.update_known(data)]
         for target, data in changes:
             if data.records and target.session is self:
@@ -239,7 +244,7 @@ class FetchSession:
 
 
 def targets_of(request: FetchRequest) -> list[FetchTarget]:
-    """Return the partitions that a full request names. Raises INVALID_REQUEST if they are too many."""
+    """Return the partitions of a full request. Raises KafkaError (INVALID_REQUEST) if there are too many."""
     _check_number(sum(len(topic.partitions) for topic in request.topics))
     targets = {
         (topic.topic, topic.topic_id, asked.partition): FetchTarget(topic.topic, topic.topic_id, asked)
@@ -259,7 +264,7 @@ def _key(topic: str, topic_id: UUID, index: int, uses_ids: bool) -> tuple[object
 
 
 class FetchSessions:
-    """The sessions of one broker."""
+    """The fetch sessions of one broker."""
 
     def __init__(self, slots: int, rng: Random, monotonic: Callable[[], float]) -> None:
         self._slots = slots
@@ -279,12 +284,12 @@ class FetchSessions:
         return sum(len(session.targets) for session in self._sessions.values())
 
     def resume(self, request: FetchRequest, *, uses_ids: bool, owner: Principal | None = None) -> FetchSession | None:
-        """Return the session that an incremental request continues, updated; None if the request is a full one.
+        """Update and return the session that an incremental request continues; return None if the request is a full
+        one.
 
-        A principal can neither continue nor end the session of another one.
-
-        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR. The client then
-        sends a full request.
+        A principal can neither continue nor end another principal's session. Raises KafkaError:
+        FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR. The client then sends a
+        full request.
         """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if (ended := self._sessions.get(request.session_id)) is not None and ended.owner == owner:
@@ -325,7 +330,8 @@ class FetchSessions:
         uses_ids: bool,
         owner: Principal | None = None,
     ) -> int:
-        """Begin a session over the partitions of a full request. Returns its id, ``NO_SESSION`` if there is no room."""
+        """Create a session for the partitions of a full request. Returns its id, or ``NO_SESSION`` if there
+        is no room."""
         now = self._monotonic()
         if any(len(target.topic) > NAME_LENGTH_MAX for target in targets):
             return NO_SESSION
@@ -342,10 +348,10 @@ class FetchSessions:
         return session_id
 
     def _holds(self, more: int, now: float, *, is_follower: bool) -> bool:
-        """True if the sessions of followers, or of consumers, can hold ``more`` partitions.
+        """Return True if the sessions of followers, or of consumers, have room for ``more`` partitions.
 
-        Idle sessions end until they can, oldest first. Sessions in use stay, also smaller ones: a client could make its
-        own as large as it likes.
+        To make room, idle sessions are ended, oldest first. Sessions in use stay, even smaller ones: otherwise a client
+        could evict others by making its own session large.
         """
         alike = [session for session in self._sessions.values() if session.is_follower is is_follower]
         bound = FOLLOWED_PARTITIONS_MAX if is_follower else CONSUMED_PARTITIONS_MAX
@@ -359,7 +365,7 @@ class FetchSessions:
         return excess <= 0
 
     def _evict(self, now: float, size: int, is_follower: bool) -> bool:
-        """End a session that must give way to a new one of ``size`` partitions. Returns False if there is none."""
+        """End one session to make room for a new one of ``size`` partitions. Returns False if none may be ended."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False

@@ -1,14 +1,15 @@
-"""One fetch from its first look at the partitions to its response, and its wait in between.
+"""One fetch, from its first look at the partitions to its response, including the wait in between.
 
 The states::
 
-    LOOKING      the partitions are looked at for the first time
+    LOOKING      the fetch looks at its partitions for the first time
     WAITING      too few bytes: the fetch is in the purgatory
-    WOKEN        enough has changed: it looks again as soon as the loop is free
-    RESPONDING   the response is made (final)
+    WOKEN        enough has changed: the fetch looks again as soon as the event loop is free
+    RESPONDING   the response is being built (final)
     CANCELLED    the client has disconnected (final)
 
-The next look comes after what the loop is doing now, so that one response holds all appends of one moment.
+A woken fetch looks again after the event loop's current work, so that one response contains all records that are
+appended at one moment.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from parley.protocol.messages.fetch import FetchResponse
 
 
 class FetchState(IntEnum):
-    """What a fetch is doing."""
+    """The state of a fetch."""
 
     LOOKING = 0
     WAITING = 1
@@ -56,14 +57,14 @@ class FetchState(IntEnum):
 
 
 class FetchEvent(IntEnum):
-    """What happens to a fetch."""
+    """An event in the life of a fetch."""
 
     WAIT = 0
     """There are too few bytes."""
     ENOUGH = 1
     """The changes since the last look may be enough."""
     RESPOND = 2
-    """There are enough bytes, there is an error, or the time is up."""
+    """There are enough bytes, there is an error, or the time has expired."""
     CANCEL = 3
     """The client has disconnected."""
 
@@ -91,7 +92,7 @@ _READ_COMMITTED = Isolation.READ_COMMITTED
 
 
 class WaitingFetch(Delayed[Any]):
-    """One fetch. It is a future of its response, and is in the purgatory only if it has to wait."""
+    """One fetch, as a future of its response. It enters the purgatory only if it must wait."""
 
     def __init__(self, parts: FetchParts, params: FetchParams, session: FetchSession | None) -> None:
         super().__init__()
@@ -110,7 +111,7 @@ class WaitingFetch(Delayed[Any]):
         self._missing_bytes = 0
         self._is_urgent = params.request.max_wait_ms <= 0
         self._changed: dict[FetchTarget, None] = {}
-        self._watched: dict[Partition, FetchTarget] = {}  # outside of a session
+        self._watched: dict[Partition, FetchTarget] = {}  # only outside of a session
 
     def _step(self, event: FetchEvent) -> None:
         try:
@@ -121,17 +122,18 @@ class WaitingFetch(Delayed[Any]):
     # --- Looking ---
 
     def look_at(self, targets: Iterable[FetchTarget]) -> None:
-        """Plan what each partition gets, in this order, and find the batches. Without any, the fetch does not wait."""
+        """Plan the response for each partition, in this order, and locate the batches. Without partitions,
+        do not wait."""
         for target in targets:
             self._look_at(target)
         if not (self._found if self._session is None else self._session.targets):
-            self._is_urgent = True  # there is nothing to wait for
+            self._is_urgent = True  # no change could wake it
 
     def look_at_what_was_missed(self) -> None:
         """Look again at partitions without records that have changed since the fetch looked at them.
 
-        A fetch that waits learns of changes; one that looks at its partitions in several turns does not. One that need
-        not wait responds with what it has.
+        A waiting fetch is notified of changes, but a fetch that looks at its partitions in several turns is not. If the
+        fetch is ready, it responds with what it has found.
         """
         if self.is_ready:
             return
@@ -163,7 +165,8 @@ class WaitingFetch(Delayed[Any]):
         self._found[target] = error_data(target, error, self._params, self._parts)
 
     def _omits(self, target: FetchTarget, session: FetchSession) -> bool:
-        """Leave out a partition of the session that has nothing for the client. Returns False if it has something."""
+        """Omit a partition of the session that has nothing new for the client. Returns False if it has
+        something new."""
         is_progress_known = not self._params.is_follower or self._is_progress_known(target)
         omit = plan_omission(
             target,
@@ -179,10 +182,10 @@ class WaitingFetch(Delayed[Any]):
         return omit is not None
 
     def _is_progress_known(self, target: FetchTarget) -> bool:
-        """Count the follower's progress again if a fetch outside of its session has said something else, or if it was
-        forgotten. Returns False if that is left to the next fetch: this one has waited since.
+        """Record the follower's progress again if it was forgotten, or if a fetch outside of its session changed it.
 
-        The follower names a partition to its session only when something changes, so it would never correct that.
+        A follower names a partition to its session only if something changes, so it would never correct the progress.
+        Returns False if the next fetch must do this, because this fetch has already waited.
         """
         partition = target.partition
         progress = None if partition is None else partition.followers.get(self._params.replica_id)
@@ -195,7 +198,7 @@ class WaitingFetch(Delayed[Any]):
         return True
 
     def _look(self, target: FetchTarget) -> PartitionData:
-        """Carry out a partition's plan, but for the reading of its records."""
+        """Carry out a partition's plan, except for reading its records."""
         params, reads = self._params, self._reads
         if self._checks_topics:
             self._check_may_read(target)
@@ -212,7 +215,7 @@ class WaitingFetch(Delayed[Any]):
             return data
         target.is_verified = True
         if params.is_follower:
-            if self._fetch_state is _LOOKING:  # its log agrees with this one up to the offset it asks for
+            if self._fetch_state is _LOOKING:  # its log agrees with this one up to its fetch offset
                 self._count_progress(target, partition)
             if self._consumers_read_here:
                 self._is_urgent |= target.known_high_watermark != log.high_watermark
@@ -225,7 +228,7 @@ class WaitingFetch(Delayed[Any]):
         return data
 
     def _check_may_read(self, target: FetchTarget) -> None:
-        """Raise TOPIC_AUTHORIZATION_FAILED if the consumer may not read the topic."""
+        """Raise KafkaError (TOPIC_AUTHORIZATION_FAILED) if the consumer may not read the topic."""
         params, parts = self._params, self._parts
         name: str | None = target.topic
         if params.context.api_version >= TOPIC_IDS_VERSION:
@@ -234,9 +237,9 @@ class WaitingFetch(Delayed[Any]):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def _find(self, target: FetchTarget) -> Partition:
-        """Return the partition that the target names, by name or topic id, and remember it in the target.
+        """Return the partition that the target names, by topic name or topic id, and store it in the target.
 
-        Raises KafkaError UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID, and what ``HostedPartitions.find`` raises.
+        Raises KafkaError: UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID, and what ``HostedPartitions.find`` raises.
         """
         uses_ids = self._params.context.api_version >= TOPIC_IDS_VERSION
         if uses_ids:
@@ -251,7 +254,10 @@ class WaitingFetch(Delayed[Any]):
         return partition
 
     def _count_progress(self, target: FetchTarget, partition: Partition) -> None:
-        """Count that the follower has everything before its offset. Raises OFFSET_OUT_OF_RANGE outside of the log."""
+        """Record that the follower has all records before its fetch offset.
+
+        Raises KafkaError (OFFSET_OUT_OF_RANGE) if the offset is outside of the log.
+        """
         if not partition.log.log_start_offset <= target.offset <= partition.log.log_end_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         params = self._params
@@ -262,7 +268,7 @@ class WaitingFetch(Delayed[Any]):
     # --- Waiting ---
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for changes for at most ``timeout_s``."""
+        """Wait for changes for at most ``timeout_s`` seconds."""
         self._step(_WAIT)
         self._missing_bytes = self._params.request.min_bytes - self._reads.bytes
         if self._session is not None:
@@ -278,9 +284,9 @@ class WaitingFetch(Delayed[Any]):
         return True
 
     def partition_changed(self, target: FetchTarget, amount: int) -> None:
-        """Note a change of a partition: ``amount`` bytes were appended, or, if it is 0, anything else has changed.
+        """Handle a change of a partition: ``amount`` bytes were appended, or something else changed if ``amount`` is 0.
 
-        A change behind the first open transaction does not concern a reader of committed records.
+        A change beyond the first open transaction does not affect a reader of committed records.
         """
         self._changed[target] = None
         if self._params.isolation is _READ_COMMITTED and self._is_held_up(target):
@@ -295,7 +301,7 @@ class WaitingFetch(Delayed[Any]):
             self.get_loop().call_soon(self._look_again)
 
     def _is_held_up(self, target: FetchTarget) -> bool:
-        """True if the client still has all records of the partition that it may see, because transactions are open."""
+        """Return True if open transactions hide all records of the partition that the client does not have yet."""
         partition = target.partition
         return (
             partition is not None
@@ -305,11 +311,11 @@ class WaitingFetch(Delayed[Any]):
 
     def _look_again(self) -> None:
         if self._fetch_state is not _WOKEN:
-            return  # the time was up first, or the client has disconnected
+            return  # the time has expired, or the client has disconnected
         self._run(self._look_now)
 
     def _run(self, step: Callable[[], None]) -> None:
-        """Run a step that no handler's call contains. Its time counts for the client's quota, too."""
+        """Run a step outside of a handler's call. Its time counts toward the client's quota, too."""
         quotas = self._parts.quotas
         if quotas.is_active:
             quotas.time_step(self._params.context, step)
@@ -361,7 +367,7 @@ class WaitingFetch(Delayed[Any]):
             self.complete(response)
 
     def respond(self) -> FetchResponse | Coroutine[Any, Any, FetchResponse]:
-        """Return the response with all that could wait for it, or the work that makes it if that needs a thread."""
+        """Return the response, or a coroutine that returns it if a thread must read records."""
         self._step(_RESPOND)
         self._look_at_changed()
         counted = self._reads.bytes
@@ -377,7 +383,7 @@ class WaitingFetch(Delayed[Any]):
         return render(self._found, self._session, self._params, self._parts)
 
     async def _respond_after(self, filling: Coroutine[Any, Any, None], counted: int) -> FetchResponse:
-        """Wait for the disk, then respond. Records beyond the ``counted`` bytes have been found only now."""
+        """Wait for the disk, then respond. Records beyond the ``counted`` bytes are counted for the quota now."""
         await filling
         if self._parts.quotas.is_active and self._reads.bytes > counted:
             self._parts.quotas.record_fetch(self._params.context, self._reads.bytes - counted)
@@ -385,5 +391,5 @@ class WaitingFetch(Delayed[Any]):
 
 
 def _is_from_broker(params: FetchParams, parts: FetchParts) -> bool:
-    """True for a broker that fetches as a consumer, in order to heal its own log."""
+    """Return True if a broker fetches as a consumer, to heal its own log."""
     return is_broker(params.context.client_id) and parts.authorization.is_broker(params.context.session)

@@ -1,4 +1,4 @@
-"""The acknowledgements of one request: taken at once, and awaited until they are stored."""
+"""The acknowledgements of one request: processed immediately, then awaited until they are stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parley.broker.share.leading import LedSharePartition
 from parley.protocol.errors import ErrorCode, KafkaError
 
 RELEASED_IN_A_TURN: Final = 500
-"""Partitions of an ended session that are released before the event loop serves others."""
+"""Partitions of an ended session that are released before the event loop serves other clients."""
 
 
 class Acknowledging:
@@ -33,7 +33,7 @@ class Acknowledging:
         self._storing: list[tuple[TopicPartition, asyncio.Future[None] | None]] = []
         self._releasing: list[asyncio.Future[None]] = []
         self.errors: dict[TopicPartition, KafkaError] = {}
-        """The partitions whose acknowledgements are refused, or could not be stored."""
+        """The partitions whose acknowledgements were refused or could not be stored, with the errors."""
 
     @property
     def partitions(self) -> Iterable[TopicPartition]:
@@ -42,12 +42,13 @@ class Acknowledging:
 
     @property
     def is_done(self) -> bool:
-        """True if nothing waits for the share coordinator."""
+        """True if no acknowledgement waits for the share coordinator."""
         storing = (*(future for _, future in self._storing), *self._releasing)
         return all(future is None or future.done() for future in storing)
 
     def take(self, target: TopicPartition, batches: Sequence[Any], *, may_renew: bool) -> None:
-        """Take the acknowledgements of a partition, all or none. A request that names a partition twice calls twice."""
+        """Process the acknowledgements of a partition, all or none. Call it for each entry, even if a partition is
+        repeated."""
         try:
             checked = acknowledged(batches, may_renew=may_renew)
             led = self._led(target)
@@ -66,11 +67,11 @@ class Acknowledging:
         return led
 
     def release(self, session: ShareSession) -> None:
-        """Release what the member of a session has acquired. The response does not name these partitions."""
+        """Release the records that the session's member has acquired. The response does not name these partitions."""
         self._releasing += filter(None, released(self._parts, session))
 
     async def stored(self) -> None:
-        """Wait until everything is stored, or could not be."""
+        """Wait until all acknowledgements have been stored or have failed."""
         for target, future in self._storing:
             if future is None:
                 continue
@@ -80,17 +81,17 @@ class Acknowledging:
                 self.errors[target] = error
         self._storing = [(target, None) for target, _ in self._storing]
         for future in self._releasing:
-            with suppress(KafkaError):  # then the records are released when their lock ends
+            with suppress(KafkaError):  # the records are then released when their lock expires
                 await asyncio.shield(future)
 
 
 def released(parts: ShareParts, session: ShareSession) -> list[asyncio.Future[None] | None]:
-    """Release what the member of a session has acquired. Returns what is being stored."""
+    """Release the records that the session's member has acquired. Returns the futures of the stores."""
     return [_released(parts, session, target) for target in session.partitions]
 
 
 def releasing(parts: ShareParts, session: ShareSession) -> Steps[None]:
-    """Release what the member of a session has acquired, in steps. Nobody waits until that is stored."""
+    """Release the records that the session's member has acquired, in steps. Does not wait until that is stored."""
     return each_of(list(session.partitions), RELEASED_IN_A_TURN, partial(_released, parts, session))
 
 

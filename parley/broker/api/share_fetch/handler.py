@@ -2,11 +2,12 @@
 
 Rules of this module:
 
-* Both need a share session, but for the ShareFetch that begins one. The request that ends it acknowledges first; what
-  the member still has is released.
-* Acknowledgements that come with a fetch are taken before it acquires. The response waits until they are stored.
+* Both requests need a share session, except for the ShareFetch that begins a session. The request that ends a session
+  acknowledges first, then the member's remaining records are released.
+* Acknowledgements in a fetch are processed before the fetch acquires records. The response waits until they are stored.
 * A request that renews locks fetches nothing.
-* Members may acknowledge each record differently. After so many the event loop serves others.
+* Members may acknowledge each record differently. After a number of acknowledgements, the event loop serves other
+  clients.
 """
 
 from __future__ import annotations
@@ -57,13 +58,14 @@ _log = logging.getLogger(__name__)
 MEMBER_ID_MAX = 36
 """The most characters of a member id, which is a UUID."""
 ACKNOWLEDGED_IN_A_TURN = 500
-"""Acknowledgements taken before the event loop serves others. Each takes up to 8 microseconds."""
+"""Acknowledgements processed before the event loop serves other clients. Each takes up to 8 microseconds."""
 REFUSED_MAX_S = 5.0
-"""The longest wait of a client without room for its session, whatever it names: it would ask again at once."""
+"""The longest delay, in seconds, of the response to a client whose session was refused. Otherwise it would retry
+immediately."""
 
 
 class ShareFetchApi:
-    """Handlers of what members of share groups ask of the leaders of partitions."""
+    """Handlers of requests that share group members send to partition leaders."""
 
     def __init__(
         self,
@@ -79,7 +81,8 @@ class ShareFetchApi:
         authorization: Authorization = EVERYONE_MAY,
         quotas: FetchQuotas = UNLIMITED,
     ) -> None:
-        """``is_offered()`` is True if the cluster has share groups. ``sessions_max()`` bounds the share sessions."""
+        """``is_offered()`` returns True if the cluster has share groups. ``sessions_max()`` limits the
+        share sessions."""
         self._parts = ShareParts(
             share_partitions=share_partitions,
             partitions=partitions,
@@ -106,9 +109,9 @@ class ShareFetchApi:
     # --- ShareFetch ---
 
     def fetch(self, context: RequestContext, request: ShareFetchRequest) -> Any:
-        """Acquire records for a member, and take its acknowledgements.
+        """Acquire records for a member, and process its acknowledgements.
 
-        Raises KafkaError for the whole request: an error of the session, of the group's rights, INVALID_REQUEST.
+        Raises KafkaError for an error of the whole request: of the session, of authorization, or INVALID_REQUEST.
         """
         key = self._key(context, request.group_id, request.member_id)
         _check_renewal(request)
@@ -121,7 +124,9 @@ class ShareFetchApi:
         epoch = request.share_session_epoch
         if epoch == INITIAL_EPOCH:
             if has_acknowledgements:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The request that begins a session acknowledges nothing.")
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "The request that begins a session must not acknowledge records."
+                )
             try:
                 session = self.sessions.begin(key, context, named)
             except KafkaError as error:
@@ -138,7 +143,7 @@ class ShareFetchApi:
                 acknowledging.release(session)
                 self.sessions.end(session)
                 return self._final(acknowledging, partial(self._rendered_end, context, session, acknowledging))
-            if not self.sessions.has(session):  # it ended with its connection: the member must acquire nothing more
+            if not self.sessions.has(session):  # it ended with its connection: the member must not acquire more
                 raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND)
             return WaitingShareFetch(self._parts, context, request, session, acknowledging).first_look()
 
@@ -153,7 +158,7 @@ class ShareFetchApi:
             self._parts.tasks.start(in_turns(steps), name="release of a share session")
 
     def _forget_group(self, group_id: str) -> None:
-        """Drop the share partitions of a group without sessions, unless one begins meanwhile."""
+        """Drop the share partitions of a group without sessions, unless a new session begins meanwhile."""
         unused = self._parts.share_partitions.of_group(group_id)
 
         def drop(led: LedSharePartition) -> None:
@@ -191,7 +196,8 @@ class ShareFetchApi:
         group_id: str,
         acknowledging: Acknowledging,
     ) -> Iterator[int]:
-        """Take the acknowledgements, partition by partition. Yields how many each has."""
+        """Process the acknowledgements partition by partition. Yields the number of acknowledgements of
+        each partition."""
         is_renewal = context.api_version >= 2 and request.is_renew_ack
         may_renew = is_renewal and self._parts.share_partitions.settings_of(group_id).may_renew
         for topic in request.topics:
@@ -214,9 +220,9 @@ class ShareFetchApi:
     # --- ShareAcknowledge ---
 
     def acknowledge(self, context: RequestContext, request: ShareAcknowledgeRequest) -> Any:
-        """Take the acknowledgements of a member.
+        """Process the acknowledgements of a member.
 
-        Raises KafkaError for the whole request: an error of the session, of the group's rights, INVALID_REQUEST.
+        Raises KafkaError for an error of the whole request: of the session, of authorization, or INVALID_REQUEST.
         """
         key = self._key(context, request.group_id, request.member_id)
         epoch = request.share_session_epoch
@@ -263,7 +269,10 @@ def _named(topics: Iterable[tuple[UUID, Iterable[int]]]) -> list[TopicPartition]
 
 
 def _in_turns(work: Iterator[int], then: Callable[[], Any]) -> Any:
-    """Do the work, and return the result of ``then``. ``work`` yields the size of each of its steps."""
+    """Do the work, then return the result of ``then``. ``work`` yields the size of each step.
+
+    If the work takes several turns, returns a coroutine.
+    """
     done = 0
     for size in work:
         done += size
@@ -288,7 +297,7 @@ def _check_renewal(request: ShareFetchRequest) -> None:
     if request.is_renew_ack and (request.max_wait_ms or request.min_bytes or request.max_bytes or request.max_records):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            "A request that renews locks fetches nothing: its maximum wait, bytes and records must be 0.",
+            "A request that renews locks must not fetch: its maximum wait, bytes and records must be 0.",
         )
 
 

@@ -38,13 +38,14 @@ class ShareParts:
     tasks: TaskSet
     threads: Threads
     max_bytes: int
-    """The bound of every response: ``fetch.max.bytes``."""
+    """The size limit of every response: ``fetch.max.bytes``."""
     failures: FailureLog
 
     def find(self, context: RequestContext, target: TopicPartition) -> Partition:
         """Return a partition that the client may read and that this broker leads.
 
-        Raises UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
+        Raises KafkaError: UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, NOT_LEADER_OR_FOLLOWER,
+        UNKNOWN_TOPIC_OR_PARTITION.
         """
         name = self.metadata.image.topic_names.get(target.topic_id)
         if name is None:
@@ -60,7 +61,8 @@ class ShareParts:
         return partition
 
     def leader_of(self, topic_id: UUID, index: int, code: int) -> tuple[int, int]:
-        """Return the leader and its epoch for the response, if an error says that the leader is another one."""
+        """Return the leader and its epoch for the response if ``code`` means that the leader has moved,
+        else (-1, -1)."""
         name = self.metadata.image.topic_names.get(topic_id)
         return current_leader(self.metadata.image, name, index) if code in MOVED and name else (-1, -1)
 

@@ -1,6 +1,6 @@
-"""What a share fetch reads of a partition: the headers of batches, and where they are in the file.
+"""What a share fetch reads from a partition: the headers of batches, and their positions in the file.
 
-The records themselves are not read here. They are sent from the file as those of other fetches.
+This module does not read the records. They are sent from the file, like those of other fetches.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from parley.protocol.records.batch_header import MAGIC_V2
 from parley.storage.log_reader import LogRead
 
 BATCHES_MAX: Final = 2_000
-"""The most batches that one look at a partition walks along: some milliseconds."""
+"""The most batches that a fetch scans in one look at a partition. That takes a few milliseconds."""
 
 
 class Headers(NamedTuple):
-    """The batches of a read, and where in the file each begins and ends."""
+    """The batches of a read, each with its start and end in the file."""
 
     read: LogRead
     batches: list[LogBatch]
     places: list[tuple[int, int]]
 
     def part(self, acquired: list[Acquired]) -> LogRead:
-        """Return the read of the batches that have the acquired records."""
+        """Return the read of the batches that contain the acquired records."""
         holding = [
             index
             for index, batch in enumerate(self.batches)
@@ -33,7 +33,7 @@ class Headers(NamedTuple):
         return self.read.part(self.places[holding[0]][0], self.places[holding[-1]][1])
 
     def split(self, acquired: list[Acquired], batch_size: int) -> list[Acquired]:
-        """Cut acquired records at the beginning of batches, into parts of ``batch_size`` records or somewhat more."""
+        """Split acquired records at batch boundaries into parts of ``batch_size`` records or slightly more."""
         if batch_size <= 0 or all(each.last - each.first < batch_size for each in acquired):
             return acquired
         parts: list[Acquired] = []
@@ -49,9 +49,10 @@ class Headers(NamedTuple):
 def read_headers(
     partition: Partition, offset: int, max_bytes: int, records: int, isolation: Isolation, *, nowait: bool
 ) -> Headers:
-    """Return the batches from ``offset`` on, until they have ``records`` offsets or ``max_bytes`` bytes.
+    """Return the batches from ``offset`` on, until they contain ``records`` offsets or ``max_bytes`` bytes.
 
-    Raises KafkaError as ``Partition.read`` does; with ``nowait``, BlockingIOError if it had to wait for the disk.
+    Raises what ``Partition.read`` raises. With ``nowait``, raises BlockingIOError if it would have to wait for the
+    disk.
     """
     while True:
         log = partition.log

@@ -17,7 +17,7 @@ from parley.protocol.uuids import UUID
 from parley.storage.log_reader import LogRead
 
 RENDERED_IN_A_TURN: Final = 500
-"""Partitions whose part of a response is made before the event loop serves others. Each takes some 5 microseconds."""
+"""Partitions added to a response before the event loop serves other clients. Each takes about 5 microseconds."""
 
 
 @dataclass(slots=True)
@@ -28,11 +28,11 @@ class Fetched:
     acquired: list[Acquired] = field(default_factory=list)
     error: KafkaError | None = None
     records: Any = None
-    """The batches, or the slice of the file that has them."""
+    """The batches, or the slice of the file that contains them."""
 
     @property
     def size(self) -> int:
-        """The bytes of the batches."""
+        """The size of the batches in bytes."""
         return 0 if self.read is None or self.error is not None else self.read.size
 
 
@@ -46,7 +46,7 @@ def rendering(
     found: dict[TopicPartition, Fetched],
     acknowledging: Acknowledging,
 ) -> Steps[ShareFetchResponse]:
-    """Make the response: the partitions with records, errors or acknowledgements, and those new in the session."""
+    """Build the response: partitions with records, errors or acknowledgements, and those new in the session."""
     new = [target for target, is_new in session.partitions.items() if is_new]
     topics: dict[UUID, list[ShareFetchResponse.PartitionData]] = {}
     leaders: list[int] = []

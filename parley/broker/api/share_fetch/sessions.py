@@ -4,9 +4,9 @@ Rules of this module:
 
 * Epoch 0 begins a session, a higher epoch continues it and must be the next one, -1 ends it. A session belongs to a
   group, a member and a principal: no other principal can continue or end it.
-* A session ends with its connection, too. Then the records that its member has of its partitions are released.
-* Clients choose how many partitions a session has. They are bounded: in one session, and in all together. A session
-  that exceeds a bound ends as with its connection.
+* A session also ends with its connection. The records that its member has acquired are then released.
+* Clients choose the partitions of a session. Their number is limited, in one session and in all sessions together. A
+  session that exceeds a limit ends, as it does with its connection.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _EPOCH_MAX = 2**31 - 1
 PARTITIONS_MAX = 20_000
-"""Partitions in one session."""
+"""The most partitions in one session."""
 ALL_PARTITIONS_MAX = 200_000
-"""Partitions in all sessions together."""
+"""The most partitions in all sessions together."""
 
 
 class TopicPartition(NamedTuple):
-    """A partition, as clients of share groups name it."""
+    """A partition as clients of share groups identify it."""
 
     topic_id: UUID
     partition: int
 
 
 class SessionKey(NamedTuple):
-    """Names a session."""
+    """The identity of a session."""
 
     group_id: str
     member_id: str
@@ -55,12 +55,13 @@ class ShareSession:
         self.epoch = INITIAL_EPOCH
         """The epoch of the last request."""
         self.has_ended = False
-        """True if no further request can name the session: its member must not acquire more."""
+        """True if no further request can use the session. Its member must not acquire more records."""
         self.partitions = dict.fromkeys(partitions, True)
-        """In the order in which the member named them; True until a response had the partition."""
+        """The partitions in the order of the member's requests. The value is True until a response has included the
+        partition."""
 
     def in_turn(self) -> list[TopicPartition]:
-        """Return the partitions, beginning with another one in each request, so that all get their turn."""
+        """Return the partitions, starting at a different one in each request, so that all get their turn."""
         partitions = list(self.partitions)
         first = self.epoch % len(partitions) if partitions else 0
         return partitions[first:] + partitions[:first]
@@ -77,8 +78,9 @@ class ShareSessions:
         release: Callable[[ShareSession], object],
         on_last_ended: Callable[[str], None],
     ) -> None:
-        """``most()`` is ``group.share.max.share.sessions``. ``release`` releases the records of a session that is about
-        to end without a request of its member. ``on_last_ended`` is called with a group after its last session."""
+        """``most()`` returns ``group.share.max.share.sessions``. ``release`` releases the records of a session that
+        ends without a request of its member. ``on_last_ended`` is called with a group id after the group's last session
+        has ended."""
         self._most = most
         self._metrics = metrics
         self._release = release
@@ -90,15 +92,18 @@ class ShareSessions:
         return len(self._sessions)
 
     def has(self, session: ShareSession) -> bool:
-        """True unless the session has ended, or another one has begun in its place."""
+        """Return True if the session has neither ended nor been replaced."""
         return self._sessions.get(session.key) is session
 
     def has_any_of(self, group_id: str) -> bool:
-        """True if a member of the group has a session."""
+        """Return True if a member of the group has a session."""
         return group_id in self._of_group
 
     def begin(self, key: SessionKey, context: RequestContext, partitions: Iterable[TopicPartition]) -> ShareSession:
-        """Begin a session in place of the one before. Raises SHARE_SESSION_LIMIT_REACHED or INVALID_REQUEST."""
+        """Begin a session, in place of any earlier one with this key.
+
+        Raises KafkaError: SHARE_SESSION_LIMIT_REACHED or INVALID_REQUEST.
+        """
         before = self._sessions.get(key)
         if before is None and len(self._sessions) >= self._most():
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, "This broker has no room for a share session.")
@@ -120,9 +125,9 @@ class ShareSessions:
         added: Iterable[TopicPartition] = (),
         forgotten: Iterable[TopicPartition] = (),
     ) -> ShareSession:
-        """Return the session that a request continues, with the partitions that it adds and without those it forgets.
+        """Return the session that a request continues, after adding and removing the partitions that it names.
 
-        Raises SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH or INVALID_REQUEST.
+        Raises KafkaError: SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH or INVALID_REQUEST.
         """
         session = self._sessions.get(key)
         if session is None:
@@ -150,7 +155,7 @@ class ShareSessions:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The share sessions of this broker have too many partitions.")
 
     def end(self, session: ShareSession) -> None:
-        """Forget a session. The caller has released its records."""
+        """Remove a session. The caller must have released its records."""
         if self._remove(session):
             self._on_last_ended(session.key.group_id)
 
@@ -161,7 +166,7 @@ class ShareSessions:
             self.end(session)
 
     def _remove(self, session: ShareSession) -> bool:
-        """Forget a session. Returns True if it was the last one of its group."""
+        """Remove a session. Returns True if it was the last session of its group."""
         if not self.has(session):
             return False
         del self._sessions[session.key]

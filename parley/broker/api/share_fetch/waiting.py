@@ -1,15 +1,18 @@
-"""One share fetch: its looks at the partitions, its wait for records, its response.
+"""One share fetch: it looks at the partitions, waits for records, and responds.
 
 Rules of this module:
 
-* A look finds which partitions have available records, and where they are in the log. Records are acquired only when
-  there are ``min_bytes``, or the time is up, so a fetch that waits locks nothing.
-* Partitions share the bytes of the response equally. The first one differs from request to request.
-* A fetch waits for appended records, and for what other members release. Those that wait get their turn in the
-  order of their arrival.
-* What is not in memory is read in a thread, and acquired after that: others may have acquired it meanwhile.
-* The event loop serves others between looks at so many partitions. What changes meanwhile is looked at next.
-* A fetch whose session has ended acquires nothing: its client has gone, and would hold the records until the lock ends.
+* A look finds the partitions with available records, and their positions in the log. Records are acquired only when
+  there are ``min_bytes`` or the time has expired, so a waiting fetch locks nothing.
+* The partitions get equal shares of the response's bytes. The first partition differs from request to request.
+* A fetch waits for appended records, and for records that other members release. Waiting fetches are served in order of
+  arrival.
+* Records that are not in memory are read in a thread and acquired afterwards, because another member may have acquired
+  them meanwhile.
+* With many partitions, the event loop serves other clients between looks. A fetch then looks again at the partitions
+  that have changed meanwhile.
+* A fetch whose session has ended acquires nothing: its client is disconnected, and the records would stay locked until
+  the lock expires.
 """
 
 from __future__ import annotations
@@ -36,10 +39,10 @@ from parley.protocol.messages.share_groups import ShareFetchRequest
 from parley.storage.log_reader import LogRead
 
 LOOKED_AT_IN_A_TURN: Final = 100
-"""Partitions that a fetch looks at, or acquires from, before the event loop serves others. Each takes up to some 50
-microseconds."""
+"""Partitions that a fetch looks at or acquires from before the event loop serves other clients. Each takes up to about
+50 microseconds."""
 LOOKS_MAX = 4
-"""How often a fetch looks again at once if it finds only batches without records for consumers."""
+"""How often a fetch looks again immediately if it finds only batches without records for consumers."""
 
 
 class _Candidate(NamedTuple):
@@ -49,7 +52,7 @@ class _Candidate(NamedTuple):
 
 
 class WaitingShareFetch(Delayed[Any]):
-    """One share fetch. It is a future of its response, and is in the purgatory only if it has to wait."""
+    """One share fetch, as a future of its response. It enters the purgatory only if it must wait."""
 
     def __init__(
         self,
@@ -84,7 +87,8 @@ class WaitingShareFetch(Delayed[Any]):
         return self._request.max_records <= 0 or self._max_bytes <= 0 or self._request.is_renew_ack
 
     def first_look(self) -> Any:
-        """Look at the partitions. Returns the response, the work that makes it, or this future if it has to wait."""
+        """Look at the partitions. Returns the response, a coroutine that returns it, or this future if the fetch must
+        wait."""
         if self._fetches_nothing:
             return self._respond()
         if self._has_much_to_look_at:
@@ -135,9 +139,10 @@ class WaitingShareFetch(Delayed[Any]):
         return len(self._changed) + len(self._candidates) > LOOKED_AT_IN_A_TURN
 
     def _look(self) -> Steps[bool]:
-        """Look at the changed partitions, and acquire records if there are enough. Returns True if the response is due.
+        """Look at the changed partitions, and acquire records if there are enough. Returns True if the fetch must
+        respond.
 
-        Partitions with too few bytes are looked at again.
+        Partitions with too few bytes are looked at again later.
         """
         for _ in range(LOOKS_MAX):
             yield from self._find_candidates()
@@ -153,7 +158,7 @@ class WaitingShareFetch(Delayed[Any]):
         return False
 
     def _find_candidates(self) -> Steps[None]:
-        """Find the partitions with records among those that have changed and those that had some before."""
+        """Find the partitions with records, among the changed partitions and the earlier candidates."""
         targets = dict.fromkeys((*(each.target for each in self._candidates), *self._changed))
         self._candidates, self._changed = [], {}
         return each_of(targets, LOOKED_AT_IN_A_TURN, self._look_at)
@@ -181,7 +186,7 @@ class WaitingShareFetch(Delayed[Any]):
         return None if offset is None or offset >= led.partition.end_visible(self._settings.isolation) else offset
 
     def _located_bytes(self) -> Steps[int]:
-        """Return how many bytes there are at least: at most ``min_bytes`` are looked for."""
+        """Return a lower bound of the available bytes. The search stops at ``min_bytes``."""
         found = 0
         for number, (_, led, offset) in enumerate(self._candidates, 1):
             if found >= self._request.min_bytes:
@@ -197,11 +202,11 @@ class WaitingShareFetch(Delayed[Any]):
             read = led.partition.read(offset, allowance, isolation=isolation, min_one_batch=True, nowait=True)
             return read.size
         except (BlockingIOError, KafkaError):
-            return self._request.min_bytes  # the acquisition finds it out
+            return self._request.min_bytes  # the acquisition reports the error
 
     @property
     def _allowance(self) -> int:
-        """The bytes of one partition."""
+        """The bytes that one partition may contribute to the response."""
         return max(1, self._max_bytes // max(1, len(self._candidates)))
 
     # --- Acquiring ---
@@ -288,8 +293,8 @@ class WaitingShareFetch(Delayed[Any]):
         self._parts.tasks.start(self._look_in_turns(), name="look of a share fetch")
 
     async def _look_in_turns(self) -> None:
-        """Look at very many partitions again. What changes meanwhile waits until the look is over, and so does the end
-        of the wait."""
+        """Look at many partitions again, in turns. Changes that arrive meanwhile, and the end of the wait, are handled
+        afterwards."""
         try:
             is_due = await in_turns(self._look())
             if self._is_expired and not is_due:
@@ -332,7 +337,7 @@ class WaitingShareFetch(Delayed[Any]):
         return len(self._found) + sum(self._session.partitions.values()) > RENDERED_IN_A_TURN
 
     def _respond(self) -> Any:
-        """Return the response, or the work that makes it if it is long, or needs the disk or the share coordinator."""
+        """Return the response, or a coroutine that returns it if it needs the disk or the share coordinator."""
         if (
             self._needs_disk
             or not self._acknowledging.is_done
@@ -370,7 +375,7 @@ class WaitingShareFetch(Delayed[Any]):
         return asyncio.get_running_loop().run_in_executor(self._parts.threads.reads, work)
 
     def _load(self, *, nowait: bool) -> bool:
-        """Bring the records into the response. Returns False if that must wait for the disk."""
+        """Load the records into the response. Returns False if that would block on the disk."""
         for fetched in self._found.values():
             read = fetched.read
             if read is None or fetched.records is not None:

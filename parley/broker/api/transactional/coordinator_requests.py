@@ -1,8 +1,8 @@
-"""AddPartitionsToTxn, as the leaders of partitions send it to the transaction coordinators (KIP-890).
+"""AddPartitionsToTxn requests that partition leaders send to the transaction coordinators (KIP-890).
 
-A leader verifies that a partition was added to a transaction, or adds it. Questions for one coordinator that arrive
-while several requests are under way are sent together when one of them has ended. A coordinator of this broker verifies
-at once, without a request, so that a produce request need not wait.
+A leader verifies that a partition was added to a transaction, or adds it. While the maximum number of requests to one
+coordinator is in flight, later ones are collected and sent together when a request ends. If this broker is the
+coordinator, it verifies without a request, so that a produce request need not wait.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _log = logging.getLogger(__name__)
 
 PURPOSE = "transactions"
 BROKERS_VERSION = 5
-"""The version that brokers send: several transactions at once, and TRANSACTION_ABORTABLE."""
+"""The version that brokers send. It supports several transactions in one request, and TRANSACTION_ABORTABLE."""
 REQUESTS_IN_FLIGHT = 5
-"""Requests to one coordinator at a time, each on a connection of its own: the coordinator may hold one back until the
-markers of the previous transaction are written."""
+"""The maximum number of requests in flight to one coordinator. Each uses a separate connection, because the coordinator
+may delay a response until the markers of the previous transaction are written."""
 PARTITIONS_MAX = 10_000
-"""The most partitions in one request; the others wait for the next one."""
+"""The most partitions in one request. The others wait for the next request."""
 
 Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 TopicPartition = tuple[str, int]
 Errors = dict[TopicPartition, ErrorCode]
-"""The partitions that the transaction does not have, and why. It has the others."""
+"""The partitions that are not in the transaction, with the errors. All other partitions are in it."""
 
 
 class LocalCoordinator(Protocol):
-    """This broker's own coordinator."""
+    """The transaction coordinator of this broker."""
 
     def add_for_brokers(self, request: AddPartitionsToTxnRequest) -> Awaitable[AddPartitionsToTxnResponse]:
         """Handle a request about one transaction."""
@@ -50,7 +50,7 @@ class LocalCoordinator(Protocol):
     def verify_at_once(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode] | None:
-        """Verify partitions, without waiting. None if that has to wait."""
+        """Verify partitions without waiting. Returns None if that would have to wait."""
         ...
 
 
@@ -60,7 +60,7 @@ class _Asked(NamedTuple):
 
 
 class CoordinatorRequests:
-    """Asks the coordinators of transactions about partitions that this broker leads."""
+    """Sends requests about partitions that this broker leads to the transaction coordinators."""
 
     def __init__(
         self,
@@ -75,17 +75,18 @@ class CoordinatorRequests:
         self._peers = peers
         self._local = local
         self._tasks = tasks
-        self._waiting: defaultdict[int, list[_Asked]] = defaultdict(list)  # broker -> what its next request will ask
+        self._waiting: defaultdict[int, list[_Asked]] = defaultdict(list)  # broker -> its next request's content
         self._free: defaultdict[int, list[int]] = defaultdict(lambda: list(range(REQUESTS_IN_FLIGHT)))
-        # broker -> the numbers of its connections without a request
+        # broker -> the numbers of its free connections
 
     async def ask(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition], *, adds: bool
     ) -> Errors:
         """Return the partitions that are not in the producer's open transaction, each with the coordinator's error.
 
-        ``adds`` is True to add them if the transaction allows it, False to verify only. A coordinator that is unknown
-        or cannot be reached gives COORDINATOR_NOT_AVAILABLE or NETWORK_EXCEPTION for each partition.
+        If ``adds``, the coordinator adds the partitions if the transaction allows it; otherwise it only verifies them.
+        If the coordinator is unknown or unreachable, the error is COORDINATOR_NOT_AVAILABLE or NETWORK_EXCEPTION for
+        each partition.
         """
         transaction = Transaction(
             transactional_id=transactional_id,
@@ -107,7 +108,8 @@ class CoordinatorRequests:
     def verify_at_once(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
     ) -> Errors | None:
-        """Verify as ``ask`` does, but without waiting. None if another broker coordinates, or it has to wait."""
+        """Verify like ``ask``, but without waiting. Returns None if another broker coordinates, or if it would have to
+        wait."""
         if self._coordinator_of(transactional_id) != self._broker_id:
             return None
         producer = ProducerIdentity(producer_id, epoch)
@@ -131,7 +133,7 @@ class CoordinatorRequests:
         return _errors_of(transaction, response)
 
     def _send_next(self, broker: int) -> None:
-        """Send what waits for a coordinator, unless enough requests are under way."""
+        """Send the next request to a coordinator, unless too many are in flight or nothing is waiting."""
         if self._waiting[broker] and self._free[broker]:
             asked, self._waiting[broker] = _next_request(self._waiting[broker])
             connection = self._free[broker].pop()
@@ -148,13 +150,13 @@ class CoordinatorRequests:
                     if response is None
                     else _errors_of(each.transaction, response)
                 )
-                if not each.errors.done():  # the client has disconnected
+                if not each.errors.done():  # else the client has disconnected
                     each.errors.set_result(errors)
             self._free[broker].append(connection)
             self._send_next(broker)
 
     async def _response(self, broker: int, connection: int, asked: list[_Asked]) -> AddPartitionsToTxnResponse | None:
-        """Return the coordinator's response, None if it cannot be reached."""
+        """Return the coordinator's response; None if the coordinator is unreachable."""
         request = AddPartitionsToTxnRequest(transactions=[each.transaction for each in asked])
         try:
             response: AddPartitionsToTxnResponse = await self._peers.ask(
@@ -162,13 +164,13 @@ class CoordinatorRequests:
             )
         except KafkaError as error:
             facts = {"broker": broker, "error": error.code.name}
-            _log.warning("a transaction coordinator cannot be asked about partitions", extra=facts)
+            _log.warning("a transaction coordinator is unreachable", extra=facts)
             return None
         return response
 
 
 def _next_request(waiting: list[_Asked]) -> tuple[list[_Asked], list[_Asked]]:
-    """Return what the next request asks, and what waits for a later one: a request names a transactional id once."""
+    """Split ``waiting`` into the next request and the rest. A request contains a transactional id only once."""
     taken: list[_Asked] = []
     left: list[_Asked] = []
     ids: set[str] = set()
@@ -198,7 +200,7 @@ def _all_fail(transaction: Transaction, code: ErrorCode) -> Errors:
 
 
 def _errors_of(transaction: Transaction, response: AddPartitionsToTxnResponse) -> Errors:
-    """Return the errors of one transaction. A partition that the response does not name counts as unknown to it."""
+    """Return the errors of one transaction. A partition that the response does not name gets UNKNOWN_SERVER_ERROR."""
     if response.error_code:
         code = ErrorCode(response.error_code)
         if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:  # this broker's fault, not the client's

@@ -1,7 +1,8 @@
-"""WriteTxnMarkers: the end of transactions, written to the partitions that this broker leads.
+"""WriteTxnMarkers: writes the end of transactions to the partitions that this broker leads.
 
-The coordinator's broker calls ``write`` for its own partitions, and sends the request to the other leaders. A marker of
-a partition of ``__consumer_offsets`` goes through the coordinator of its groups, which applies the offsets with it.
+The broker of the transaction coordinator calls ``write`` for its own partitions, and sends the request to the other
+leaders. A marker for a partition of ``__consumer_offsets`` goes through the group coordinator, which applies the
+offsets together with the marker.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from parley.storage.log import Log, Origin
 
 Marker = WriteTxnMarkersRequest.WritableTxnMarker
 AppendToOffsets = Callable[[int, Marker], "asyncio.Future[None]"]
-"""Appends a marker to a partition of ``__consumer_offsets``. The future is done when all in-sync replicas have it.
-Raises KafkaError, or the future fails with it."""
+"""Appends a marker to a partition of ``__consumer_offsets``. The future completes when all in-sync replicas have the
+marker. Raises KafkaError, or the future fails with it."""
 _Outcome = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
 
 TURN_S = 0.01
-"""How long markers are appended before the loop serves other clients. The first append to a log makes its files, so
-the number of markers says little about the time."""
+"""Seconds for which markers are appended before the event loop serves other clients. The first append to a log creates
+its files, so a limit on the number of markers would not bound the time."""
 
 
 class _Appended(NamedTuple):
-    """A marker in a log, whose replicas are to get it."""
+    """A marker in the log of the leader that its replicas must still fetch."""
 
     partition: Partition
     log: Log
@@ -60,8 +61,8 @@ class TransactionMarkers:
         timeout_s: float,
         threads: Threads = LOOP_THREADS,
     ) -> None:
-        """``purgatory`` is ``Purgatories.produce``. ``timeout_s`` (``request.timeout.ms``)
-        bounds the wait for the replicas."""
+        """``purgatory`` is ``Purgatories.produce``. ``timeout_s`` (``request.timeout.ms``) limits the wait for the
+        replicas, in seconds."""
         self._partitions = partitions
         self._purgatory = purgatory
         self._verifications = verifications
@@ -81,10 +82,10 @@ class TransactionMarkers:
     async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         """Append all markers in the order of the request, and wait until all in-sync replicas have them.
 
-        Codes after which the coordinator sends the marker again: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
+        After these errors, the coordinator sends the marker again: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
         NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR, and those of the
-        group coordinator for ``__consumer_offsets``. With INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED the
-        partition knows a later epoch.
+        group coordinator for ``__consumer_offsets``. INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED mean
+        that the partition knows a later epoch.
         """
         appended: list[_Appended] = []
         offsets: list[tuple[_Outcome, asyncio.Future[None]]] = []
@@ -129,11 +130,11 @@ class TransactionMarkers:
     ) -> None:
         try:
             if topic == TRANSACTIONS_TOPIC:
-                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)  # no transaction ever writes to it
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)  # no transaction writes to this topic
             if marker.producer_id == NO_PRODUCER_ID:
-                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)  # Kafka's code for a marker of no producer
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)  # Kafka's code for a marker without a producer
             if marker.producer_epoch < 0:
-                raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)  # no producer has it
+                raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)  # no producer has such an epoch
             partition = self._partitions.find(topic, outcome.partition_index)
             partition.check_leader()
             if topic == OFFSETS_TOPIC:
@@ -145,7 +146,7 @@ class TransactionMarkers:
             outcome.error_code = error.code
 
     def _batch(self, marker: Marker) -> bytearray:
-        """Return the marker as a batch. Offsets are not assigned yet, so all partitions can append a copy of it."""
+        """Return the marker as a batch without offsets. Each partition appends a copy."""
         kind = ControlType.COMMIT if marker.transaction_result else ControlType.ABORT
         return build_marker(
             ControlMarker(kind, marker.coordinator_epoch),

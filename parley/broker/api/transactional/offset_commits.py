@@ -1,7 +1,7 @@
 """TxnOffsetCommit: offsets that a group commits as part of a producer's transaction (KIP-98, KIP-447).
 
-The offsets partition of the group is part of the transaction as any other partition: the client has added it
-(AddOffsetsToTxn), or, from version 5 on, the broker adds it. It is verified as the batches of Produce are.
+The group's offsets partition is part of the transaction like any other partition. The client has added it
+(AddOffsetsToTxn) or, from version 5 on, the broker adds it. It is verified like the batches of Produce.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from parley.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOff
 from parley.protocol.sentinels import NO_SEQUENCE
 
 LOAD_MAX_S = 10.0
-"""How long a commit waits for its group to be loaded."""
+"""How many seconds a commit waits for its group to be loaded."""
 LOADING_SINCE = 2
-"""First version whose clients retry after COORDINATOR_LOAD_IN_PROGRESS. Older ones get COORDINATOR_NOT_AVAILABLE."""
+"""The first version whose clients retry after COORDINATOR_LOAD_IN_PROGRESS. Older clients get
+COORDINATOR_NOT_AVAILABLE."""
 
 _COORDINATOR_ERRORS = {
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -38,13 +39,13 @@ _COORDINATOR_ERRORS = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
 }
-"""What errors of the offsets partition, and of its verification, are to the client (as in Kafka)."""
+"""The errors that a client gets for errors of the offsets partition and of its verification, as in Kafka."""
 
 _Committed = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
 
 
 class TransactionalOffsetsApi:
-    """Handler of TxnOffsetCommit, for the groups that this broker coordinates."""
+    """Handler of TxnOffsetCommit for the groups that this broker coordinates."""
 
     def __init__(
         self,
@@ -66,9 +67,9 @@ class TransactionalOffsetsApi:
         return {TxnOffsetCommitRequest.API_KEY: self.commit}
 
     async def commit(self, context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
-        """Commit offsets. A partition with an error of its own is left out; the others succeed or fail together.
+        """Commit offsets. Invalid partitions fail on their own; the other partitions succeed or fail together.
 
-        As in Kafka, an error of the producer or the group takes precedence over metadata that are too large.
+        As in Kafka, an error of the producer or the group takes precedence over metadata that is too large.
         """
         named = once(((topic.name, topic.partitions) for topic in request.topics), lambda each: each.partition_index)
         asked = {(name, index): each for name, partitions in named.items() for index, each in partitions.items()}
@@ -103,7 +104,7 @@ class TransactionalOffsetsApi:
     async def _commit(
         self, version: int, request: TxnOffsetCommitRequest, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """Verify the group's offsets partition, and write the offsets there. Raises KafkaError."""
+        """Verify the group's offsets partition, then write the offsets to it. Raises KafkaError."""
         coordinator = self._coordinator
         await coordinator.runtime.until_loaded(LOAD_MAX_S, request.group_id)
         coordinator.check_owned(request.group_id)
@@ -129,7 +130,7 @@ class TransactionalOffsetsApi:
         return outcome
 
     def _check(self, partition: Partition, producer: ProducerIdentity, verification: Verification | None) -> None:
-        """Check the commit immediately before it is written. Raises as ``Verifications.check`` does."""
+        """Check the commit immediately before it is written. Raises what ``Verifications.check`` raises."""
         self._verifying.verifications.check(
             partition,
             producer.producer_id,

@@ -1,4 +1,4 @@
-"""The transactional batches of produce requests: which need a verification, and whether they may be appended."""
+"""The transactional batches of produce requests: which of them need a verification, and which may be appended."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _RETRIED = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Errors of the coordinator that a producer does not expect in a produce response. NOT_ENOUGH_REPLICAS stands for them:
-clients then send the batch again, without asking for new metadata (as in Kafka)."""
+"""Errors of the coordinator that a producer does not expect in a produce response. It gets NOT_ENOUGH_REPLICAS instead,
+and sends the batch again without refreshing its metadata, as in Kafka."""
 
 
 class Unverified(NamedTuple):
@@ -46,10 +46,11 @@ class ProducerTransactions:
         self._verifying = verifying
 
     def unverified(self, batches: Iterable[tuple[_Data, Partition]], version: int) -> Unverified | None:
-        """Return the batches of a request that need a verification, None if there are none.
+        """Return the batches of a request that need a verification; None if there are none.
 
-        Each comes with the partition that it names, which this broker leads. A malformed batch is left to the append.
-        Raises INVALID_PRODUCER_ID_MAPPING if the batches have several producers.
+        ``batches`` pairs each batch with its partition, which this broker leads. The append reports malformed batches.
+
+        Raises KafkaError (INVALID_PRODUCER_ID_MAPPING) if the batches come from several producers.
         """
         producers: set[tuple[int, int]] = set()
         found: dict[Partition, tuple[_Data, BatchHeader]] = {}
@@ -60,7 +61,8 @@ class ProducerTransactions:
             producers.add((header.producer_id, header.producer_epoch))
             if len(producers) > 1:
                 raise KafkaError(
-                    ErrorCode.INVALID_PRODUCER_ID_MAPPING, "A request has batches of one transactional producer only."
+                    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+                    "All transactional batches of a request must come from one producer.",
                 )
             if not partition.log.producers.has_open_transaction(header.producer_id, header.producer_epoch):
                 found[partition] = data, header
@@ -72,7 +74,8 @@ class ProducerTransactions:
     async def verify(
         self, transactional_id: str, unverified: Unverified, version: int
     ) -> dict[int, Verification | KafkaError]:
-        """Verify the batches. Returns by id() of their data what to pass to ``check``, or the error for the client."""
+        """Verify the batches. Returns, by id() of their data, the verification to pass to ``check`` or the error for
+        the client."""
         support = produce_support(version)
         outcomes = await self._verifying.verify(
             transactional_id, unverified.producer_id, unverified.epoch, unverified.sequences(), support
@@ -82,7 +85,7 @@ class ProducerTransactions:
     def verify_at_once(
         self, transactional_id: str, unverified: Unverified, version: int
     ) -> dict[int, Verification | KafkaError] | None:
-        """Verify the batches as ``verify`` does, but without waiting. None if that has to wait."""
+        """Verify the batches like ``verify``, but without waiting. Returns None if it would have to wait."""
         support = produce_support(version)
         outcomes = self._verifying.verify_at_once(
             transactional_id, unverified.producer_id, unverified.epoch, unverified.sequences(), support
@@ -106,12 +109,13 @@ class ProducerTransactions:
     ) -> None:
         """Check a transactional batch immediately before it is appended.
 
-        Raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED if the request has no transactional id, and as
-        ``Verifications.check`` does.
+        Raises KafkaError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED if the request contains no transactional id, and what
+        ``Verifications.check`` raises.
         """
         if transactional_id is None:
             raise KafkaError(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "The request has no transactional id for its batches."
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "The request contains transactional batches, but no transactional id.",
             )
         self._verifying.verifications.check(
             partition,
@@ -123,12 +127,12 @@ class ProducerTransactions:
         )
 
     def appended(self, partition: Partition, header: BatchHeader) -> None:
-        """Note that a transactional batch was appended."""
+        """Record that a transactional batch was appended."""
         self._verifying.verifications.settle(partition, header.producer_id)
 
 
 def _transactional(records: Buffer | None) -> BatchHeader | None:
-    """The header of a transactional batch; None for other records, and for what is no batch."""
+    """Return the header of a transactional batch; None for other records or malformed ones."""
     try:
         header = read_header(records or b"")
     except CorruptRecord:
@@ -138,7 +142,7 @@ def _transactional(records: Buffer | None) -> BatchHeader | None:
 
 
 def _produce_error(error: KafkaError, support: ClientSupport) -> KafkaError:
-    """Return the error of a verification as a produce response has it."""
+    """Return the error of a verification as it appears in a produce response."""
     code = error.code
     if code in _RETRIED or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not support.adds):
         return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"The partition cannot be verified yet. {error.message}")

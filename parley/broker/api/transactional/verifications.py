@@ -1,12 +1,13 @@
-"""The producers that have shown that a partition belongs to their transaction (KIP-890). Pure decisions, no I/O.
+"""The verifications that a partition belongs to a producer's transaction (KIP-890). Pure decisions, no I/O.
 
 Rules of this module:
 
-* The first batch of a transaction in a partition needs a verification: the transaction coordinator has the partition in
-  the producer's open transaction. Later batches do not, because the log knows the transaction until its marker.
-* A marker ends the verifications of its producer. A request that was verified before the marker can therefore not begin
-  a transaction after it, which no marker would ever end.
-* A batch with a higher sequence number than another batch that was, or is, being verified must not overtake it.
+* The first batch of a transaction in a partition needs a verification: the transaction coordinator confirms that the
+  producer's open transaction contains the partition. Later batches need none, because the log knows the transaction
+  until its marker.
+* A marker ends the verifications of its producer. So a request that was verified before the marker cannot begin a
+  transaction after it, which no marker would ever end.
+* A batch must not overtake a batch with a lower sequence number that is being or was verified.
 * The table is bounded: the oldest verifications without a request in progress are dropped first.
 """
 
@@ -20,14 +21,14 @@ from parley.protocol.uuids import UUID
 from parley.storage.producer_state import OPEN_TRANSACTIONS_MAX, ProducerState
 
 VERIFICATIONS_MAX = 20_000
-"""The most verifications to remember (10 MB). Requests in progress are bounded by the connections."""
+"""The most verifications to remember (10 MB). The number of connections limits the requests in progress."""
 
 _Place = tuple[UUID, int, int]
-"""Topic id, partition and producer id."""
+"""The topic id, the partition and the producer id."""
 
 
 class Verification:
-    """One producer's verification in one partition. It counts as long as ``Verifications`` has it."""
+    """A producer's verification in one partition. It is valid as long as ``Verifications`` contains it."""
 
     __slots__ = ("adds", "epoch", "leader_epoch", "lowest_sequence", "requests")
 
@@ -36,13 +37,13 @@ class Verification:
         self.lowest_sequence = sequence
         self.leader_epoch = leader_epoch
         self.adds = adds
-        """True if the client lets the broker add the partition to the transaction: then each transaction of the
-        producer has its own epoch, whose sequence begins at 0."""
+        """True if the broker adds the partition to the transaction for the client. Each transaction of the producer
+        then has its own epoch, with sequence numbers from 0."""
         self.requests = 0
-        """The requests that are being verified."""
+        """The number of requests that are waiting for this verification."""
 
     def note(self, epoch: int, sequence: int) -> None:
-        """Note a batch that waits for this verification; keep the newest epoch and its lowest sequence."""
+        """Record a batch that waits for this verification. Keeps the newest epoch and its lowest sequence number."""
         if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
         elif epoch == self.epoch and sequence < self.lowest_sequence:
@@ -64,10 +65,10 @@ class Verifications:
     ) -> Verification | None:
         """Return the verification that a transactional batch needs; None if its transaction is open in the log.
 
-        The caller asks the coordinator, calls ``finished``, and passes the verification to ``check`` before it appends.
-        ``sequence`` is the batch's first sequence number, -1 for offset commits, which have none.
+        The caller must ask the coordinator, call ``finished``, and pass the verification to ``check`` before the
+        append. ``sequence`` is the batch's first sequence number, or -1 for offset commits, which have none.
 
-        Raises what ``Partition.log`` raises, and NOT_LEADER_OR_FOLLOWER.
+        Raises NOT_LEADER_OR_FOLLOWER, and what ``Partition.log`` raises.
         """
         partition.check_leader()
         if partition.log.producers.has_open_transaction(producer_id, epoch):
@@ -91,11 +92,11 @@ class Verifications:
 
     @staticmethod
     def finished(verification: Verification) -> None:
-        """Note that the coordinator has responded, or that the request has failed."""
+        """Record that the coordinator has responded or the request has failed."""
         verification.requests -= 1
 
     def is_current(self, partition: Partition, producer_id: int, verification: Verification) -> bool:
-        """True if neither a marker nor another leader epoch has ended the verification."""
+        """Return True if neither a marker nor another leader epoch has ended the verification."""
         known = self._known.get((partition.topic_id, partition.index, producer_id))
         return known is verification and known.leader_epoch == partition.leader_epoch
 
@@ -109,14 +110,14 @@ class Verifications:
         *,
         is_required: bool,
     ) -> None:
-        """Check a transactional batch immediately before it is appended.
+        """Check a transactional batch immediately before it is appended. Changes nothing.
 
-        ``verification`` is the one that the coordinator has confirmed for this request, if any. ``is_required`` is
-        False if ``transaction.partition.verification.enable`` is off. Changes nothing.
+        ``verification`` is the verification that the coordinator has confirmed for this request, if any.
+        ``is_required`` is False if ``transaction.partition.verification.enable`` is off.
 
-        Raises INVALID_TXN_STATE if the transaction is not known to be open, OUT_OF_ORDER_SEQUENCE_NUMBER if a batch
-        before this one has not been appended yet, NOT_ENOUGH_REPLICAS (which clients retry) if the partition has too
-        many open transactions, and what ``Partition.log`` raises.
+        Raises INVALID_TXN_STATE if the transaction is not known to be open, OUT_OF_ORDER_SEQUENCE_NUMBER if an earlier
+        batch has not been appended yet, NOT_ENOUGH_REPLICAS (which clients retry) if the partition has too many open
+        transactions, and what ``Partition.log`` raises.
         """
         producers = partition.log.producers
         if producers.has_open_transaction(producer_id, epoch):
@@ -136,8 +137,8 @@ class Verifications:
             )
 
     def settle(self, partition: Partition, producer_id: int) -> None:
-        """End the verification after an append: of a transactional batch, since the log now knows the transaction, or
-        of a marker, since what was verified before it no longer counts."""
+        """End the verification after an append. After a transactional batch, the log knows the transaction. After a
+        marker, earlier verifications are no longer valid."""
         self._known.pop((partition.topic_id, partition.index, producer_id), None)
 
 

@@ -1,7 +1,8 @@
 """Verifies with the transaction coordinator that a producer may write to partitions in its transaction (KIP-890).
 
-Clients of produce version 12, or TxnOffsetCommit version 5, let the broker add the partitions; older ones have added
-them, and the broker verifies that. Kafka's error codes differ by what a version understands (``client_error``).
+For Produce version 12 and TxnOffsetCommit version 5 or later, the broker adds the partitions. Older clients have added
+them themselves, and the broker verifies that. Error codes differ by what a version understands, as in Kafka
+(``client_error``).
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 
 Outcomes = dict[Partition, Verification | KafkaError | None]
-"""For each partition the verification to check before the append, None if it needs none, or the client's error."""
+"""For each partition: the verification to check before the append, None if it needs none, or the error for
+the client."""
 _Begun = dict[TopicPartition, tuple[Partition, Verification]]
 
 VOIDED_MAX = 3
-"""How often a request is verified again because a marker has arrived meanwhile. A transaction has one marker."""
+"""How often a request is verified again because a marker arrived meanwhile. A transaction has only one marker."""
 
 
 class ClientSupport(Enum):
-    """What a version of Produce or TxnOffsetCommit can do with transactions."""
+    """How a version of Produce or TxnOffsetCommit supports transactions."""
 
     VERIFY = "the client has added the partition, and knows INVALID_TXN_STATE only"
     VERIFY_ABORTABLE = "the client has added the partition, and knows TRANSACTION_ABORTABLE"
@@ -54,7 +56,7 @@ def _support(version: int, *, abortable_since: int, add_since: int) -> ClientSup
 
 
 def client_error(code: ErrorCode, support: ClientSupport) -> ErrorCode:
-    """Return what the coordinator's error is to a client: producers know a later epoch as INVALID_PRODUCER_EPOCH."""
+    """Return the coordinator's error as a client knows it. Producers get INVALID_PRODUCER_EPOCH for a later epoch."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and support is ClientSupport.VERIFY:
@@ -63,7 +65,7 @@ def client_error(code: ErrorCode, support: ClientSupport) -> ErrorCode:
 
 
 class Verifying:
-    """Verifies partitions that this broker leads, at the request of producers."""
+    """Verifies partitions that this broker leads, for producers."""
 
     def __init__(
         self, verifications: Verifications, requests: CoordinatorRequests, config: Callable[[], BrokerConfig]
@@ -85,8 +87,10 @@ class Verifying:
         partitions: Mapping[Partition, int],
         support: ClientSupport,
     ) -> Outcomes | None:
-        """Verify as ``verify`` does, but without waiting. None if that has to wait: for another broker, for replicas,
-        or because the coordinator is to add the partitions."""
+        """Verify like ``verify``, but without waiting. Returns None if that would have to wait.
+
+        It would have to wait for another broker, for replicas, or because the coordinator must add the partitions.
+        """
         if support.adds:
             return None
         places = [(partition.topic, partition.index) for partition in partitions]
@@ -109,12 +113,13 @@ class Verifying:
         partitions: Mapping[Partition, int],
         support: ClientSupport,
     ) -> Outcomes:
-        """Verify or add the partitions, each with the first sequence number of its batch (-1: it has none).
+        """Verify or add the partitions, given the first sequence number of each batch (-1 if it has none).
 
         Returns for each partition the verification to check before the append, None if none is needed, or the error for
-        the client. While the producer's previous transaction ends, adding is tried again for
-        ``add.partitions.to.txn.retry.backoff.max.ms``: the client would have to send its records again. A marker that
-        arrives during the verification may belong to that transaction, so it is verified again.
+        the client. While the producer's previous transaction is ending, adding is retried for
+        ``add.partitions.to.txn.retry.backoff.max.ms``; otherwise the client would have to send its records again. A
+        marker that arrives during the verification may belong to the previous transaction, so the partition is verified
+        again.
         """
         loop = asyncio.get_running_loop()
         config = self._config()
@@ -130,7 +135,7 @@ class Verifying:
                 return outcomes
 
     def _is_one_voided(self, producer_id: int, outcomes: Outcomes) -> bool:
-        """True if a marker has ended one of the verifications since it began."""
+        """Return True if a marker has ended one of the verifications since it began."""
         return any(
             isinstance(outcome, Verification) and not self.verifications.is_current(partition, producer_id, outcome)
             for partition, outcome in outcomes.items()
@@ -167,7 +172,7 @@ class Verifying:
         support: ClientSupport,
         outcomes: Outcomes,
     ) -> _Begun:
-        """Begin the verifications that are needed, and note them, or why they cannot begin, in ``outcomes``."""
+        """Begin the necessary verifications. Adds each, or the error that prevents it, to ``outcomes``."""
         begun: _Begun = {}
         for partition, sequence in partitions.items():
             try:
@@ -181,9 +186,9 @@ class Verifying:
         return begun
 
     def _refuse(self, errors: Errors, begun: _Begun, support: ClientSupport, outcomes: Outcomes) -> None:
-        """Note in ``outcomes`` what the coordinator refuses."""
+        """Add the coordinator's errors to ``outcomes``."""
         self.verifications.metrics.failures += len(errors)
         for place, code in errors.items():
             partition, _ = begun[place]
-            text = f"The transaction coordinator refuses {partition.topic}-{partition.index}: {code.name}."
+            text = f"The transaction coordinator rejected {partition.topic}-{partition.index}: {code.name}."
             outcomes[partition] = KafkaError(client_error(code, support), text)

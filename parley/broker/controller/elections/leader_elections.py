@@ -85,7 +85,7 @@ def elect_unclean_leaders(
         if recovery.choice.leader == NO_LEADER:
             refused = KafkaError(
                 ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-                "No replica is alive and has reported its log. Start a broker that has one.",
+                "No live replica has reported its log. Start a broker that hosts one.",
             )
             key = recovery.topic, recovery.partition
             outcomes[key] = ElectionOutcome(*key, refused)
@@ -105,7 +105,7 @@ def _needing(image: MetadataImage, kind: ElectionType, topic: str, index: int) -
     """Return the state of a partition. Raises KafkaError if the partition does not exist or needs no election."""
     state = image.partition(topic, index)
     if state is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic}-{index}.")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Partition {topic}-{index} does not exist.")
     if not _needs_election(state, kind):
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
     return state

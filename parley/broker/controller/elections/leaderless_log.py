@@ -57,7 +57,7 @@ class LeaderlessLog:
         self._lines = {message: _Line(message, monotonic) for message in (_AWAITS_BROKERS, _AWAITS_OPERATOR)}
 
     async def run(self) -> None:
-        """Repeat the lines until cancelled."""
+        """Repeat the log lines until canceled."""
         while True:
             await asyncio.sleep(CHECK_S)
             self.note(self._waits)
@@ -83,7 +83,7 @@ class _Line:
     def __init__(self, message: str, monotonic: Callable[[], float]) -> None:
         self._message = message
         self._interval = GrowingInterval(monotonic)
-        self._named: frozenset[int] = frozenset()  # the brokers in the last line
+        self._named: frozenset[int] = frozenset()  # the brokers in the last log line
 
     def note(self, waits: Mapping[tuple[str, int], Wait]) -> None:
         brokers = frozenset(broker for wait in waits.values() for broker in wait.brokers)

@@ -24,7 +24,7 @@ class Condition(Enum):
     """The condition of a replica at the registration of its broker."""
 
     UNHARMED = auto()
-    """The replica has all the records that it had."""
+    """The replica still has all its records."""
     SUSPECT = auto()
     """The replica may lack records, or cannot be read now."""
     LOST = auto()
@@ -60,7 +60,7 @@ def conditions(
     is_unclean = joined.previous_epoch < (0 if known is None else known.epoch)
     is_outdated = known is not None and is_older_copy(known, joined)
     former = () if known is None or not directories_count else known.log_dirs
-    is_any_offline = len(joined.log_dirs) < len(former)  # perhaps: the registration has the others only
+    is_any_offline = len(joined.log_dirs) < len(former)  # perhaps: the registration contains only the online ones
 
     def condition(topic_id: UUID, index: int, state: PartitionState) -> Condition:
         assigned = state.directory(joined.broker_id)

@@ -58,7 +58,7 @@ class UncleanRecovery:
         self._metadata = metadata
         self.request = request
         self._rules = rules
-        self._leaderless: set[Wanted] | None = None  # None: the whole image must be searched
+        self._leaderless: set[Wanted] | None = None  # None means that the whole image must be searched
         self._wakeup = asyncio.Event()
         self._leaderless_log = self._new_log()
 
@@ -80,7 +80,7 @@ class UncleanRecovery:
                     pass
 
     async def run(self, controller: Controller) -> None:
-        """Recover partitions until cancelled. Raises NOT_CONTROLLER when the term ends."""
+        """Recover partitions until canceled. Raises NOT_CONTROLLER when the term ends."""
         self._leaderless = None
         self._leaderless_log = self._new_log()
         await race(self._recover(controller), self._leaderless_log.run())
@@ -173,7 +173,7 @@ class UncleanRecovery:
             _log.error("a leader was elected that may lack acknowledged records", extra=_facts(recovery))
         if len(unclean) > LOGGED_MAX:
             _log.error(
-                "leaders were elected in more partitions that may lack acknowledged records",
+                "more leaders were elected that may lack acknowledged records",
                 extra={"partitions": len(unclean) - LOGGED_MAX},
             )
         if len(unclean) < len(elected):
@@ -187,7 +187,7 @@ class UncleanRecovery:
 def wait_of(state: PartitionState, strategy: RecoveryStrategy, live: Set[int]) -> Wait | None:
     """Return what a partition without a leader waits for, or None if its brokers can be asked for reports now."""
     if not needs_recovery(state, strategy):
-        return Wait(state.elr, is_ordinary=True)  # they are all dead; without any, an operator must decide
+        return Wait(state.elr, is_ordinary=True)  # all of them are dead; if there are none, an operator must decide
     dead = tuple(broker for broker in awaited_at_least(state, strategy) if broker not in live)
     if dead:
         return Wait(dead)

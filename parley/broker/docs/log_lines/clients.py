@@ -21,23 +21,23 @@ _NETWORK: Final = Section(
             "As for the lines before.",
         ),
         Line(
-            "connections are cut at the end of the grace period",
+            "aborting connections at the end of the grace period",
             "Clients took too long to take their responses while the broker stopped. They connect to other brokers.",
             NOTHING,
         ),
         Line(
-            "connections cannot be accepted: raise the limit of open files (ulimit -n, LimitNOFILE) or lower "
-            "max.connections; the connections that have been idle longest are closed for those that wait",
+            "cannot accept connections: raise the limit of open files (ulimit -n, LimitNOFILE) or lower "
+            "max.connections; closing the connections that have been idle longest",
             "There is no file descriptor for them.",
             "Raise the limit of open files.",
         ),
         Line(
-            "another broker and this one do not accept each other",
+            "authentication between this broker and another broker failed",
             "The certificates or passwords of the listener between brokers differ, for the `reason`.",
             "Give both brokers the same authority and users.",
         ),
         Line(
-            "a request cannot be read",
+            "a request could not be decoded",
             "The connection of this client is closed.",
             DEFECT,
         ),
@@ -55,7 +55,7 @@ _SECURITY: Final = Section(
             "guesses passwords.",
         ),
         Line(
-            "a login cannot be evaluated",
+            "a login failed with an unexpected error",
             "The login fails.",
             DEFECT,
         ),
@@ -111,7 +111,7 @@ _REQUESTS: Final = Section(
     "Requests",
     (
         Line(
-            "the controller did not carry out a forwarded request",
+            "the controller rejected a forwarded request",
             "For the `reason`; clients get UNKNOWN_SERVER_ERROR.",
             "With CLUSTER_AUTHORIZATION_FAILED, add the principal of the brokers to `super.users`, or allow it "
             "ClusterAction on the cluster.",
@@ -147,7 +147,7 @@ _REQUESTS: Final = Section(
             DEFECT,
         ),
         Line(
-            "the quota callback has failed",
+            "the quota callback failed",
             "The class in `client.quota.callback.class` raised an error.",
             "Mend that class.",
         ),
@@ -306,7 +306,7 @@ _TRANSACTIONS: Final = Section(
             NOTHING,
         ),
         Line(
-            "a transaction coordinator cannot be asked about partitions",
+            "a transaction coordinator is unreachable",
             "The leader of a partition cannot verify that a transaction has begun; see `error`. The producer retries.",
             "If it continues, check the `broker`.",
         ),

@@ -16,7 +16,7 @@ _STORE: Final = Section(
             "Start the store, or repair the network. Do not restart brokers, and do not change `coordination.url`.",
         ),
         Line(
-            "a metadata write is repeated",
+            "retrying a metadata write",
             "The controller does not know whether the store has its write; to repeat it is harmless.",
             "As for a store that does not respond, if it lasts.",
         ),
@@ -102,12 +102,12 @@ _CONTROLLER: Final = Section(
     "Controller and membership",
     (
         Line(
-            "the controller lost its office",
-            "This broker is the controller no more, for the `reason`; another broker, or this one again, becomes it.",
+            "this broker lost the controller leadership",
+            "This broker is no longer the controller, for the `reason`; the cluster elects a controller again.",
             "Nothing, if it is rare. Else look at the store and at the load of this broker.",
         ),
         Line(
-            "the controller gives up its office",
+            "the controller failed and resigns",
             "An unexpected error; another broker becomes the controller.",
             DEFECT,
         ),
@@ -200,7 +200,7 @@ _LEADERS: Final = Section(
             "Keep the disks of the other replicas, and compare. ([leaders](operations.md#partitions-without-a-leader))",
         ),
         Line(
-            "leaders were elected in more partitions that may lack acknowledged records",
+            "more leaders were elected that may lack acknowledged records",
             "As many more than were named.",
             "See [leaders](operations.md#partitions-without-a-leader).",
         ),
@@ -249,7 +249,7 @@ _SETTINGS: Final = Section(
             "Give the broker the earlier secret as `password.encoder.old.secret`, or set the password again.",
         ),
         Line(
-            "an internal topic cannot be created: its coordinators do not work until it can; with fewer brokers "
+            "cannot create an internal topic: its coordinators are unavailable until it exists; with fewer brokers "
             "than the replication factor set that key to the number of brokers",
             "Groups, transactions or share groups do not work. Repeated at growing intervals.",
             "Lower the `key` of the line; lower `transaction.state.log.min.isr` and "
@@ -262,7 +262,7 @@ _SETTINGS: Final = Section(
             "Set the topics' settings again.",
         ),
         Line(
-            "logs on disk are not adopted: partitions are missing, or of several topics",
+            "not adopting logs on disk: partitions are missing, or belong to different topics",
             "A new cluster found parts of the `topic` only, or logs of two topics with this name.",
             "Put the missing folders back and begin again with an empty store, or remove the logs.",
         ),

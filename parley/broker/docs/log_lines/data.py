@@ -12,7 +12,7 @@ _REPLICATION: Final = Section(
     "Replication",
     (
         Line(
-            "a leader does not respond; it is tried again until another is elected",
+            "a leader does not respond: retrying until a new leader is elected",
             "A follower cannot fetch from that broker, for the `reason`; the line comes again after growing pauses.",
             "Look at that broker, and at the network between the two.",
         ),
@@ -42,7 +42,7 @@ _REPLICATION: Final = Section(
             DEFECT,
         ),
         Line(
-            "a log knows a higher leader epoch than the controller: the replica waits",
+            "a log contains a higher leader epoch than the controller's: the replica waits",
             "The coordination store was set back; the controller catches up when all brokers have registered.",
             "Start all brokers. ([details](coordination.md#a-store-that-was-set-back))",
         ),
@@ -53,7 +53,7 @@ _REPLICATION: Final = Section(
             NOTHING,
         ),
         Line(
-            "committed records were removed from a log to agree with its leader's",
+            "committed records were removed from a log to match its leader's",
             "The line has their offsets, and the file that keeps them.",
             "See [committed records that a truncation would "
             "remove](storage.md#committed-records-that-a-truncation-would-remove).",
@@ -65,27 +65,27 @@ _REPLICATION: Final = Section(
             "remove](storage.md#committed-records-that-a-truncation-would-remove).",
         ),
         Line(
-            "failed replicas are out of service",
+            "replicas on failed disks are out of service",
             "The partitions of a log directory that went offline; other brokers lead them.",
             "See the line about the directory.",
         ),
         Line(
-            "a log cannot be opened",
+            "failed to open a log",
             "For the `error`; the replica is offline.",
             "Repair the disk or the rights.",
         ),
         Line(
-            "a log cannot be deleted",
+            "failed to delete a log",
             "For the `error`; its files stay.",
             "Repair the disk or the rights of the folder.",
         ),
         Line(
-            "the log of a deleted topic is removed",
+            "removing the log of a deleted topic",
             "The topic was created again while this broker was down.",
             NOTHING,
         ),
         Line(
-            "a replica could not be moved",
+            "failed to move a replica",
             "Between log directories, for the `reason`; it stays where it was.",
             "Begin the move again.",
         ),
@@ -107,22 +107,22 @@ _DAMAGE: Final = Section(
             "Check the disk, and replace it if it happens again.",
         ),
         Line(
-            "damaged records have no other copy: fetches of them get CORRUPT_MESSAGE",
+            "damaged records have no intact copy: fetches of them return CORRUPT_MESSAGE",
             "No live replica has them.",
             "Start the brokers that may have a copy; else decide with `parley log-repair`.",
         ),
         Line(
-            "the healing of a log was interrupted",
+            "healing a log was interrupted",
             "For the `reason`; it is tried again.",
             "Nothing, if it ends. Else look at the reason.",
         ),
         Line(
-            "a leader with a damaged log has handed over",
+            "a leader with a damaged log has handed over its leadership",
             "An intact replica leads the partition now, and this one fetches its copy.",
             "Check the disk.",
         ),
         Line(
-            "a leader with a damaged log cannot hand over",
+            "a leader with a damaged log failed to hand over its leadership",
             "For the `reason`: no other replica is in sync.",
             "Start the other replicas' brokers.",
         ),

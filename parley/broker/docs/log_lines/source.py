@@ -20,7 +20,7 @@ PACKAGES: Final = tuple(Path(__file__).resolve().parents[3] / name for name in (
 PASSED_ON: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("broker/controller/controller.py", "event"): (
         "the coordination store does not respond",
-        "a metadata write is repeated",
+        "retrying a metadata write",
     ),
     ("broker/controller/elections/leaderless_log.py", "self._message"): (
         "partitions without a leader wait for brokers that may have their last records: start these brokers w"
