@@ -73,6 +73,7 @@ def test_the_example_is_balanced(parley: Parley, tmp_path: Path) -> None:
     assert set(gone["after"].values()) == {0}
 
 
+@pytest.mark.slow
 def test_a_long_plan_lists_its_first_moves() -> None:
     cluster = large(7, 400)
     goals = Goals()

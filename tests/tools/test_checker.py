@@ -326,6 +326,7 @@ def test_parley_check_without_a_broker_says_so(parley: Parley, monkeypatch: pyte
     assert "no broker responds at 127.0.0.1:1" in typed.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT)), TimeoutError()])
 def test_a_topic_that_cannot_be_deleted_does_not_change_the_verdict(
     on_broker: Parley, monkeypatch: pytest.MonkeyPatch, error: Exception

@@ -11,6 +11,7 @@ from parley import Broker
 from tests.tools.conftest import Parley
 
 
+@pytest.mark.slow
 def test_quotas_are_set_shown_and_removed(parley: Parley) -> None:
     with Broker() as broker:
         at = ("--bootstrap-server", broker.bootstrap_servers)
@@ -52,6 +53,7 @@ def test_quotas_are_set_shown_and_removed(parley: Parley) -> None:
         assert parley("configs", *at, "--describe", "--client", "app").code == 0
 
 
+@pytest.mark.slow
 def test_quotas_are_there_before_the_first_broker(parley: Parley, tmp_path: Path) -> None:
     store = f"local://{tmp_path}/store"
     at = ("--coordination-url", store)

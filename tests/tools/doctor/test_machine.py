@@ -125,6 +125,7 @@ def used(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.mark.slow
 def test_folders_of_others(doctor: Doctor, tmp_path: Path, used: Path) -> None:
     with Broker(broker_id=2, data_dir=str(tmp_path / "other")):
         pass
@@ -137,6 +138,7 @@ def test_folders_of_others(doctor: Doctor, tmp_path: Path, used: Path) -> None:
     assert "unknown version 7" in doctor(**both)["identity-malformed"]["text"]
 
 
+@pytest.mark.slow
 def test_a_segment_that_is_damaged(doctor: Doctor, tmp_path: Path, used: Path) -> None:
     assert "log-damaged" not in doctor()
     path = next((used / "t-0").glob("*.log"))
@@ -150,6 +152,7 @@ def test_a_segment_that_is_damaged(doctor: Doctor, tmp_path: Path, used: Path) -
     assert "ends in a broken batch, as after a crash" in doctor()["log-damaged"]["text"]
 
 
+@pytest.mark.slow
 def test_what_is_missing(doctor: Doctor, tmp_path: Path, used: Path) -> None:
     store = {"coordination__url": f"local://{tmp_path / 'store'}"}
     shutil.copytree(used / "coordination", tmp_path / "store")
@@ -164,6 +167,7 @@ def test_what_is_missing(doctor: Doctor, tmp_path: Path, used: Path) -> None:
     assert "broker 1 had 1 log directory" in doctor(**store)["log-directory-missing"]["text"]
 
 
+@pytest.mark.slow
 def test_segments_that_are_missing(doctor: Doctor, tmp_path: Path) -> None:
     with Broker(broker_id=1, data_dir=tmp_path / "data", log_segment_bytes=1 << 20) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
@@ -177,6 +181,7 @@ def test_segments_that_are_missing(doctor: Doctor, tmp_path: Path) -> None:
     assert "offsets 2 to 2 are missing" in doctor()["log-damaged"]["text"]
 
 
+@pytest.mark.slow
 def test_the_store_was_set_back(doctor: Doctor, tmp_path: Path) -> None:
     used = tmp_path / "data"
     with Broker(broker_id=1, data_dir=used) as broker:
