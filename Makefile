@@ -89,7 +89,7 @@ $(VENV)/.mutants: $(VENV)/.ready
 mutants: $(VENV)/.mutants  ## faults planted in a sample of places: the quick tests must find 85 of 100 (SAMPLE, SEED)
 	$(BIN)/python -m tests.mutation $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
-test-fast: build  ## what is quick, with fewer examples than `make test`: a minute
+test-fast: build  ## what is quick, with fewer examples than `make test`: little more than a minute
 	$(BIN)/python -m pytest -n 3 --dist worksteal --hypothesis-profile fast -m "not slow and not system and not spark"
 
 lint: build  ## ruff, mypy --strict, the layer table
