@@ -3,11 +3,12 @@
 The rules, for callers and for authors of backends:
 
 * Every read and write is linearizable, unless the caller asks for ``Read.STALE``.
-* A revision is opaque: compare it for equality, nothing else. A key that is deleted and created again never gets an
-  earlier revision. Whatever must survive a change of store (epochs, ids) is kept in values.
-* A write with unknown outcome raises ``MaybeApplied``; one that was certainly not applied raises ``Unavailable``.
-* The store itself refuses a write bound to a session that is over, in the same transaction, with ``SessionLost``.
-* Nothing is silently split or truncated: beyond a limit of ``Capabilities`` a call raises ``LimitExceeded``.
+* A revision is opaque: it can only be compared for equality. A key that is deleted and created again never gets an
+  earlier revision. Data that must survive a change of store (epochs, ids) is kept in values.
+* A write with an unknown outcome raises ``MaybeApplied``. A write that was certainly not applied raises
+  ``Unavailable``.
+* The store itself rejects a write bound to a session that has ended, in the same transaction, with ``SessionLost``.
+* Nothing is silently split or truncated: a call beyond a limit of ``Capabilities`` raises ``LimitExceeded``.
 * A store that was wiped or replaced raises ``WrongStore`` and loses all sessions; it never counts as empty.
 * Every call may be cancelled; a cancelled write may have been applied.
 
@@ -71,12 +72,13 @@ __all__ = [
 
 
 class Read(Enum):
-    """How fresh a read has to be."""
+    """How up to date a read must be."""
 
     LINEARIZABLE = "linearizable"
     """Sees every write, of any client, that was confirmed before the read began."""
     STALE = "stale"
-    """Returns a value that the key had at some time. Cheaper if the store has replicas; may go back in time."""
+    """Returns a value that the key had at some time. Cheaper if the store has replicas; later reads may return older
+    values."""
 
 
 LINEARIZABLE = Read.LINEARIZABLE
@@ -129,19 +131,19 @@ Expectation: TypeAlias = Presence | At
 
 @dataclass(frozen=True, slots=True)
 class WatchCount:
-    """The number of watches that a store's servers have open for all their clients; for people."""
+    """The number of watches that a store's servers have open for all their clients, for display."""
 
     open: int | None
-    """The number, ``None`` if the store does not count them."""
+    """The number, or None if the store does not count its watches."""
     source: str
-    """Where the number comes from, or why there is none."""
+    """Where the number comes from, or why it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A key, its value and its revision.
 
-    ``session`` is the id of the session that the key is bound to, ``None`` for a lasting key.
+    ``session`` is the id of the session to which the key is bound, or None for a lasting key.
     """
 
     key: str
@@ -152,9 +154,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A part of a listing, sorted by key. ``next_after`` is the ``after`` of the next page, ``None`` on the last page.
+    """A part of a listing, sorted by key. ``next_after`` is the ``after`` of the next page, or None on the last page.
 
-    Each page is one consistent state; two pages may show two states.
+    Each page shows one consistent state. Two pages may show two different states.
     """
 
     entries: tuple[Entry, ...]
@@ -172,7 +174,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write a value, whatever the key held. ``session`` binds the key to that session; without one the key is lasting.
+    """Write a value, regardless of the key's previous value. ``session`` binds the key to a session; without it the key
+    is lasting.
 
     Every put sets the binding: it takes a key over from another session, or turns a bound key into a lasting one.
     """
@@ -194,28 +197,29 @@ Op: TypeAlias = Put | Delete
 
 @dataclass(frozen=True, slots=True)
 class TxnResult:
-    """The result of an applied transaction: the new revision of each operation in order, ``None`` for a delete."""
+    """The result of an applied transaction: the new revision for each operation in order, or None for a delete."""
 
     revisions: tuple[Revision | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All entries below the watched prefix at one moment, sorted by key. A key that is not in it does not exist."""
+    """All entries below the watched prefix at one moment, sorted by key. A key that is not in the snapshot does not
+    exist."""
 
     entries: tuple[Entry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The key was put. Earlier puts and deletes of it may have been skipped."""
+    """The key was put. Earlier puts and deletes of the key may have been skipped."""
 
     entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """The key was deleted, by a call or because its session ended."""
+    """The key was deleted, either by a call or because its session ended."""
 
     key: str
 
@@ -226,35 +230,35 @@ Event: TypeAlias = Snapshot | Changed | Removed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """The limits and promises of a store, as numbers. The conformance kit tests every one of them."""
+    """The limits and guarantees of a store, as numbers. The conformance kit tests each of them."""
 
     name: str
     """The store's name in messages."""
     key_bytes_max: int
-    """Longest key, in bytes, as all sizes here."""
+    """The maximum size of a key, in bytes, like all sizes here."""
     value_bytes_max: int
-    """Largest value of one key."""
+    """The maximum size of one value."""
     txn_ops_max: int
-    """Most checks plus operations of one transaction."""
+    """The maximum number of checks plus operations in one transaction."""
     txn_bytes_max: int
-    """Largest sum of keys and values of one transaction."""
+    """The maximum total size of the keys and values in one transaction."""
     list_limit_max: int
-    """Largest ``limit`` of one ``list`` call; a larger one is lowered to it."""
+    """The maximum ``limit`` of one ``list`` call; a larger limit is lowered to it."""
     ttl_ms_min: int
-    """Shortest session TTL; a shorter one is raised to it (see ``Session.ttl_ms``)."""
+    """The minimum session TTL; a shorter TTL is raised to it (see ``Session.ttl_ms``)."""
     ttl_ms_max: int
-    """Longest session TTL; a longer one is lowered to it."""
+    """The maximum session TTL; a longer TTL is lowered to it."""
     expiry_factor_max: float
     """The store deletes the keys of a silent session after at most this many TTLs."""
     crash_seen_ms_max: int | None
-    """The store deletes the keys of a killed process's session after at most this long; ``None`` if only the TTL ends
-    such a session."""
+    """The store deletes the keys of a killed process's session after at most this time; None if such a session ends
+    only by its TTL."""
 
     def admit(self, checks: Sequence[Check], ops: Sequence[Op]) -> None:
-        """Check that the store can take a transaction. Backends call this before they send anything.
+        """Check that the store can accept a transaction. Backends call this before they send anything.
 
-        Raises ValueError for an illegal key or two operations on one key, TooLarge if a key, a value or the sum of all
-        is over the limit, and TooManyOps if there are too many checks and operations.
+        Raises ValueError for an illegal key or two operations on one key, TooLarge if a key, a value or their total is
+        over the limit, and TooManyOps if there are too many checks and operations.
         """
         if len(checks) + len(ops) > self.txn_ops_max:
             raise TooManyOps(len(checks) + len(ops), self.txn_ops_max)
@@ -309,26 +313,28 @@ class Capabilities:
         return len(key)
 
     def admit_limit(self, limit: int) -> int:
-        """The limit of a ``list`` call, lowered to what the store allows. Raises ValueError if it is less than 1."""
+        """Return the limit of a ``list`` call, lowered to the store's maximum. Raises ValueError if it is
+        less than 1."""
         if limit < 1:
             raise ValueError("the limit must be at least 1")
         return min(limit, self.list_limit_max)
 
     def ttl(self, ttl_ms: int) -> int:
-        """Return the TTL in milliseconds that the store grants if the caller asks for ``ttl_ms``."""
+        """Return the TTL in milliseconds that the store grants if the caller requests ``ttl_ms``."""
         return max(self.ttl_ms_min, min(ttl_ms, self.ttl_ms_max))
 
 
 def violation(check: Check, found: Revision | None) -> CoordinationError | None:
-    """For backends: return the error of a check on a key at revision ``found`` (``None``: absent), None if it holds."""
+    """For backends: return the error of a failed check, or None if the check holds. ``found`` is the key's revision,
+    None if absent."""
     error: CoordinationError
     match check.expect:
         case Presence.ABSENT if found is not None:
-            error = AlreadyExists(check.key, f"{check.key} exists already")
+            error = AlreadyExists(check.key, f"{check.key} already exists")
         case Presence.PRESENT if found is None:
             error = NotFound(check.key, f"{check.key} does not exist")
         case At(revision) if found != revision:
-            state = "does not exist any more" if found is None else "is at another revision than expected"
+            state = "no longer exists" if found is None else "is at another revision than expected"
             error = Conflict(check.key, f"{check.key} {state}")
         case _:
             return None
@@ -342,9 +348,9 @@ class Watch(ABC):
     * Several changes to a key may arrive as the last of them. The last change always arrives.
     * If changes may have been missed (reconnect, compaction, slow consumer), another ``Snapshot`` arrives. It replaces
       everything that the consumer knew.
-    * The memory of a watch is bounded even if no consumer iterates.
-    * A watch outlives every disconnection. It ends with exactly one exception, raised by the iteration: ``Closed``,
-      ``Unauthorized`` or ``WrongStore``. Further iteration stops at once.
+    * The memory of a watch is limited even if no consumer iterates.
+    * A watch survives every disconnection. It ends with exactly one exception, raised by the iteration: ``Closed``,
+      ``Unauthorized`` or ``WrongStore``. Further iteration stops immediately.
     * ``anext`` may be cancelled without losing an event. One consumer at a time.
     """
 
@@ -372,7 +378,8 @@ class Watch(ABC):
 
     @abstractmethod
     async def _next(self) -> Event:
-        """For backends: return the next event. Raises only errors that end the watch; retries after retriable ones."""
+        """For backends: return the next event. Retries after retriable errors, and raises only errors that end the
+        watch."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -382,15 +389,15 @@ class Watch(ABC):
 class Backend(ABC):
     """A coordination store. Call ``open``, then the other methods, then ``close``; or use ``async with``.
 
-    Besides the errors that a method names, every call may raise ``Unavailable`` (not applied), ``Unauthorized``,
-    ``WrongStore``, and ``Closed`` (before ``open`` and after ``close``); every write may raise ``MaybeApplied``.
-    ``parley.consensus.errors`` says what to do then.
+    In addition to the errors that a method documents, every call may raise ``Unavailable`` (not applied),
+    ``Unauthorized``, ``WrongStore``, and ``Closed`` (before ``open`` and after ``close``); every write may raise
+    ``MaybeApplied``. ``parley.consensus.errors`` explains what to do in each case.
     """
 
     config: ClassVar[StoreConfig] = NO_CONFIG
     """The keys that the store adds to a broker's configuration."""
     _identity: str | None = None
-    """For backends: set by ``open`` (``parley.consensus.store_identity``)."""
+    """For backends: the identity, set by ``open`` (``parley.consensus.store_identity``)."""
 
     @classmethod
     @abstractmethod
@@ -407,9 +414,10 @@ class Backend(ABC):
 
     @property
     def identity(self) -> str:
-        """The random name that the store was given when it was initialised and keeps for ever; known after ``open``.
+        """The random name that the store was given when it was initialized, and that never changes. Known after
+        ``open``.
 
-        A caller that keeps state of its own about this store must keep the identity beside it and pass it to ``open``.
+        A caller that keeps its own state about this store must keep the identity with it, and pass it to ``open``.
         """
         if self._identity is None:
             raise Closed("the backend has not been opened")
@@ -422,9 +430,9 @@ class Backend(ABC):
 
     @abstractmethod
     async def open(self, *, expect_identity: str | None = None) -> None:
-        """Connect, verify that reading and writing work, and initialise the store if it is empty.
+        """Connect, verify that reading and writing work, and initialize the store if it is empty.
 
-        :param expect_identity: the identity that the store must have; an empty store is then refused.
+        :param expect_identity: the identity that the store must have; an empty store is then rejected.
 
         Raises WrongStore if the store has another identity (``WrongStore.found``) or is empty although one is
         expected, Unauthorized if the credentials may not read or write here, Unsupported if the server lacks a needed
@@ -434,20 +442,22 @@ class Backend(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """End all sessions opened here, all watches and the connection. Idempotent; succeeds if the store is away."""
+        """End all sessions opened here, all watches and the connection. Idempotent; succeeds even if the store is
+        unreachable."""
 
     async def abandon(self) -> None:
-        """Leave the store as a killed process does: without ending its sessions, which expire in the store.
+        """Disconnect from the store as a killed process does: without ending its sessions, which expire in the store.
 
-        For tests of a client's death inside one process. A store whose sessions cannot outlive a client ends them.
+        For tests that simulate a client's death inside one process. A store whose sessions cannot outlive a client ends
+        them.
         """
         await self.close()
 
     @abstractmethod
     async def open_session(self, ttl_ms: int) -> Session:
-        """Open a session. The backend renews it until it is closed or lost. The TTL is fitted to the store's bounds.
+        """Open a session. The backend renews it until it is closed or lost. The TTL is adjusted to the store's limits.
 
-        After LOST, open another session; nothing carries over.
+        After LOST, open another session. Nothing carries over to it.
         """
 
     @abstractmethod
@@ -460,8 +470,8 @@ class Backend(ABC):
         """Write one value if the key is as expected, bound to the session if one is given (see ``Put``).
 
         Raises AlreadyExists if ABSENT was expected and the key is present, NotFound if PRESENT was expected and it is
-        absent, Conflict if it is not at the expected revision, SessionLost if the session is over, and TooLarge if the
-        key or the value is over the limit.
+        absent, Conflict if it is not at the expected revision, SessionLost if the session has ended, and TooLarge if
+        the key or the value is over the limit.
         """
         revision = (await self.txn([Check(key, expect)], [Put(key, value, session)])).revisions[0]
         assert revision is not None
@@ -478,7 +488,7 @@ class Backend(ABC):
         return await self._delete(Check(key, expect), Delete(key))
 
     async def _delete(self, check: Check, delete: Delete) -> bool:
-        """For backends: carry out ``delete``. Override it if the store reports whether the key was there."""
+        """For backends: carry out ``delete``. Override this if the store reports whether the key existed."""
         key, expect = check.key, check.expect
         try:
             await self.txn([Check(key, PRESENT if expect is ANY else expect)], [delete])
@@ -492,21 +502,21 @@ class Backend(ABC):
     async def list(self, prefix: str, *, limit: int, after: str | None = None, read: Read = LINEARIZABLE) -> Page:
         """Return at most ``limit`` entries whose keys start with ``prefix`` (any text, "" for all), sorted bytewise.
 
-        :param after: begin behind this key: the ``next_after`` of the previous page.
+        :param after: begin after this key: the ``next_after`` of the previous page.
 
         Raises ValueError if the limit is less than 1.
         """
 
     @abstractmethod
     async def txn(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
-        """Apply all operations in one atomic step if all checks hold, else none.
+        """Apply all operations in one atomic step if all checks hold, otherwise none.
 
-        A transaction may check and write the same key, but write it only once. Checks see the state before the
+        A transaction may check and write the same key, but may write it only once. Checks see the state before the
         transaction.
 
-        If a check does not hold, raises what ``put`` raises, for the first such check in order, or Fenced if that check
-        is a guard. Raises SessionLost if a put is bound to a session that is over, and TooLarge or TooManyOps beyond
-        the limits (``Capabilities.parts`` splits work that need not be atomic).
+        If a check does not hold, raises the same error as ``put``, for the first such check in order, or Fenced if that
+        check is a guard. Raises SessionLost if a put is bound to a session that has ended, and TooLarge or TooManyOps
+        beyond the limits (``Capabilities.parts`` splits work that need not be atomic).
         """
 
     @abstractmethod
@@ -514,11 +524,11 @@ class Backend(ABC):
         """Watch all keys that start with ``prefix`` (any text, "" for all)."""
 
     async def watch_count(self) -> WatchCount:
-        """Return what the servers report about their watches. Raises only ``Closed``."""
+        """Return the number of watches that the servers report. Raises only ``Closed``."""
         return WatchCount(None, "this kind of store does not count them")
 
     async def protection(self) -> Protection:
-        """Return what protects the store from other clients. Raises ``Closed`` and ``Unavailable``."""
+        """Return how the store is protected from other clients. Raises ``Closed`` and ``Unavailable``."""
         return unknown_protection()
 
     async def __aenter__(self) -> Self:

@@ -17,4 +17,4 @@ BACKENDS: Mapping[str, str] = {
 """The backend class of each scheme. Finding it here is faster than reading the metadata of every distribution."""
 
 CONFIGS: Mapping[str, StoreConfig] = {"zookeeper": zookeeper.CONFIG}
-"""``Backend.config`` of the stores that have keys, by scheme."""
+"""``Backend.config`` of the stores that define keys, by scheme."""

@@ -10,29 +10,29 @@ from __future__ import annotations
 
 
 class IllegalStep(AssertionError):
-    """An event that is not legal in the current state: a defect in the program, not a fault of the store."""
+    """An event that is illegal in the current state: a defect of the program, not a fault of the store."""
 
     def __init__(self, what: str, event: str, state: str) -> None:
         super().__init__(f"{what}: {event} is not legal in the state {state}")
 
 
 class CoordinationError(Exception):
-    """The root of all errors that a backend or a recipe raises."""
+    """The base class of all errors that a backend or a recipe raises."""
 
 
 class Retriable(CoordinationError):
-    """The store did not respond as hoped; the same call may succeed later."""
+    """The store did not respond as expected; the same call may succeed later."""
 
 
 class Unavailable(Retriable):
-    """The call was not applied. Repeat it after a pause; the backend reconnects on its own."""
+    """The call was not applied. Repeat it after a pause; the backend reconnects by itself."""
 
 
 class MaybeApplied(Retriable):
-    """A write was sent, but its response was lost. Read the keys back before repeating it.
+    """A write was sent, but its response was lost. Read the keys back before repeating the write.
 
-    The recipes do so by themselves: they put a nonce into every value. A recipe raises this only if reading back does
-    not show the outcome either (the store stayed away, or another client has overwritten the key since).
+    The recipes do so by themselves, using a nonce in every value. A recipe raises this only if reading back does not
+    reveal the outcome either, because the store remained unreachable or another client has since overwritten the key.
     """
 
 
@@ -46,15 +46,15 @@ class PreconditionFailed(CoordinationError):
 
 
 class AlreadyExists(PreconditionFailed):
-    """The key was expected to be absent and is not."""
+    """The key was expected to be absent but is present."""
 
 
 class NotFound(PreconditionFailed):
-    """The key was expected to be present and is not."""
+    """The key was expected to be present but is absent."""
 
 
 class Conflict(PreconditionFailed):
-    """The key was expected at a revision, but is at another one or absent."""
+    """The key was expected at one revision, but is at another one or absent."""
 
 
 class Lost(CoordinationError):
@@ -62,35 +62,35 @@ class Lost(CoordinationError):
 
 
 class SessionLost(Lost):
-    """The session is over; nothing was applied. The store deletes its keys within its expiry bound."""
+    """The session has ended; nothing was applied. The store deletes its keys within its expiry bound."""
 
 
 class LeadershipLost(Lost):
-    """The leadership is over: the leader was deposed, has resigned or has lost its session."""
+    """The leadership has ended: the leader was deposed, has resigned or has lost its session."""
 
 
 class Fenced(Lost):
-    """A guarded write was refused because its guard no longer holds; nothing was applied."""
+    """A guarded write was rejected because its guard no longer holds; nothing was applied."""
 
     def __init__(self, key: str, message: str = "") -> None:
-        super().__init__(message or f"the guard {key} does not hold any more")
+        super().__init__(message or f"the guard {key} no longer holds")
         self.key = key
         """The key of the guard."""
 
 
 class Moved(Lost):
-    """The cluster has moved to another store. Nothing was applied here, and nothing will be."""
+    """The cluster has moved to another store. Nothing was applied here, and nothing will ever be."""
 
 
 class LimitExceeded(CoordinationError):
-    """The call is beyond the store's limits; nothing was applied and nothing was split."""
+    """The call exceeds a limit of the store; nothing was applied and nothing was split."""
 
 
 class TooLarge(LimitExceeded):
     """A key, a value or a whole transaction is too large."""
 
     def __init__(self, what: str, size: int, limit: int) -> None:
-        super().__init__(f"{what} has {size} bytes; this store takes {limit}")
+        super().__init__(f"{what} is {size} bytes; this store accepts at most {limit}")
         self.size = size
         """The size of what the caller sent, in bytes."""
         self.limit = limit
@@ -101,11 +101,11 @@ class TooManyOps(LimitExceeded):
     """A transaction has too many checks and operations."""
 
     def __init__(self, count: int, limit: int) -> None:
-        super().__init__(f"the transaction has {count} checks and operations; this store takes {limit} at once")
+        super().__init__(f"the transaction has {count} checks and operations; this store accepts at most {limit}")
         self.count = count
-        """The number in the transaction."""
+        """The number of checks and operations in the transaction."""
         self.limit = limit
-        """The number that the store takes in one transaction."""
+        """The number that the store accepts in one transaction."""
 
 
 class Permanent(CoordinationError):
@@ -117,7 +117,8 @@ class Unauthorized(Permanent):
 
 
 class Unsupported(Permanent):
-    """The server lacks a needed feature (too old, or switched off). Raised by ``open`` only."""
+    """The server lacks a required feature, because it is too old or the feature is disabled. Raised only by
+    ``open``."""
 
 
 class Closed(Permanent):
@@ -125,20 +126,20 @@ class Closed(Permanent):
 
 
 class BadConfig(Permanent):
-    """An address or an option is malformed or cannot work; the message names it, and what is allowed."""
+    """An address or an option is malformed or cannot work. The message names it, and says what is allowed."""
 
 
 class WrongStore(Permanent):
-    """The store is not the one expected. Never go on as if it were empty: its state is elsewhere or gone."""
+    """The store is not the expected one. Never continue as if it were empty: its state is elsewhere or lost."""
 
     def __init__(self, message: str, *, found: str | None = None) -> None:
         super().__init__(message)
         self.found = found
-        """If ``open`` raises it: the identity of the store at the address, ``None`` if the store is empty."""
+        """The identity of the store at the address, or None if it is empty. Set if ``open`` raises the error."""
 
 
 class EmptyStore(WrongStore):
-    """A store was expected, and there is none at the address: it was wiped, or the address is wrong."""
+    """A store was expected, but there is none at the address: it was wiped, or the address is wrong."""
 
 
 class DeletedStore(WrongStore):
@@ -146,8 +147,8 @@ class DeletedStore(WrongStore):
 
 
 class DamagedStore(WrongStore):
-    """A store is there, and what it contains cannot be read: its files are damaged or were replaced."""
+    """The store exists, but cannot be read: its files are damaged or were replaced."""
 
 
 class CannotMove(Permanent):
-    """A move to another store was given up; the message says why. The old store is in charge as before."""
+    """A move to another store was abandoned; the message gives the reason. The old store is still in charge."""

@@ -1,8 +1,8 @@
 """Keys: segments joined by ``/``, in a form that every store can hold.
 
-A segment is one or more visible ASCII characters other than ``/``, but not ``.`` or ``..``, which ZooKeeper refuses.
-So keys sort the same as text and as bytes. A key may have keys below it, unless it is bound to a session (ZooKeeper's
-ephemeral nodes have no children). Use ``segment(text)`` to put arbitrary text into a key.
+A segment consists of one or more visible ASCII characters other than ``/``, but is not ``.`` or ``..``, which ZooKeeper
+rejects. So keys sort the same as text and as bytes. A key may have keys below it, unless it is bound to a session
+(ZooKeeper's ephemeral nodes have no children). Use ``segment(text)`` to put arbitrary text into a key.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ def check_key(key: str) -> None:
     Raises ValueError if it is empty, starts or ends with ``/``, or has an illegal segment.
     """
     if not _KEY.match(key):
-        raise ValueError(f"{key!r} is not a key: visible ASCII in segments joined by single slashes, none . or ..")
+        raise ValueError(
+            f"{key!r} is not a valid key: use segments of visible ASCII, none of them . or .., joined by single slashes"
+        )
 
 
 def segment(text: str) -> str:
-    """Encode any text as one segment; different texts give different segments. ``text_of`` decodes it.
+    """Encode any text as one segment. Different texts give different segments. ``text_of`` decodes it.
 
-    Letters, digits and ``_.~@:=+,-`` stay readable; all other characters are escaped as in a URL (``%2F``).
+    Letters, digits and ``_.~@:=+,-`` remain readable; all other characters are escaped as in a URL (``%2F``).
     """
     escaped = _UNSAFE.sub(lambda match: b"%%%02X" % match[0][0], text.encode("utf-8", "surrogatepass")).decode("ascii")
     return {"": "%", ".": "%2E", "..": "%2E%2E"}.get(escaped, escaped)
 
 
 def text_of(escaped: str) -> str:
-    """Decode a segment made by ``segment``."""
+    """Decode a segment that ``segment`` encoded."""
     if escaped == "%":
         return ""
     raw = re.sub(rb"%([0-9A-F]{2})", lambda match: bytes.fromhex(match[1].decode("ascii")), escaped.encode("ascii"))

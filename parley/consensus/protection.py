@@ -1,7 +1,8 @@
-"""What protects a store from other clients: who may use its tree, and whether its connections are encrypted.
+"""How a store is protected from other clients: which clients can use its tree, and whether its connections are
+encrypted.
 
-A backend tries it out rather than trust its configuration: it does what a client without an account could do. Nothing
-is changed by that.
+A backend probes this instead of trusting its configuration: it tries what a client without an account could do. The
+probes change nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Guard(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One protection, in words for the operator. ``advice`` says how to close it; empty if it is closed."""
+    """One protection, described for the operator. ``advice`` says how to close a gap; it is empty if there is none."""
 
     guard: Guard
     text: str
@@ -29,20 +30,21 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """Whether the store's tree is locked for its account, and whether connections to it are encrypted."""
+    """Whether only the cluster's account can use the store's tree, and whether connections to the store are
+    encrypted."""
 
     tree: Finding
     connection: Finding
 
 
 def unknown_protection() -> Protection:
-    """For stores that do not report it."""
+    """Return the protection of stores that do not report it."""
     finding = Finding(Guard.UNKNOWN, "this kind of store does not report it", "see the documentation of the store")
     return Protection(finding, finding)
 
 
 def of_connection(servers: str, *, encrypted: bool, advice: str) -> Finding:
-    """Whether connections to ``servers`` use TLS; ``advice`` says how to switch it on."""
+    """Return whether connections to ``servers`` use TLS. ``advice`` says how to enable it."""
     if encrypted:
         return Finding(Guard.CLOSED, f"connections to {servers} use TLS")
     return Finding(Guard.OPEN, f"connections to {servers} are plaintext, logins included", advice)

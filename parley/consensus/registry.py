@@ -34,11 +34,10 @@ def schemes() -> tuple[str, ...]:
 
 
 def create_backend(url: str, **options: object) -> Backend:
-    """Return the backend for an address, not yet open: call ``open``, or use it in ``async with``.
+    """Return the backend for an address. It is not open yet: call ``open``, or use it in ``async with``.
 
-    The options are passed on to the backend's ``from_url``.
-
-    Raises BadConfig if the scheme is unknown (the message names the known ones), or if the backend refuses the address.
+    The options are passed on to the backend's ``from_url``. Raises BadConfig if the scheme is unknown (the message
+    names the known ones), or if the backend rejects the address.
     """
     return backend_class(_scheme(url)).from_url(url, **options)
 
@@ -50,7 +49,7 @@ def backend_class(scheme: str) -> type[Backend]:
     """
     target = built_in.BACKENDS.get(scheme) or _third_party().get(scheme)
     if target is None:
-        raise BadConfig(f"no coordination store is known as {scheme!r}; known are {_known()}")
+        raise BadConfig(f"unknown coordination store {scheme!r}; available: {_known()}")
     module, _, name = target.partition(":")
     try:
         found: object = import_module(module)
@@ -72,8 +71,8 @@ BackendFactory = Callable[[str], Awaitable[Backend]]
 def backend_factory(config: Mapping[str, str]) -> BackendFactory:
     """Return the function that creates backends for a broker with this configuration.
 
-    It passes on the options that the keys of the address's store give, such as passwords, and imports client libraries
-    in a thread: an import can take longer than a session may stay silent.
+    It passes on the options, such as passwords, that the configuration keys of the address's store contain. It imports
+    client libraries in a thread, because an import can take longer than a session may remain silent.
     """
 
     async def backend_at(url: str) -> Backend:
@@ -87,7 +86,7 @@ def backend_factory(config: Mapping[str, str]) -> BackendFactory:
 
 
 def third_party_config(scheme: str) -> StoreConfig | None:
-    """Return the configuration keys of a store that another package brings, None if there is no such store.
+    """Return the configuration keys of a store from another package, or None if there is no such store.
 
     Imports that package. Raises BadConfig if the package cannot be loaded, or if a key does not begin with the scheme.
     """
@@ -105,10 +104,10 @@ def third_party_config(scheme: str) -> StoreConfig | None:
 def configured_url(config: Mapping[str, str], data_dir: str | PathLike[str] | None = None) -> str:
     """Return the address of the store that a broker's configuration names.
 
-    That is ``coordination.url``; else the address that the keys of a built-in store make, such as
-    ``zookeeper.connect``; else the embedded store below ``data_dir``, by default the first directory of ``log.dirs``.
+    That is ``coordination.url``; else the address in the keys of a built-in store, such as ``zookeeper.connect``; else
+    the embedded store below ``data_dir``, by default the first directory of ``log.dirs``.
 
-    Raises BadConfig if such a key is malformed, or if nothing says where to keep the embedded store.
+    Raises BadConfig if such a key is malformed, or if no key specifies where to keep the embedded store.
     """
     if url := config.get("coordination.url", "").strip():
         return url
@@ -125,7 +124,7 @@ def configured_url(config: Mapping[str, str], data_dir: str | PathLike[str] | No
 
 
 def names_store(config: Mapping[str, str]) -> bool:
-    """True if a broker's configuration names its store, so that no default must replace it."""
+    """Return True if a broker's configuration names its store, so that no default must replace it."""
     return any(config.get(key, "").strip() for key in ("coordination.url", *_address_keys()))
 
 

@@ -1,7 +1,7 @@
 """A session: the time during which the store certainly considers a client alive.
 
-The states, the events that change them and the legal steps are ``SessionState``, ``SessionEvent`` and ``STEPS``. LOST
-is final. Any other step raises ``IllegalStep``.
+``SessionState``, ``SessionEvent`` and ``STEPS`` define the states, the events and the legal transitions. LOST is final.
+Any other transition raises ``IllegalStep``.
 
 Deadlines count from the moment a renewal was *sent*, so the client always gives up before the store does: the store
 cannot expire a session earlier than one TTL after that moment. ``state`` compares the clock with the deadlines itself,
@@ -26,13 +26,15 @@ class SessionState(Enum):
     CONNECTED = "connected"
     """Renewed less than two thirds of the TTL ago."""
     SUSPENDED = "suspended"
-    """Not renewed in time, or disconnected. May become CONNECTED again. Start nothing that relies on the session."""
+    """Not renewed in time, or disconnected. May become CONNECTED again. Do not start anything that relies on the
+    session."""
     LOST = "lost"
-    """Over for good. The store deletes its keys, if it has not yet, and refuses writes bound to it."""
+    """Ended permanently. The store deletes its keys, if it has not done so yet, and rejects writes bound to the
+    session."""
 
 
 class SessionEvent(Enum):
-    """What changes the state of a session."""
+    """An event that changes the state of a session."""
 
     RENEWED = "renewed"
     """The store confirmed a renewal that was sent less than two thirds of the TTL ago."""
@@ -43,7 +45,7 @@ class SessionEvent(Enum):
     EXPIRED = "expired"
     """The TTL has passed since the latest confirmed renewal was sent."""
     ENDED = "ended"
-    """The client closed the session, or the store said that it is over."""
+    """The client closed the session, or the store reported that it has ended."""
 
 
 STEPS: Mapping[SessionState, Mapping[SessionEvent, SessionState]] = {
@@ -71,13 +73,14 @@ class Session(ABC):
     """The result of a backend's ``open_session``. The backend renews it until ``close`` or LOST."""
 
     def __init__(self, session_id: str, ttl_ms: int, sent_at: float) -> None:
-        """For backends: a session that the store confirmed, whose request was sent at the loop time ``sent_at``."""
+        """For backends: create a session that the store has confirmed. Its request was sent at the loop time
+        ``sent_at``."""
         self.id = session_id
-        """The store's name for the session, as in ``Entry.session``; for people and comparisons only."""
+        """The store's name for the session, as in ``Entry.session``. Use it only for display and comparisons."""
         self.ttl_ms = ttl_ms
         """Time to live in milliseconds."""
         self.lost = asyncio.Event()
-        """Set once the session is LOST, also by ``close``."""
+        """Set once the session is LOST, including after ``close``."""
         self._loop = asyncio.get_running_loop()
         self._sent_at = sent_at
         self._state = SessionState.CONNECTED
@@ -86,7 +89,8 @@ class Session(ABC):
 
     @property
     def safe_until(self) -> float:
-        """The loop time until which no store can have ended this session: last renewal sent + 2/3 TTL."""
+        """The loop time until which no store can have ended this session: two thirds of the TTL after the last renewal
+        was sent."""
         return self._sent_at + SAFE_FRACTION * self.ttl_ms / 1000
 
     @property
@@ -96,7 +100,7 @@ class Session(ABC):
 
     @property
     def state(self) -> SessionState:
-        """The current state by the clock. Reading it can itself be the moment at which the loss is noticed."""
+        """The current state according to the clock. Reading it can itself reveal that the session is lost."""
         self._check_deadlines()
         return self._state
 
@@ -106,7 +110,8 @@ class Session(ABC):
             raise SessionLost(f"session {self.id} is lost")
 
     def add_callback(self, callback: Callable[[SessionState], None]) -> None:
-        """Call ``callback(state)`` at each change of state; on LOST after ``lost`` is set. It must not raise."""
+        """Call ``callback(state)`` at each change of state; for LOST, after ``lost`` is set. The callback must not
+        raise."""
         self._callbacks.append(callback)
 
     def remove_callback(self, callback: Callable[[SessionState], None]) -> None:
@@ -140,16 +145,17 @@ class Session(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """End the session: it is LOST from now on, and the store deletes its keys at once. Idempotent.
+        """End the session: it becomes LOST, and the store deletes its keys immediately. Idempotent.
 
-        Raises Unavailable if the store cannot be reached. The session is LOST here all the same, and the store deletes
+        Raises Unavailable if the store cannot be reached. The session is LOST here nevertheless, and the store deletes
         its keys when the session expires there.
         """
 
     # --- For backends ---
 
     def renewed(self, sent_at: float) -> bool:
-        """The store confirmed a renewal sent at this loop time. Returns False if the session was already LOST here."""
+        """Record that the store confirmed a renewal sent at this loop time. Returns False if the session was already
+        LOST here."""
         self._check_deadlines()
         if self._state is SessionState.LOST:
             return False
@@ -159,11 +165,11 @@ class Session(ABC):
         return True
 
     def suspend(self) -> None:
-        """The connection to the store broke. Raises IllegalStep if the session is LOST."""
+        """Record that the connection to the store broke. Raises IllegalStep if the session is LOST."""
         self._on_event(SessionEvent.DISCONNECTED)
 
     def lose(self) -> None:
-        """The store said that the session is over, or the client closed it. Idempotent."""
+        """Record that the store reported the end of the session, or that the client closed it. Idempotent."""
         self._on_event(SessionEvent.ENDED)
 
     def _check_deadlines(self) -> None:

@@ -1,8 +1,8 @@
 """The keys that a store adds to a broker's configuration.
 
-A backend class declares them as ``Backend.config``. Every key begins with the store's scheme and a dot, as
-``zookeeper.connect``, so a key names the store that it belongs to. The broker checks the values, shows the keys in
-DescribeConfigs (never the secrets among them) and warns about misspelt ones; it knows no store by name.
+A backend class declares them as ``Backend.config``. Every key begins with the store's scheme and a dot, for example
+``zookeeper.connect``, so a key identifies the store to which it belongs. The broker checks the values, shows the keys
+in DescribeConfigs (never the secrets among them) and warns about misspelled ones, without knowing any store by name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Given: TypeAlias = Mapping[str, str]
 
 
 class ValueType(Enum):
-    """The type of a key's value. Each name is that of a ``ConfigDef.Type`` of Kafka."""
+    """The type of a key's value. The names are those of Kafka's ``ConfigDef.Type``."""
 
     BOOLEAN = "boolean"
     STRING = "string"
@@ -47,13 +47,13 @@ class ConfigKey:
     """The text for the documentation and DescribeConfigs."""
     importance: Importance = Importance.MEDIUM
     at_least: int | None = None
-    """The lowest number allowed, None for no bound."""
+    """The lowest number allowed, or None for no limit."""
     unit: str = ""
     """The unit of a number, such as ``ms``."""
     ignored: str = ""
-    """Why the key has no effect, "" if it has one."""
+    """Why the key has no effect, or "" if it has one."""
     since: str = ""
-    """The version of Kafka that brought the key, "" for a key that Kafka does not have."""
+    """The version of Kafka that introduced the key, or "" for a key that Kafka does not have."""
 
     @property
     def is_secret(self) -> bool:
@@ -67,24 +67,24 @@ def _no_options(given: Given) -> Mapping[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """The configuration keys of one store, and what the store makes of them."""
+    """The configuration keys of one store, and how the store uses them."""
 
     title: str = ""
     """The heading of the keys in the documentation; ``doc`` is the text below it."""
     doc: str = ""
     keys: tuple[ConfigKey, ...] = ()
     unused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Keys that the store knows and does not use, each with the reason; a name that ends with a dot stands for all
+    """Keys that the store accepts but does not use, each with the reason. A name that ends with a dot stands for all
     names that begin with it."""
     address_key: str = ""
-    """The key that names the store's servers, "" if only ``coordination.url`` can do that. If it is given and
-    ``coordination.url`` is not, ``address`` makes the address of the store. Raises BadConfig."""
+    """The key that names the store's servers, or "" if only ``coordination.url`` can do so. If this key is set and
+    ``coordination.url`` is not, ``address`` returns the address of the store. Raises BadConfig."""
     address: Callable[[Given], str] | None = None
     options: Callable[[Given], Mapping[str, object]] = _no_options
-    """What ``Backend.from_url`` gets beside each address of this store, such as secrets."""
+    """Returns the options for ``Backend.from_url`` in addition to each address of this store, such as secrets."""
     session_timeout_key: str = ""
-    """A key used instead of ``coordination.session.timeout.ms`` if only it is given."""
+    """A key that replaces ``coordination.session.timeout.ms`` if only this key is set."""
 
 
 NO_CONFIG = StoreConfig()
-"""For a store without keys of its own."""
+"""For a store without configuration keys."""

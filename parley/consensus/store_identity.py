@@ -1,6 +1,7 @@
-"""Which store a backend has opened: find its identity, or give one to an empty store. One procedure for all backends.
+"""Which store a backend has opened: find its identity, or give one to an empty store. All backends share this
+procedure.
 
-Every backend with a server provides an ``IdentityStorage``. A backend without one calls ``require_identity``.
+Every backend with a server provides an ``IdentityStorage``. A backend without a server calls ``require_identity``.
 """
 
 from __future__ import annotations
@@ -12,27 +13,27 @@ from parley.consensus.errors import Unavailable, WrongStore
 
 
 class IdentityStorage(Protocol):
-    """Where one kind of store keeps its identity."""
+    """Reads and writes the identity of one kind of store."""
 
     @property
     def place(self) -> str:
-        """Where the store is, for error messages."""
+        """The location of the store, for error messages."""
 
     async def read_identity(self) -> str | None:
-        """Return the identity, or None if nothing is there.
+        """Return the identity, or None if the location is empty.
 
-        Raises BadConfig if something other than a store of Parley's is there.
+        Raises BadConfig if the location contains something other than a Parley store.
         """
 
     async def initialise(self, identity: str) -> None:
-        """Create an empty store with this identity. Do nothing if another client has just created one."""
+        """Create an empty store with this identity. Does nothing if another client has just created one."""
 
 
 async def open_identity(storage: IdentityStorage, expected: str | None, rng: random.Random) -> str:
-    """Return the identity of the store. An empty place becomes a new store, unless a certain store is expected.
+    """Return the identity of the store. An empty location becomes a new store, unless a particular store is expected.
 
-    Raises WrongStore if the store is not the expected one, or if there is none although one is expected.
-    Raises Unavailable if a store was not created, or deleted at once.
+    Raises WrongStore if the store is not the expected one, or if there is none although one is expected. Raises
+    Unavailable if the store could not be created, or was deleted immediately afterwards.
     """
     found = await storage.read_identity()
     if found is None and expected is None:
@@ -44,9 +45,9 @@ async def open_identity(storage: IdentityStorage, expected: str | None, rng: ran
 
 
 def require_identity(found: str | None, expected: str | None, place: str) -> str:
-    """Return the identity that was found at a place; any identity will do if ``expected`` is None.
+    """Return the identity that was found at a location. If ``expected`` is None, any identity is accepted.
 
-    Raises WrongStore if there is none, or another one than expected.
+    Raises WrongStore if there is no identity, or not the expected one.
     """
     if found is None or expected not in (None, found):
         raise wrong_store(found, expected, place)
@@ -54,11 +55,12 @@ def require_identity(found: str | None, expected: str | None, place: str) -> str
 
 
 def wrong_store(found: str | None, expected: str | None, place: str) -> WrongStore:
-    """The error for a place that holds another store than the expected one, or no store (``found`` is None)."""
+    """Return the error for a location that contains a store other than the expected one, or no store (``found`` is
+    None)."""
     wanted = f"the store {expected}" if expected is not None else "a store"
     return WrongStore(f"expected {wanted} at {place}, found {found or 'none'}", found=found)
 
 
 def new_identity(rng: random.Random) -> str:
-    """A random name for a store: 32 hexadecimal digits."""
+    """Return a random name for a store: 32 hexadecimal digits."""
     return f"{rng.getrandbits(128):032x}"

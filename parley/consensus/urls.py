@@ -1,6 +1,6 @@
 """The address of a store, split into its parts: ``scheme://host:port,host:port/path?query``.
 
-``urllib.parse`` cannot split addresses of several servers: newer releases of Python refuse ``[::1]:1,h:2`` as a host.
+``urllib.parse`` cannot split addresses with several servers: newer releases of Python reject ``[::1]:1,h:2`` as a host.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]|[A-Za-z0-9._-]+)
 
 
 class StoreUrl(NamedTuple):
-    """The parts of an address, not unquoted; an absent part is empty. ``servers`` is the text before the path."""
+    """The parts of an address, still percent-encoded; an absent part is empty. ``servers`` is the text
+    before the path."""
 
     scheme: str
     servers: str
@@ -24,7 +25,7 @@ class StoreUrl(NamedTuple):
 
 
 class ServerAddress(NamedTuple):
-    """A server's host and port. An IPv6 address stays in its brackets, as in a URL."""
+    """A server's host and port. An IPv6 address keeps its brackets, as in a URL."""
 
     host: str
     port: int
@@ -45,11 +46,10 @@ def split_url(url: str) -> StoreUrl:
 
 
 def parse_servers(servers: str, *, default_port: int, source: str, expected: str) -> tuple[ServerAddress, ...]:
-    """Parse ``host[:port],host[:port]...``; IPv6 addresses stand in brackets.
+    """Parse ``host[:port],host[:port]...``. IPv6 addresses must be in brackets.
 
-    ``source`` and ``expected`` are for the error message: where the text comes from, and the form it must have.
-
-    Raises BadConfig if a part is not a host with an optional port between 1 and 65535.
+    ``source`` and ``expected`` are for the error message: where the text comes from, and the form it must have. Raises
+    BadConfig if a part is not a host with an optional port between 1 and 65535.
     """
     return tuple(_parse_server(server.strip(), default_port, source, expected) for server in servers.split(","))
 

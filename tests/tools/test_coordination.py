@@ -88,7 +88,7 @@ def test_a_move_that_makes_no_sense_is_refused(cluster: Cluster, store: str, par
     asyncio.run(_put(full, {"k": b"v"}))
     for words, reason in (
         (("--to", full), "it is not empty: it has 1 keys, such as data/k"),
-        (("--to", store), "this is the store that the cluster is in"),
+        (("--to", store), "the cluster already uses this store"),
         (("--to", "memory:"), "no two brokers would find the same one. Name a store that every broker reaches"),
         (("--to", "nowhere://x"), "no coordination store is known as 'nowhere'"),
         (("--abort",), "No move is under way"),
@@ -189,7 +189,7 @@ def test_no_dump_says_which_store_is_in_charge(parley: Parley, tmp_path: Path) -
 def test_looking_at_an_empty_place_begins_nothing(parley: Parley, tmp_path: Path, command: str) -> None:
     looked = parley("coordination", command, f"local://{tmp_path}/none")
     assert (looked.code, looked.out) == (1, "")
-    assert "nothing of Parley's is stored there" in looked.err
+    assert "it contains no Parley data" in looked.err
     assert not (tmp_path / "none").exists()
 
 

@@ -27,7 +27,7 @@ _ON_A_SERVER = {
     "etcd": "parley.consensus.conformance.stores.etcd:EtcdHarness",
     "zookeeper": "parley.consensus.conformance.stores.zookeeper:ZookeeperHarness",
 }
-"""Harnesses that take the address of a server."""
+"""The harnesses that take the address of a server."""
 _STORE_HELP = "memory:, local:, the address of a server, or the harness of your backend as package.module:Class"
 
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     names = {each.name: each for each in all_checks()}
     if unknown := [name for name in options.check or () if name not in names]:
-        parser.error(f"no check is called {unknown[0]}; there are {', '.join(names)}")
+        parser.error(f"unknown check {unknown[0]}; available: {', '.join(names)}")
     try:
         make = find_harness(options.store)
     except (ImportError, AttributeError, TypeError) as error:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def find_harness(store: str) -> Callable[[], Harness]:
-    """Return a function that makes the harness for a command-line argument.
+    """Return a function that creates the harness for a command-line argument.
 
     Raises ImportError, AttributeError or TypeError if there is no such harness.
     """

@@ -1,4 +1,4 @@
-"""The program of a ``ProcessPeer``: one client of the store that plays one role."""
+"""The program of a ``ProcessPeer``: a client of the store that plays one role."""
 
 from __future__ import annotations
 

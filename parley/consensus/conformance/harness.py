@@ -15,7 +15,7 @@ from parley.consensus.backend import Backend
 
 
 class Peer(ABC):
-    """Another process with a client of its own. It plays one of the roles in ``conformance.roles``."""
+    """Another process with its own client. It plays one of the roles in ``conformance.roles``."""
 
     @abstractmethod
     async def said(self) -> list[Any]:
@@ -40,12 +40,12 @@ class Harness(ABC):
     allowance_s: ClassVar[float] = 5.0
     """Added to the declared time bounds, for the delays of a busy machine, in seconds."""
     patience: ClassVar[float] = 1.0
-    """Multiplies the time to wait for events that must happen but have no declared bound; more than 1 for a slow
+    """A factor for the time to wait for events that must happen but have no declared limit; more than 1 for a slow
     store."""
 
     @abstractmethod
     async def start(self) -> None:
-        """Make a fresh, empty store that was never used. A new prefix on a running server is enough."""
+        """Create a fresh, empty store that was never used. A new prefix on a running server is enough."""
 
     @abstractmethod
     async def stop(self) -> None:
@@ -57,7 +57,7 @@ class Harness(ABC):
 
     @abstractmethod
     async def peer(self, role: str, arguments: Mapping[str, Any]) -> Peer:
-        """Start a new process with a client of its own, in this role."""
+        """Start a new process with its own client, in this role."""
 
     @abstractmethod
     async def cut(self, client: Backend) -> None:
@@ -69,16 +69,17 @@ class Harness(ABC):
 
     @abstractmethod
     async def lose_response(self, client: Backend, *, applied: bool) -> None:
-        """Lose the response to the client's next write, after the store has applied it or without applying it."""
+        """Lose the response to the client's next write: after the store has applied it, or without applying it."""
 
     @abstractmethod
     async def wipe(self) -> None:
-        """Delete everything in the store, as if the server's disk was emptied. The address stays the same."""
+        """Delete everything in the store, as if the server's disk had been emptied. The address stays the same."""
 
     @abstractmethod
     async def restart(self) -> None:
-        """Restart the server with its data. Without a server, disconnect every client for a moment."""
+        """Restart the server with its data. Without a server, disconnect every client briefly."""
 
     @abstractmethod
     async def move_wall_clock(self, seconds: float) -> None:
-        """Move the wall clock of the server and of all peers, present and future, that far from the true time."""
+        """Set the wall clock of the server and of all present and future peers to differ from the true time by
+        ``seconds``."""

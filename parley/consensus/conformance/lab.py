@@ -1,7 +1,8 @@
-"""The definition of a check, and the laboratory that it works in: clients, peers, deadlines, measurements.
+"""The definition of a check, and the laboratory in which it runs: clients, peers, deadlines, measurements.
 
-A check is a function that returns if the property holds and raises ``Broken`` if not. Any other exception is a failure
-too, and so is an attempt to skip. Assertions are calls, not statements, so ``python -O`` does not remove them.
+A check is a function that returns if the property holds and raises ``Broken`` if not. Any other exception is also a
+failure, and so is an attempt to skip. Assertions are function calls, not statements, so that ``python -O`` does not
+remove them.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ async def refused(kind: type[Exception] | tuple[type[Exception], ...], what: str
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A measurement of a check: value, unit, and the bound that the store declares, if any."""
+    """A measurement of a check: its value, its unit, and the limit that the store declares, if any."""
 
     what: str
     value: float
@@ -75,12 +76,12 @@ class Check:
     name: str
     """A unique name, such as ``watch-order``."""
     promise: str
-    """The property in a sentence."""
+    """The property, in one sentence."""
     slow: bool
     """True if it takes more than about two seconds on a fast store."""
     run: Callable[[Lab], Coroutine[Any, Any, None]] | None = None
     run_alone: Callable[[Harness], None] | None = None
-    """Used instead of ``run`` by a check that starts and stops stores and event loops itself."""
+    """Used instead of ``run`` by a check that itself starts and stops stores and event loops."""
 
 
 CHECKS: dict[str, Check] = {}
@@ -143,7 +144,7 @@ class Lab:
             await self.within(30, client.close(), "closing a client")
 
     def measured(self, what: str, value: float, unit: str, bound: float | None = None) -> None:
-        """Record a measurement for the report. Of several with the same name the largest is kept."""
+        """Record a measurement for the report. Of several with the same name, the largest is kept."""
         for n, measure in enumerate(self.measures):
             if measure.what == what:
                 self.measures[n] = Measure(what, max(value, measure.value), unit, bound)
@@ -151,13 +152,13 @@ class Lab:
         self.measures.append(Measure(what, value, unit, bound))
 
     def bounded(self, what: str, seconds: float, declared_ms: float) -> None:
-        """Record a time with a declared bound. Raises Broken if it exceeds the bound by more than the allowance."""
+        """Record a time with a declared limit. Raises Broken if it exceeds the limit by more than the allowance."""
         self.measured(what, seconds * 1000, "ms", declared_ms)
         limit = declared_ms / 1000 + self.harness.allowance_s
         require(seconds <= limit, f"{what} took {seconds * 1000:.0f} ms; the store declares {declared_ms:.0f} ms")
 
     async def within(self, seconds: float, awaitable: Awaitable[_T], what: str) -> _T:
-        """Await something that must happen. Raises Broken if it does not happen within that many seconds."""
+        """Await something that must happen. Raises Broken if it does not happen within ``seconds``."""
         try:
             return await asyncio.wait_for(awaitable, seconds * self.harness.patience)
         except TimeoutError:
@@ -173,7 +174,7 @@ class Lab:
         return words[1:]
 
     async def gone(self, client: Backend, key: str, seconds: float) -> float:
-        """Wait until a watch shows that a key is deleted. Returns the loop time then."""
+        """Wait until a watch shows that a key is deleted. Returns the loop time of that event."""
         async with client.watch(key) as watch:
             await self.within(seconds, self._seen_gone(watch, key), f"the deletion of {key}")
         equal(await client.get(key), None, f"{key} after its removal was seen")

@@ -1,11 +1,13 @@
-"""Decides if a recorded concurrent history is linearizable: explained by operations that took effect one at a time.
+"""Decides whether a recorded concurrent history is linearizable: explained by operations that took effect one at a
+time.
 
 This is the search of Wing and Gong, with Lowe's cache of configurations. An operation may come next if it was called
 before any other remaining operation returned. The history is linearizable if every operation with a known outcome can
 be placed in this way.
 
-An operation is a condition on the state and a change of it: reads, listings, puts, compare-and-set, deletes and
-transactions all have this form. If its response was lost, it may take effect at any time after its call, or never.
+An operation consists of a condition on the state and a change of the state: reads, listings, puts, compare-and-set,
+deletes and transactions all have this form. If its response was lost, it may take effect at any time after its call, or
+never.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ class Operation:
     returned: float | None
     """The time of the response; ``None`` if it was lost."""
     expects: Mapping[str, str | None] = field(default_factory=dict)
-    """By key, the value that it read or required; ``None`` for absence."""
+    """The value that it read or required, by key; None for absence."""
     writes: Mapping[str, str | None] = field(default_factory=dict)
-    """By key, the value that it put; ``None`` for a delete."""
+    """The value that it put, by key; None for a delete."""
     held: bool | None = True
     """True: its expectations held, and its writes were applied. False: they did not hold, and nothing was applied.
     None: the outcome is unknown."""
 
     def outcomes(self, state: State) -> Iterator[State]:
-        """Yield the states that it can lead to from this one; none if it cannot have happened in this state."""
+        """Yield the states that can result from this one; none if the operation cannot have happened in this state."""
         present = dict(state)
         held = all(present.get(key) == value for key, value in self.expects.items())
         if self.held is not None and held != self.held:
@@ -59,11 +61,11 @@ class Verdict:
     explained: int
     """The largest number of operations that could be placed."""
     stuck_at: tuple[Operation, ...] = ()
-    """The operations that remained there, of which none can come next."""
+    """The operations that remained then, none of which can come next."""
 
 
 def judge(history: Sequence[Operation], start: State = frozenset()) -> Verdict:
-    """Search for an order that explains a history which begins in this state."""
+    """Search for an order that explains a history that begins in this state."""
     operations = sorted(history, key=lambda operation: operation.called)
     known = sum(1 << n for n, operation in enumerate(operations) if operation.returned is not None)
     todo: list[tuple[int, State]] = [(0, start)]

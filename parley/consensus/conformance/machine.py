@@ -1,4 +1,4 @@
-"""A Hypothesis state machine: random calls, on whose results the store and the model must agree."""
+"""A Hypothesis state machine that makes random calls, on whose results the store and the model must agree."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Agreement(RuleBasedStateMachine):
         self.watches: list[tuple[Backend, Watch, Follower]] = []
 
     def run(self, call: Coroutine[Any, Any, _T]) -> _T:
-        """Run a call to its end, within a minute."""
+        """Run a call to completion, within a minute."""
 
         async def in_time() -> _T:
             return await asyncio.wait_for(call, 60)
@@ -184,7 +184,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(client_number=_numbers, sure=_numbers)
     def change_client(self, client_number: int, sure: int) -> None:
-        """Sometimes close a client, which ends its sessions and watches, and open another in its place."""
+        """Sometimes close a client, which ends its sessions and watches, and replace it with a new one."""
         if sure:
             return
         client = self._client(client_number)
@@ -212,7 +212,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Check that the store holds what the model holds, and that every watch comes to show it."""
+        """Check that the store contains what the model contains, and that every watch eventually shows it."""
         page = self.run(self._client(0).list("", limit=1000))
         equal(list(page.entries), list(self.model.entries.values()), "all there is")
         for client, watch, follower in self.watches:

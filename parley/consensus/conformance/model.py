@@ -1,6 +1,6 @@
 """A model of a store for sequential calls: a dict, its whole history, and sessions.
 
-The model does not choose revisions. It learns those of the store and holds the store to them.
+The model does not choose revisions. It learns the store's revisions and checks that they are consistent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from parley.consensus.errors import CoordinationError, SessionLost
 
 @dataclass(slots=True)
 class Model:
-    """The present state, and for each key its states so far, oldest first; ``None`` stands for absence."""
+    """The present state, and the past states of each key, oldest first; None stands for absence."""
 
     past: dict[str, list[Entry | None]] = field(default_factory=dict)
     sessions: set[str] = field(default_factory=set)
@@ -44,7 +44,7 @@ class Model:
         return {key: entry for key, entry in self.entries.items() if key.startswith(prefix)}
 
     def errors(self, checks: Sequence[Check], ops: Sequence[Operation]) -> list[CoordinationError]:
-        """Return the errors of which a transaction must raise one; empty if it must succeed."""
+        """Return the errors of which a transaction must raise one, or an empty list if it must succeed."""
         errors: list[CoordinationError] = []
         if any(isinstance(op, Put) and op.session and op.session.id not in self.sessions for op in ops):
             errors.append(SessionLost("a session is over"))
@@ -93,7 +93,7 @@ class Follower:
     _begun: bool = False
 
     def up_to_date(self) -> bool:
-        """True if the events so far show the present state."""
+        """Return True if the events so far show the present state."""
         return self._begun and self.entries == self.model.below(self.prefix)
 
     def take(self, event: Event) -> None:
@@ -124,7 +124,8 @@ class Follower:
                 self.entries.pop(key, None)
 
     def _advance(self, key: str, entry: Entry | None, event: Event, *, again: bool) -> None:
-        """Find the state that an event shows, after the ones shown before (``again``: or the last of these)."""
+        """Find the state that an event shows, after the states shown before (with ``again``, possibly the last of
+        these)."""
         past: list[Entry | None] = [None, *self.model.past.get(key, ())]
         start = self._position.get(key, 0 if again else -1) + (not again)
         for position in range(start, len(past)):

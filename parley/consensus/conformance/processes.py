@@ -132,7 +132,7 @@ class WallClock:
         self.environment = {"LD_PRELOAD": str(_shim()), _OFFSET_FILE: str(self._offset)}
 
     def move(self, seconds: float) -> None:
-        """Move the clock that far from the true time."""
+        """Set the clock to differ from the true time by ``seconds``."""
         descriptor = os.open(self._offset, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.pwrite(descriptor, struct.pack("=q", round(seconds)), 0)
@@ -154,7 +154,7 @@ def _shim() -> Path:
 
 
 class ProcessPeer(Peer):
-    """A peer in a process of its own."""
+    """A peer in a separate process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -214,7 +214,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 class ProcessHarness(Harness):
-    """A harness whose peers are processes. A subclass that overrides ``start`` or ``stop`` calls them here."""
+    """A harness whose peers are processes. A subclass that overrides ``start`` or ``stop`` must call them."""
 
     def __init__(self) -> None:
         self._directory: Path | None = None
@@ -238,7 +238,8 @@ class ProcessHarness(Harness):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment variables that give a process the movable clock. Peers have them; pass them to servers."""
+        """The environment variables that give a process the movable clock. Peers have them; pass them to
+        servers, too."""
         assert self._clock is not None
         return self._clock.environment
 

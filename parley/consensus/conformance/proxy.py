@@ -1,6 +1,6 @@
-"""A proxy between a client and its server that makes network faults.
+"""A proxy between a client and its server that injects network faults.
 
-It runs on the event loop of the check. Make one for each client and server; ``port`` is known at once.
+It runs on the event loop of the check. Create one for each client and server. ``port`` is known immediately.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Tap:
     """Sees and may change the bytes of one connection. Return ``None`` to break the connection."""
 
     def to_server(self, data: bytes) -> bytes | None:
-        """Return the bytes to send to the server in place of ``data``."""
+        """Return the bytes to send to the server instead of ``data``."""
         return data
 
     def to_client(self, data: bytes) -> bytes | None:
-        """Return the bytes to send to the client in place of ``data``."""
+        """Return the bytes to send to the client instead of ``data``."""
         return data
 
 
@@ -43,11 +43,11 @@ class Proxy:
         self._accepting = asyncio.get_running_loop().create_task(self._accept(), name="proxy")
 
     def cut(self) -> None:
-        """Stop forwarding in both directions without closing a connection, as if a cable was pulled."""
+        """Stop forwarding in both directions without closing a connection, as if a cable had been pulled."""
         self._passing.clear()
 
     def restore(self) -> None:
-        """End ``cut``. Earlier connections are broken, and the bytes under way are lost."""
+        """End ``cut``. Earlier connections are broken, and the bytes in transit are lost."""
         if not self._passing.is_set():
             self._passing.set()
             self.break_all()

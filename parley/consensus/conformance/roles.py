@@ -1,6 +1,7 @@
-"""The roles of peers: each is a coroutine with a client, a function that sends a message to the check, and arguments.
+"""The roles of peers: each is a coroutine that takes a client, a function that sends a message to the check, and
+arguments.
 
-Every role begins with the message ``["ready"]``. A role that races with others then waits for the key ``go``.
+Every role begins with the message ``["ready"]``. Roles that race with each other then wait for the key ``go``.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ async def hold(client: Backend, say: Say, key: str, ttl_ms: int) -> None:
 
 @_role
 async def tell_time(client: Backend, say: Say) -> None:
-    """Report the wall-clock time in seconds, again and again."""
+    """Report the wall-clock time in seconds, repeatedly."""
     while True:
         say(["time", time.time()])
         await asyncio.sleep(0.02)
@@ -57,7 +58,7 @@ async def tell_time(client: Backend, say: Say) -> None:
 
 @_role
 async def write_bound(client: Backend, say: Say, ttl_ms: int) -> None:
-    """Write under a session as fast as possible until refused. Report the error and whether the session is LOST."""
+    """Write under a session as fast as possible until rejected. Report the error and whether the session is LOST."""
     session = await client.open_session(ttl_ms)
     say(["ready"])
     n = 0
@@ -93,7 +94,7 @@ async def increment(client: Backend, say: Say, key: str, times: int) -> None:
 
 @_role
 async def write_pairs(client: Backend, say: Say, times: int, name: str) -> None:
-    """Write the same value to two keys in one transaction, again and again."""
+    """Write the same value to two keys in one transaction, repeatedly."""
     say(["ready"])
     await _go(client)
     for n in range(times):
@@ -104,7 +105,7 @@ async def write_pairs(client: Backend, say: Say, times: int, name: str) -> None:
 
 @_role
 async def write_ascending(client: Backend, say: Say, keys: int, times: int, name: str) -> None:
-    """Put rising numbers to keys of this peer; delete every fourth key at the end."""
+    """Put ascending numbers to keys of this peer; delete every fourth key at the end."""
     say(["ready"])
     await _go(client)
     for n in range(1, times + 1):
@@ -178,7 +179,7 @@ async def _recorded(client: Backend, rng: random.Random, key: str, keys: list[st
 
 @_role
 async def lead(client: Backend, say: Say, name: str, ttl_ms: int, pause_s: float = 0.0) -> None:
-    """Campaign for ever. As the leader, report the epoch and write it under the guard, with a pause after each."""
+    """Campaign forever. As the leader, report the epoch and write it under the guard, with a pause after each write."""
     say(["ready"])
     while True:
         session: Session | None = None
@@ -202,7 +203,7 @@ async def lead(client: Backend, say: Say, name: str, ttl_ms: int, pause_s: float
 
 @_role
 async def write_guarded(client: Backend, say: Say, name: str, ttl_ms: int) -> None:
-    """Lead, write under the guard until refused, and report the error."""
+    """Lead, write under the guard until rejected, and report the error."""
     session = await client.open_session(ttl_ms)
     leadership = await Elections(client, session, random.Random()).campaign("lead", name.encode())
     say(["leading", leadership.epoch])

@@ -27,7 +27,7 @@ class Result:
     error: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON types."""
+        """Return the result as JSON values."""
         return asdict(self)
 
 
@@ -37,7 +37,7 @@ def all_checks() -> tuple[Check, ...]:
 
 
 def run_check(check: Check, harness: Harness) -> tuple[Measure, ...]:
-    """Run one check on a fresh store, in an event loop of its own. Returns its measurements.
+    """Run one check on a fresh store, in a new event loop. Returns its measurements.
 
     Raises Broken if the store does not have the property, or any other exception if something else failed.
     """
@@ -71,7 +71,7 @@ async def _in_lab(check: Check, harness: Harness) -> tuple[Measure, ...]:
 def run(
     harness: Harness, checks: Iterable[Check] | None = None, on_result: Callable[[Result], None] = lambda result: None
 ) -> Sequence[Result]:
-    """Run checks, by default all, and call ``on_result`` after each."""
+    """Run the checks (default: all), and call ``on_result`` after each."""
     results: list[Result] = []
     for check in all_checks() if checks is None else checks:
         started = time.monotonic()

@@ -24,8 +24,8 @@ class Address:
     """A parsed address.
 
     ``endpoints`` are the HTTP addresses of agents, ``http://host:port``; the client uses any of them. ``ttl_ms_min`` is
-    the agents' ``session_ttl_min``. The token file is read at each ``open``. The other files are PEM; without a
-    ``ca_file`` the system's authorities are trusted.
+    the agents' ``session_ttl_min``. The token file is read at each ``open``. The other files are PEM. Without a
+    ``ca_file``, the authorities of the operating system are trusted.
     """
 
     endpoints: tuple[str, ...]
@@ -38,9 +38,9 @@ class Address:
 
     @classmethod
     def parse(cls, url: str, options: Mapping[str, object]) -> Address:
-        """Parse a URL. The options replace those of the same name in its query (``token_file``: ``token-file``).
+        """Parse a URL. ``options`` replace the options of the same name in its query (``token_file``: ``token-file``).
 
-        Raises BadConfig if they are invalid. The message repeats nothing that may be a secret.
+        Raises BadConfig if they are invalid. The message contains nothing that may be a secret.
         """
         shown = url.partition("?")[0]
         try:
@@ -54,11 +54,11 @@ class Address:
             )
         given = query | {name.replace("_", "-"): str(value) for name, value in options.items()}
         if unknown := sorted(given.keys() - _OPTIONS):
-            raise BadConfig(f"{shown!r}: unknown option {unknown[0]!r}; there are {', '.join(sorted(_OPTIONS))}")
+            raise BadConfig(f"{shown!r}: unknown option {unknown[0]!r}; available: {', '.join(sorted(_OPTIONS))}")
         if empty := [name for name, value in given.items() if not value]:
             raise BadConfig(f"{shown!r}: the option {empty[0]} is empty")
         if ("cert-file" in given) != ("key-file" in given):
-            raise BadConfig(f"{shown!r}: cert-file and key-file need each other")
+            raise BadConfig(f"{shown!r}: cert-file and key-file must be used together")
         tls = _tls(shown, given)
         default_port = DEFAULT_TLS_PORT if tls else DEFAULT_PORT
         servers = parse_servers(parts.servers, default_port=default_port, source=repr(shown), expected=_FORM)
@@ -73,7 +73,7 @@ class Address:
         )
 
     def read_token(self) -> str | None:
-        """The ACL token, or None. Blocks. Raises BadConfig if its file cannot be read or contains no token."""
+        """Return the ACL token, or None. Blocks. Raises BadConfig if its file cannot be read or contains no token."""
         if self.token_file is None:
             return None
         try:
@@ -85,7 +85,8 @@ class Address:
         return token
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """The TLS settings, or None for plain HTTP. Blocks. Raises BadConfig if a certificate or key is unusable."""
+        """Return the TLS context, or None for plain HTTP. Blocks. Raises BadConfig if a certificate or key
+        is unusable."""
         if not self.endpoints[0].startswith("https:"):
             return None
         try:

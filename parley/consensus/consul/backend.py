@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 class ConsulBackend(Backend):
     """A client of the store at an address.
 
-    ``rng`` is the source of names and revisions; two clients must never draw the same.
+    ``rng`` is the source of names and revisions; two clients must never generate the same ones.
     """
 
     def __init__(self, address: Address, rng: random.Random | None = None) -> None:
@@ -119,7 +119,8 @@ class ConsulBackend(Backend):
         return entry(self._store.layout, found[0])
 
     async def list(self, prefix: str, *, limit: int, after: str | None = None, read: Read = LINEARIZABLE) -> Page:
-        """See ``Backend.list``. Consul has no pages: whatever the limit, it sends everything below the prefix."""
+        """See ``Backend.list``. Consul has no pages: it always sends everything below the prefix, regardless of the
+        limit."""
         limit = self.capabilities.admit_limit(limit)
         layout = self._store.layout
         behind = after or ""
@@ -167,7 +168,7 @@ class ConsulBackend(Backend):
         return state
 
     async def renew(self, session_id: str, timeout_s: float) -> bool:
-        """See ``session.Sessions``. From time to time it verifies the store, because sessions outlive its keys."""
+        """See ``session.Sessions``. Periodically also verifies the store, because sessions outlive its keys."""
         alive = await self._store.renew_session(session_id, timeout_s)
         now = asyncio.get_running_loop().time()
         if alive and now >= self._verify_at:
@@ -196,7 +197,7 @@ class ConsulBackend(Backend):
         return await self._noting_loss(self._store.run(plan, read))
 
     async def _noting_loss(self, call: Coroutine[Any, Any, _T]) -> _T:
-        """Await a call. If it fails, end the sessions and watches that are lost before the caller sees the error."""
+        """Await a call. If it fails, end the lost sessions and watches before the caller receives the error."""
         try:
             return await call
         except UnknownSession as unknown:

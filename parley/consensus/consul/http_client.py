@@ -1,7 +1,7 @@
-"""HTTP to Consul's agents. Each request is sent once per agent, and failures are raised as coordination errors.
+"""HTTP requests to Consul's agents. Failures are raised as coordination errors.
 
-The client leaves an agent that does not respond for the next one of the address. A request that was certainly not sent,
-or only reads, is tried at each agent. A write that was sent is not.
+The client leaves an agent that does not respond, and uses the next one of the address. A request that was certainly not
+sent, or that only reads, is tried at each agent. A write that was sent is not repeated.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from parley.consensus.errors import (
 )
 
 CALLS_MAX = 32
-"""A client's connections for calls. With those for blocking queries (watch.py) they stay far below an agent's 200."""
+"""The maximum number of a client's connections for calls. Together with those for blocking queries (watch.py), they
+stay far below an agent's limit of 200."""
 TIMEOUT_S = 10.0
-"""For a response. An agent without a leader waits 7 s for one before it reports that."""
+"""How long to wait for a response. An agent without a leader waits 7 s for one before it reports this."""
 BODY_BYTES_MAX = 512 * 1024
 """The largest transaction that Consul accepts (``txn_max_req_len``)."""
 
@@ -44,7 +45,7 @@ _NOT_APPLIED = (
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response for the caller to evaluate (status 200, 404 or 409). ``index`` is X-Consul-Index, 0 without one."""
+    """A response for the caller to evaluate (status 200, 404 or 409). ``index`` is X-Consul-Index, or 0."""
 
     status: int
     body: bytes
@@ -52,15 +53,16 @@ class Response:
 
 
 class Untrusted(Unavailable):
-    """Client and agent cannot agree on TLS. The certificates are wrong, so waiting rarely helps."""
+    """The TLS handshake between client and agent failed. The certificates are wrong, so waiting rarely helps."""
 
 
 class _ResponseLost(Exception):
-    """The connection broke after the request was sent. Not an aiohttp exception: those make it repeat a PUT."""
+    """The connection broke after the request was sent. Not an aiohttp exception, because those make aiohttp repeat a
+    PUT."""
 
 
 def refusal(status: int, text: str, *, writes: bool) -> CoordinationError:
-    """The error for a response with any other status than 200, 404 and 409.
+    """Return the error for a response with a status other than 200, 404 and 409.
 
     ``writes`` is True if the request may have changed something.
     """
@@ -109,7 +111,7 @@ class Client:
         self._calls, self._queries = session(CALLS_MAX), session(0)
 
     async def close(self) -> None:
-        """Close all connections. Calls under way raise Closed. Idempotent."""
+        """Close all connections. Calls in progress raise Closed. Idempotent."""
         calls, queries, self._calls, self._queries = self._calls, self._queries, None, None
         for session in (calls, queries):
             if session is not None:
@@ -118,12 +120,11 @@ class Client:
     async def call(
         self, method: str, path: str, body: bytes | None = None, *, writes: bool, timeout_s: float = TIMEOUT_S
     ) -> Response:
-        """Send a request and return a response of status 200, 404 or 409.
+        """Send a request and return a response with status 200, 404 or 409.
 
-        ``path`` includes the query and is percent-encoded.
-
-        Raises Unavailable if it was not applied, after trying all agents of the address. Raises MaybeApplied if it
-        writes, was sent, and the response was lost. Raises Unauthorized, LimitExceeded and Closed.
+        ``path`` includes the query and is percent-encoded. Raises Unavailable if the request was not applied, after
+        trying all agents of the address. Raises MaybeApplied if a write was sent and the response was lost. Raises
+        Unauthorized, LimitExceeded and Closed.
         """
         for attempt in range(len(self._address.endpoints), 0, -1):
             at = self._at
@@ -139,7 +140,7 @@ class Client:
         raise AssertionError("an address has an endpoint")
 
     async def query(self, path: str, wait_s: float) -> Response:
-        """Send a blocking query. Consul responds when there is something new, or after about ``wait_s``.
+        """Send a blocking query. Consul responds when something has changed, or after about ``wait_s`` seconds.
 
         Raises Unavailable if there is no response. Raises the other errors of ``call``.
         """
@@ -160,7 +161,8 @@ class Client:
             self._waits.discard(wait)
 
     def _interrupt_queries(self) -> None:
-        """End all blocking queries, so that they are sent again: a call got no response, so they may wait in vain."""
+        """End all blocking queries, so that they are sent again: a call received no response, so they may
+        wait in vain."""
         now = asyncio.get_running_loop().time()
         waits, self._waits = self._waits, set()
         for wait in waits:

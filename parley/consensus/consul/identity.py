@@ -1,4 +1,4 @@
-"""The identity of a store in Consul: a key that holds it, and a marker key that has it in its name."""
+"""The identity of a store in Consul: a key that contains it, and a marker key whose name contains it."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ class ConsulIdentity:
         return identity
 
     async def initialise(self, identity: str) -> None:
-        """See ``IdentityStorage``. Raises BadConfig if the prefix has keys that do not belong to a store."""
+        """See ``IdentityStorage``. Raises BadConfig if there are keys below the prefix that do not belong
+        to a store."""
         if foreign := await self._any_key():
             # The key may belong to a store that another client has created since the first read.
             if await self.read_identity() is None:
-                raise BadConfig(f"{self.place} has keys, but no store of Parley's: {foreign}; choose another prefix")
+                raise BadConfig(f"{self.place} contains keys, but no Parley store: {foreign}; choose another prefix")
             return
         ops = [
             {"Verb": "check-not-exists", "Key": self._layout.identity},
@@ -61,7 +62,7 @@ class ConsulIdentity:
                 raise Unauthorized(f"the ACL token may not write {self._layout.prefix}/")
 
     async def _any_key(self) -> str | None:
-        """A key below the prefix, if there is one."""
+        """Return a key below the prefix, or None."""
         path = f"/v1/kv/{quote(self._layout.prefix)}/?keys&separator=/&consistent"
         response = await self._client.call("GET", path, writes=False)
         names: list[str] = json.loads(response.body) if response.status == 200 else []

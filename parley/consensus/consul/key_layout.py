@@ -1,4 +1,4 @@
-"""Where the store's keys are in Consul's KV store."""
+"""How the store's keys are stored in Consul's KV store."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ class KeyLayout:
 
     @property
     def place(self) -> str:
-        """For error messages."""
+        """The location of the store, for error messages."""
         return f"{self.prefix}/ in Consul"
 
     @property
     def identity(self) -> str:
-        """The key that holds the store's identity."""
+        """The key that contains the store's identity."""
         return f"{self.prefix}/identity"
 
     def marker(self, identity: str) -> str:
-        """The key that exists exactly while the store has this identity; transactions check it."""
+        """Return the key that exists exactly while the store has this identity. Transactions check it."""
         return f"{self.prefix}/identity/{identity}"
 
     def probe(self, name: str) -> str:
-        """A key for a trial write."""
+        """Return a key for a trial write."""
         return f"{self.prefix}/probe/{name}"
 
     def data(self, key: str) -> str:
-        """The Consul key of a store key, or the beginning of those below a prefix."""
+        """Return the Consul key of a store key, or the common beginning of the keys below a prefix."""
         return f"{self.prefix}/keys/{key}"
 
     def key(self, stored: str) -> str:
-        """The store key of a Consul key."""
+        """Return the store key of a Consul key."""
         return stored[len(self.prefix) + len("/keys/") :]

@@ -1,4 +1,4 @@
-"""What protects a store in Consul: ACLs, and TLS."""
+"""How a store in Consul is protected: by ACLs, and by TLS."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _ADVICE = (
 )
 _TLS_ADVICE = "set cert_file, key_file and ports.https on the agents, then ca-file in coordination.url"
 _NEVER_INDEX = 1
-"""Index 1 is that of Consul's first internal change; no key has it. So nothing is written."""
+"""Index 1 belongs to Consul's first internal change, so no key has it. A write that expects it changes nothing."""
 
 
 async def protection_of(address: Address, layout: KeyLayout) -> Protection:
-    """Try to read, and to write where nothing is changed, as a client without a token."""
+    """Try to read, and to write without any effect, as a client without a token."""
     encrypted = all(endpoint.startswith("https:") for endpoint in address.endpoints)
     connection = of_connection(", ".join(address.endpoints), encrypted=encrypted, advice=_TLS_ADVICE)
     return Protection(await _of_tree(replace(address, token_file=None), layout), connection)

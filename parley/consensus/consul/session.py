@@ -1,7 +1,7 @@
 """A session in Consul, renewed every third of its TTL and at least every five seconds.
 
-A renewal writes nothing; it only restarts a timer of Consul's leader. An idle client learns from it that its session or
-its store no longer exists.
+A renewal writes nothing; it only restarts a timer of Consul's leader. It also reveals to an idle client that its
+session or its store no longer exists.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RETRY_S = 0.2
 
 
 class Sessions(Protocol):
-    """What a session needs of its backend."""
+    """The interface that a session requires of its backend."""
 
     async def renew(self, session_id: str, timeout_s: float) -> bool:
         """Renew a session. Returns False if Consul does not know it."""
@@ -31,7 +31,7 @@ class Sessions(Protocol):
 
 
 class ConsulSession(Session):
-    """A session of this client. ``ended_in_store`` is True if Consul has ended it, or has been asked to."""
+    """A session of this client. ``ended_in_store`` is True if Consul has ended it, or has been requested to."""
 
     def __init__(self, sessions: Sessions, session_id: str, ttl_ms: int, sent_at: float) -> None:
         super().__init__(session_id, ttl_ms, sent_at)

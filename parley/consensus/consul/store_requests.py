@@ -1,4 +1,4 @@
-"""The requests of one store to Consul: transactions, sessions, blocking queries."""
+"""The requests that a store sends to Consul: transactions, sessions, blocking queries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ALLOWED_IN_PATH = re.compile(r"(?:(?!\.{1,2}/)[!-.0-~]+/)*(?:(?!\.{1,2}\Z)[!-.0
 
 
 class UnknownSession(SessionLost):
-    """Consul does not know the session of a put."""
+    """Consul does not know the session to which a put is bound."""
 
     def __init__(self, error: CoordinationError, session: Session) -> None:
         super().__init__(*error.args)
@@ -40,7 +40,7 @@ class UnknownSession(SessionLost):
 
 
 class Store:
-    """The store at an address. Call ``open`` first. ``identity`` is "" before that."""
+    """The store at an address. Call ``open`` first. ``identity`` is "" until then."""
 
     def __init__(self, address: Address, rng: random.Random) -> None:
         self.layout = KeyLayout(address.prefix)
@@ -87,7 +87,7 @@ class Store:
     async def watch_count(self) -> WatchCount:
         """Return the number of blocking queries on this Consul agent, from its own metrics, which are up to 20 s old.
 
-        If the metrics do not have the number, it is None and the text says why.
+        If the metrics do not contain the number, it is None and ``source`` gives the reason.
         """
         try:
             response = await self._client.call("GET", "/v1/agent/metrics", writes=False)
@@ -114,7 +114,7 @@ class Store:
     async def create_session(self, ttl_ms: int) -> str:
         """Create a session without health checks, whose keys are deleted with it. Returns its id.
 
-        Raises Unavailable also if the response was lost: a session that no client knows has no keys, and expires.
+        Raises Unavailable even if only the response was lost: a session that no client knows has no keys, and expires.
         """
         wanted = {
             "Name": self.layout.prefix,
@@ -135,7 +135,7 @@ class Store:
         raise Unavailable(f"Consul created no session: {response.body[:300]!r}")
 
     async def renew_session(self, session_id: str, timeout_s: float) -> bool:
-        """Renew a session. Returns False if Consul does not know it. Raises Unavailable if that is not certain yet."""
+        """Renew a session. Returns False if Consul does not know it. Raises Unavailable if the outcome is unknown."""
         path = f"/v1/session/renew/{session_id}"
         if (await self._client.call("PUT", path, b"", writes=False, timeout_s=timeout_s)).status == 200:
             return True
@@ -153,7 +153,7 @@ class Store:
         await self._client.call("PUT", f"/v1/session/destroy/{session_id}", b"", writes=False, timeout_s=timeout_s)
 
     async def try_to_destroy_session(self, session_id: str) -> None:
-        """``destroy_session`` with a short wait, ignoring failure: the session then expires."""
+        """Call ``destroy_session`` with a short timeout, and ignore failure: the session then expires."""
         with suppress(CoordinationError):
             await self.destroy_session(session_id, _BEST_EFFORT_S)
 

@@ -1,7 +1,7 @@
 """Store transactions as Consul transactions, and Consul's responses as results. No I/O.
 
 Consul carries out the operations of a transaction in order, each on the state that the earlier ones left, and lists all
-that failed. So the identity comes first, then the checks in the order given, and then the writes.
+operations that failed. So the identity comes first, then the checks in the order given, and then the writes.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from parley.consensus.consul.key_layout import KeyLayout
 from parley.consensus.errors import CoordinationError, SessionLost, Unauthorized, Unavailable, WrongStore
 
 OPS_MAX = 64
-"""The operations that Consul allows in a transaction. Consul 1.14 and later allow 128."""
+"""The maximum number of operations that Consul allows in a transaction. Consul 1.14 and later allow 128."""
 _FLAGS_BITS = 53
-"""Of the 64 bits of Flags. Tools that read JSON's numbers as floats see these unchanged."""
+"""The bits of Flags that are used, out of 64. Tools that read JSON's numbers as floats preserve them."""
 _NO_INDEX = (1 << 64) - 1
 
 KV: TypeAlias = dict[str, Any]
 
 
 def capabilities(ttl_ms_min: int) -> Capabilities:
-    """The limits of a store in Consul.
+    """Return the limits of a store in Consul.
 
     One of a transaction's 64 operations checks the identity, and a put needs two. In its 512 KiB, values take four
     thirds of their size, and keys appear twice.
@@ -60,7 +60,8 @@ def capabilities(ttl_ms_min: int) -> Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A Consul transaction. ``origins`` has the check or operation behind each of ``ops``; None: the identity."""
+    """A Consul transaction. ``origins`` contains the check or operation behind each of ``ops``; None stands for the
+    identity."""
 
     ops: tuple[KV, ...]
     origins: tuple[Check | Op | None, ...]
@@ -73,7 +74,7 @@ class Plan:
 
 
 def plan_txn(layout: KeyLayout, identity: str, checks: Sequence[Check], ops: Sequence[Op], rng: random.Random) -> Plan:
-    """The Consul transaction for a store transaction."""
+    """Return the Consul transaction for a store transaction."""
     planned: list[tuple[KV, Check | Op | None]] = [({"Verb": "get", "Key": layout.marker(identity)}, None)]
     planned += [(op, check) for check in checks if (op := _check(layout, check))]
     for each in ops:
@@ -85,7 +86,8 @@ def plan_txn(layout: KeyLayout, identity: str, checks: Sequence[Check], ops: Seq
 
 
 def plan_read(layout: KeyLayout, identity: str, verb: str, key: str) -> Plan:
-    """The Consul transaction for a read: ``get`` of a key (NotFound if it is absent) or ``get-tree`` of a prefix."""
+    """Return the Consul transaction for a read: ``get`` of a key (NotFound if it is absent) or ``get-tree`` of a
+    prefix."""
     ops: tuple[KV, ...] = (
         {"Verb": "get", "Key": layout.marker(identity)},
         {"Verb": verb, "Key": layout.data(key)},
@@ -122,14 +124,14 @@ def _put(layout: KeyLayout, put: Put, rng: random.Random) -> KV:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The reason why a transaction was refused. ``session`` is set if Consul does not know it."""
+    """The reason why a transaction was rejected. ``session`` is set if Consul does not know that session."""
 
     error: CoordinationError
     session: Session | None = None
 
 
 def refused(plan: Plan, body: bytes) -> Refused:
-    """The reason for a 409 response: the first operation of the plan that failed."""
+    """Return the reason for a 409 response: the first operation of the plan that failed."""
     failures = [(failure.get("OpIndex", 0), str(failure.get("What", ""))) for failure in objects(body, "Errors")]
     for _, what in failures:
         if "Permission denied" in what or "ACL not found" in what:
@@ -143,7 +145,7 @@ def refused(plan: Plan, body: bytes) -> Refused:
         case Check() as check:
             return Refused(_violated(check, absent=what.endswith("doesn't exist")))
         case Put(session=Session() as session) if what.startswith("invalid session"):
-            return Refused(SessionLost(f"session {session.id} is over"), session)
+            return Refused(SessionLost(f"session {session.id} has ended"), session)
         case _:
             return Refused(Unavailable(f"Consul refused the transaction: {what}"))
 
@@ -156,9 +158,9 @@ def _violated(check: Check, *, absent: bool) -> CoordinationError:
 
 
 def results(plan: Plan, body: bytes) -> list[KV]:
-    """The entries in a 200 response, without that of the identity.
+    """Return the entries in a 200 response, without that of the identity.
 
-    Raises Unauthorized if the identity is missing, because Consul leaves out what the token may not read.
+    Raises Unauthorized if the identity is missing, because Consul omits what the token may not read.
     """
     found = entries(body)
     marker = str(plan.ops[0]["Key"])
@@ -168,7 +170,7 @@ def results(plan: Plan, body: bytes) -> list[KV]:
 
 
 def revisions(layout: KeyLayout, ops: Sequence[Op], found: Sequence[KV]) -> tuple[Revision | None, ...]:
-    """The new revision of each operation's key, from the entries in the response."""
+    """Return the new revision of each operation's key, from the entries in the response."""
     written = {kv["Key"]: kv["ModifyIndex"] for kv in found}  # the last entry of a key is that of its put
     return tuple(None if isinstance(op, Delete) else Revision(written[layout.data(op.key)]) for op in ops)
 
@@ -179,22 +181,23 @@ def entry(layout: KeyLayout, kv: KV) -> Entry:
 
 
 def value(kv: KV) -> bytes:
-    """The value of a Consul entry."""
+    """Return the value of a Consul entry."""
     return base64.b64decode(kv["Value"] or "")
 
 
 def encoded(ops: Sequence[KV]) -> bytes:
-    """The body of a request with these operations."""
+    """Return the body of a request with these operations."""
     return json.dumps([{"KV": op} for op in ops], separators=(",", ":")).encode()
 
 
 def entries(body: bytes) -> list[KV]:
-    """The entries in a 200 response."""
+    """Return the entries in a 200 response."""
     return [result["KV"] for result in objects(body, "Results") if isinstance(result.get("KV"), dict)]
 
 
 def objects(body: bytes, name: str) -> list[dict[str, Any]]:
-    """The list of JSON objects in this field of a response. Raises Unavailable if it is not a response of Consul."""
+    """Return the list of JSON objects in this field of a response. Raises Unavailable if Consul did not send the
+    response."""
     try:
         found = json.loads(body)[name] or []
     except (ValueError, KeyError, TypeError) as error:

@@ -1,9 +1,9 @@
 """Watches: one feed for each watched prefix, shared by any number of watches.
 
-A feed has two tasks. One keeps a blocking query on the names below the prefix, while any watch waits for a change. The
-other reads the state, in one transaction with the identity, when the query returns or a watch starts. It makes one read
-at a time, each from the leader, so that the state never goes back. Neither does anything while no watch waits. The feed
-keeps only the last state, and each watch compares that with the revisions it has delivered.
+A feed has two tasks. One sends blocking queries on the names below the prefix, as long as any watch waits for a change.
+The other reads the state, in one transaction with the identity, when the query returns or a watch starts. It makes one
+read at a time, each from the leader, so that the state never goes back. Both are idle while no watch waits. The feed
+keeps only the last state, and each watch compares it with the revisions that it has delivered.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from parley.consensus.consul.http_client import Response
 from parley.consensus.errors import Closed, CoordinationError, Retriable
 
 FEEDS_MAX = 16
-"""The prefixes of a client that have a query of their own. Further prefixes share one query on everything."""
+"""The maximum number of prefixes of a client with their own query. Further prefixes share one query on all keys."""
 WAIT_S = 60.0
 RETRY_S = 0.1
 RETRY_S_MAX = 1.0
 
 
 class Source(Protocol):
-    """What a feed needs of its backend."""
+    """The interface that a feed requires of its backend."""
 
     async def wait_for_change(self, prefix: str, index: int) -> Response:
         """Wait until something below a prefix may have changed since this index."""
@@ -37,8 +37,9 @@ class Source(Protocol):
 class Feed:
     """The state below a prefix.
 
-    ``watches`` is the number of watches that use it. ``entries`` is the last state read, and ``version`` rises with
-    every read. ``gaps`` counts how often changes may have been missed. ``ended`` is the error that ended the feed.
+    ``watches`` is the number of watches that use the feed. ``entries`` is the last state read, and ``version``
+    increases with every read. ``gaps`` counts how often changes may have been missed. ``ended`` is the error that ended
+    the feed.
     """
 
     def __init__(self, source: Source, prefix: str) -> None:
@@ -63,13 +64,13 @@ class Feed:
         ]
 
     def request_read(self) -> int:
-        """Request another read. Once it ``is_completed``, ``entries`` are no older than this call."""
+        """Request another read. Once ``is_completed`` returns True for it, ``entries`` are no older than this call."""
         self._requested += 1
         self._read_wanted.set()
         return self._requested
 
     def is_completed(self, request: int) -> bool:
-        """True if a read that began after this request has been completed."""
+        """Return True if a read that began after this request has been completed."""
         return self._completed >= request
 
     async def wait_for_change(self) -> None:
@@ -92,7 +93,7 @@ class Feed:
         self.wake()
 
     def wake(self) -> None:
-        """Wake all watches that wait."""
+        """Wake all waiting watches."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -151,7 +152,7 @@ class Feed:
 
 
 class ConsulWatch(Watch):
-    """The watch of one prefix. It keeps the revisions it has delivered, and the events still to be delivered."""
+    """The watch of one prefix in Consul. It keeps the revisions that it has delivered, and the undelivered events."""
 
     def __init__(self, feed: Feed, prefix: str, on_close: Callable[[ConsulWatch], None]) -> None:
         self.feed = feed

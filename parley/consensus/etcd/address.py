@@ -24,9 +24,9 @@ _OPTIONS = ("user", "password-file", "tls", "ca-file", "cert-file", "key-file")
 class Address:
     """A parsed address.
 
-    ``endpoints`` has ``host:port`` of each server. All keys begin with ``prefix``, which starts with a slash and does
-    not end with one. ``tls`` is also True if one of the three files is given. Without a ``ca_file`` the system's
-    authorities are trusted.
+    ``endpoints`` contains the ``host:port`` of each server. All keys begin with ``prefix``, which starts with a slash
+    but does not end with one. ``tls`` is also True if any of the three files is given. Without a ``ca_file``, the
+    authorities of the operating system are trusted.
     """
 
     endpoints: tuple[str, ...]
@@ -50,21 +50,22 @@ class Secrets:
 
 
 def parse(url: str, options: Mapping[str, object]) -> Address:
-    """Parse an address. The options replace the address's own of the same name (``password_file``: ``password-file``).
+    """Parse an address. ``options`` replace the options of the same name in the address (``password_file``:
+    ``password-file``).
 
-    Raises BadConfig if they are invalid. The message never contains what may be a password.
+    Raises BadConfig if they are invalid. The message never contains anything that may be a password.
     """
     scheme, _, rest = url.partition("://")
     authority, given = rest.partition("/")[0].partition("?")[0], _given(url, options)
     if "@" in authority:
-        raise BadConfig("an etcd address holds no password: use ?user=NAME&password-file=FILE")
+        raise BadConfig("an etcd address must not contain a password: use ?user=NAME&password-file=FILE")
     if scheme != "etcd" or not authority:
         raise BadConfig(f"{url!r}: expected {EXPECTED}")
     files = {name: Path(value) for name, value in given.items() if name.endswith("-file")}
     if ("user" in given) != ("password-file" in files):
-        raise BadConfig(f"{url!r}: user and password-file need each other")
+        raise BadConfig(f"{url!r}: user and password-file must be used together")
     if ("cert-file" in files) != ("key-file" in files):
-        raise BadConfig(f"{url!r}: cert-file and key-file need each other")
+        raise BadConfig(f"{url!r}: cert-file and key-file must be used together")
     servers = parse_servers(authority, default_port=DEFAULT_PORT, source=repr(url), expected=EXPECTED)
     return Address(
         endpoints=tuple(map(str, servers)),
@@ -96,7 +97,7 @@ def _given(url: str, options: Mapping[str, object]) -> dict[str, str]:
     given |= {name.replace("_", "-"): str(value) for name, value in options.items()}
     for name, value in given.items():
         if name not in _OPTIONS:
-            raise BadConfig(f"an etcd address has no option {name!r}; there are {', '.join(_OPTIONS)}")
+            raise BadConfig(f"unknown etcd option {name!r}; available: {', '.join(_OPTIONS)}")
         if not value:
             raise BadConfig(f"the option {name} of an etcd address is empty")
     return given

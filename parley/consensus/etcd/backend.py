@@ -59,7 +59,8 @@ _PAGE = 1000
 
 
 class EtcdBackend(Backend):
-    """A client of a store in etcd. ``rng`` is the source of the identity, the order of the servers, and the pauses."""
+    """A client of a store in etcd. ``rng`` is the source of the identity, of the order of the servers, and of the
+    pauses."""
 
     def __init__(self, address: Address, *, rng: random.Random | None = None) -> None:
         self._address = address
@@ -185,9 +186,9 @@ class EtcdBackend(Backend):
         return response.TTL
 
     def _verify_soon(self) -> None:
-        """Verify in the background that the store is still there.
+        """Verify in the background that the store still exists.
 
-        A lease survives the deletion of all keys, and an idle client sends no other request that would notice it.
+        A lease survives the deletion of all keys, and an idle client sends no other request that would reveal it.
         """
         if self._connection is not None and (self._verifying is None or self._verifying.done()):
             self._verifying = asyncio.get_running_loop().create_task(self._verify_quietly(), name="etcd identity")
@@ -256,7 +257,7 @@ class EtcdBackend(Backend):
     async def _range(
         self, request: pb.RangeRequest, how: Read, server: ServerConnection | None = None
     ) -> tuple[pb.RangeResponse, int]:
-        """Read a range. Returns it with the revision of the store."""
+        """Read a range. Returns the response and the revision of the store."""
         request.serializable = how is STALE
         txn = transactions.read(self.layout, self.identity, request, stale=how is STALE)
         response = await self._send(txn, server=server, fresh=how is not STALE)
@@ -321,7 +322,7 @@ class EtcdBackend(Backend):
             watch.end(WrongStore(str(error)))
 
     async def _drop_ended(self, ops: Sequence[Op]) -> None:
-        """Make the sessions that etcd does not know LOST before the caller sees the error."""
+        """Make the sessions that etcd does not know LOST before the caller receives the error."""
         for session in {op.session for op in ops if isinstance(op, Put) and op.session}:
             if isinstance(session, EtcdSession):
                 with suppress(CoordinationError):

@@ -1,4 +1,4 @@
-"""The connection to an etcd cluster: to one server at a time, and to the next one if that fails.
+"""The connection to an etcd cluster: to one server at a time, and to the next one if that server fails.
 
 A task connects, authenticates, waits until the connection breaks or is retired, and continues with the next server. A
 request waits for a connection, and is sent again if it was certainly not applied (``grpc_errors.py``).
@@ -23,13 +23,13 @@ from parley.consensus.etcd.server_connection import REQUEST_S, RequestFailed, Se
 
 RESPONSE_BYTES_MAX = 32 << 20
 _RESPONSE_MIN_S = 1.0  # for a request that had to wait for its connection
-_RESPONSE_MAX_S = 3.0  # requests lost by a leader that died get no response; a new leader is elected in less
+_RESPONSE_MAX_S = 3.0  # requests lost by a leader that died get no response; a new leader is elected sooner than this
 _PAUSE_MAX_S = 1.0
 
 _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", RESPONSE_BYTES_MAX),
     ("grpc.enable_http_proxy", 0),  # an http_proxy in the environment is not meant for the coordination store
-    ("grpc.use_local_subchannel_pool", 1),  # else a new channel would share the old one's silent connection
+    ("grpc.use_local_subchannel_pool", 1),  # otherwise a new channel would share the old channel's silent connection
     ("grpc.client_idle_timeout_ms", 2**31 - 1),
     ("grpc.enable_retries", 0),  # ``Connection.call`` decides which requests may be sent twice
     ("grpc.keepalive_time_ms", 10_000),  # etcd closes connections that ping more often than every 5 s
@@ -39,7 +39,8 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
 
 
 class Connection:
-    """Keeps a connection to one of the servers. Calls ``on_up`` when it is made, ``on_down`` when it breaks."""
+    """Maintains a connection to one of the servers. Calls ``on_up`` when it is established, ``on_down``
+    when it breaks."""
 
     def __init__(
         self,
@@ -104,7 +105,8 @@ class Connection:
             await asyncio.sleep(min(self._rng.random() * 0.01 * 2**attempt, 0.25))
 
     async def server(self, deadline: float) -> ServerConnection:
-        """The connection in use, or the next one. Raises Unavailable if there is none by the deadline (loop time)."""
+        """Return the connection in use, or wait for the next one. Raises Unavailable if there is none by the deadline
+        (loop time)."""
         while self._server is None or self._server.is_retired:
             if self._closed:
                 raise Closed("the backend is closed")
@@ -131,7 +133,7 @@ class Connection:
                 await asyncio.sleep(min(0.01 * 2**failures, _PAUSE_MAX_S) * (0.5 + self._rng.random() / 2))
 
     async def _use(self, server: ServerConnection) -> None:
-        """Connect, and offer the connection to requests until it breaks or is retired."""
+        """Connect, and make the connection available to requests until it breaks or is retired."""
         try:
             await server.connect()
             await self._log_in(server)
@@ -169,7 +171,8 @@ class Connection:
         return grpc.aio.secure_channel(endpoint, credentials, options=_OPTIONS)
 
     def _close_soon(self, server: ServerConnection) -> None:
-        """Let the requests under way finish while the next connection is made."""
+        """Close the connection after the requests in progress have finished. Meanwhile the next connection is
+        established."""
         closing = asyncio.get_running_loop().create_task(server.close(REQUEST_S), name="etcd connection closing")
         self._closing[closing] = server
         closing.add_done_callback(self._closing.pop)

@@ -1,4 +1,4 @@
-"""Errors of gRPC and etcd: whether the failed request may have been applied, and the coordination error to raise."""
+"""Errors of gRPC and etcd: whether the failed request may have been applied, and which coordination error to raise."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from parley.consensus.errors import (
 
 
 class Compacted(Exception):
-    """The requested revision is older than those that etcd keeps. Never leaves this package."""
+    """The requested revision is older than the oldest one that etcd keeps. Never leaves this package."""
 
 
 class ResponseTooLarge(Exception):
-    """The response is larger than this client accepts: ask for less. Never leaves this package."""
+    """The response is larger than this client accepts: request less. Never leaves this package."""
 
 
 class Fate(Enum):
-    """What is known about a failed request."""
+    """What is known about the outcome of a failed request."""
 
     NOT_APPLIED = "not applied"
     """It was not applied and may be sent again."""
     UNKNOWN = "unknown"
-    """A write may have been applied, or may even be applied later."""
+    """A write may have been applied, or may still be applied later."""
     FINAL = "final"
-    """It was not applied, and sending it again does not help."""
+    """It was not applied, and repeating it does not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A failed request. ``error`` is the exception to raise if the fate is FINAL.
 
-    ``retires_connection`` is True if another server, or another connection, may do better.
+    ``retires_connection`` is True if another server, or another connection, may succeed.
     """
 
     fate: Fate
@@ -67,7 +67,7 @@ _RETIRING = ("etcdserver: no leader", "etcdserver: request timed out", "etcdserv
 
 
 def classify(code: grpc.StatusCode, details: str) -> Failure:
-    """Classify an error of gRPC or etcd."""
+    """Return the failure for an error of gRPC or etcd."""
     text = f"etcd: {details or code.name}"
     retires = code in _BROKEN or details.startswith(_RETIRING)
     if details.startswith(_NOT_APPLIED):

@@ -15,7 +15,7 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[RequestT, ResponseT]):
-    """A call: its path, and the types of its request and its response."""
+    """A gRPC call: its path, and the types of its request and its response."""
 
     path: str
     request: type[RequestT]

@@ -1,4 +1,4 @@
-"""The identity of a store in etcd: one key below the prefix, and a probe of what this server and user allow."""
+"""The identity of a store in etcd: one key below the prefix, and a probe of what this server and this user permit."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class EtcdIdentity:
         return self._layout.place
 
     async def read_identity(self) -> str | None:
-        """Read the identity, in a transaction as large as any that the backend sends, which also may delete a key.
+        """Read the identity, in a transaction that is as large as any the backend sends, and that could also delete a
+        key.
 
-        Raises Unsupported if the server refuses transactions of that size.
+        Raises Unsupported if the server rejects transactions of that size.
         """
         layout = self._layout
         start, end = layout.range("")
@@ -52,7 +53,7 @@ class EtcdIdentity:
         if identities:
             return identities[0].value.decode("ascii", "replace")
         if others:
-            raise BadConfig(f"there are keys, but no store of Parley's, at {self.place}; choose another prefix")
+            raise BadConfig(f"there are keys, but no Parley store, at {self.place}; choose another prefix")
         return None
 
     async def initialise(self, identity: str) -> None:

@@ -1,4 +1,4 @@
-"""Where the store's keys are in etcd: below a prefix, as bytes that etcd sorts as Parley sorts keys."""
+"""How the store's keys are stored in etcd: below a prefix, as bytes that etcd sorts the way Parley sorts keys."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ class KeyLayout:
 
     def __init__(self, prefix: str) -> None:
         self.place = f"{prefix} in etcd"
-        """For error messages."""
+        """The location of the store, for error messages."""
         self.identity = f"{prefix}/identity".encode("ascii")
         self._data = f"{prefix}/data/".encode("ascii")
         self.probe = self._data + b"\0"
-        """Never present, because no key of Parley's contains a zero. A client that may delete it may write."""
+        """A key that never exists, because no key of Parley's contains a zero byte. A client that may delete it may
+        also write."""
 
     def key(self, key: str) -> bytes:
-        """The etcd key of a store key."""
+        """Return the etcd key of a store key."""
         return self._data + key.encode("ascii")
 
     def range(self, prefix: str, after: str | None = None) -> tuple[bytes, bytes]:
-        """The bounds of the keys that start with a prefix and come after ``after``."""
+        """Return the bounds of the keys that start with a prefix and come after ``after``."""
         start = self._data + _bytes(prefix)
         end = start[:-1] + bytes([start[-1] + 1])  # no byte of UTF-8 is 0xFF
         return (max(start, self._data + _bytes(after) + b"\0") if after is not None else start), end
 
     def name(self, key: bytes) -> str:
-        """The store key of an etcd key."""
+        """Return the store key of an etcd key."""
         return key[len(self._data) :].decode("ascii", "replace")
 
     def entry(self, found: pb.KeyValue) -> Entry:
-        """The store entry of an etcd key and value."""
+        """Return the store entry of an etcd key and value."""
         session = session_id(found.lease) if found.lease else None
         return Entry(self.name(found.key), found.value, Revision(found.mod_revision), session)
 
 
 def session_id(lease: int) -> str:
-    """The session id of a lease."""
+    """Return the session id of a lease."""
     return f"{lease:016x}"
 
 

@@ -1,4 +1,4 @@
-"""What protects a store in etcd: users and roles, and TLS."""
+"""How a store in etcd is protected: by users and roles, and by TLS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TLS_ADVICE = "start etcd with --cert-file and --key-file, then set ca-file in c
 
 
 async def protection_of(connection: Connection, address: Address) -> Protection:
-    """Find out whether etcd has users, by a login without a name: etcd refuses it for one reason or the other."""
+    """Find out whether etcd has users, by logging in without a name: etcd's reason for refusing reveals it."""
     encrypted = of_connection(", ".join(address.endpoints), encrypted=address.tls, advice=_TLS_ADVICE)
     try:
         server = await connection.server(asyncio.get_running_loop().time() + REQUEST_S)
@@ -31,7 +31,7 @@ async def protection_of(connection: Connection, address: Address) -> Protection:
                 Finding(Guard.OPEN, "etcd has no users: every client may do everything", _ADVICE), encrypted
             )
         if isinstance(error.failure.error, CoordinationError) or "user name is empty" in error.failure.text:
-            text = f"etcd demands a user; the roles decide which users may use {address.prefix}/"
+            text = f"etcd requires a user; the roles decide which users may use {address.prefix}/"
             return Protection(Finding(Guard.CLOSED, text), encrypted)
         return Protection(Finding(Guard.UNKNOWN, error.failure.text, _ADVICE), encrypted)
     except CoordinationError as error:

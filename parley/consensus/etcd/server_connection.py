@@ -16,12 +16,12 @@ from parley.consensus.etcd.grpc_errors import Failure, Fate, classify
 from parley.consensus.etcd.grpc_methods import RANGE, Method, RequestT, ResponseT
 
 REQUEST_S = 5.0
-"""How long a request may take, including the wait for a connection; rarely a little more."""
+"""How long a request may take, including the wait for a connection. It rarely takes slightly longer."""
 _CONNECT_S = 2.0
 
 
 class RequestFailed(Exception):
-    """A request failed. ``failure`` has what is known about it."""
+    """A request failed. ``failure`` describes what is known about it."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.text)
@@ -42,7 +42,7 @@ class ServerConnection:
         self._streams: set[Any] = set()
 
     async def connect(self) -> None:
-        """Wait for the connection. Raises Unavailable, with the reason, if it cannot be made."""
+        """Wait until the connection is established. Raises Unavailable, with the reason, if that fails."""
         self._channel.get_state(try_to_connect=True)
         try:
             async with asyncio.timeout(_CONNECT_S):
@@ -78,7 +78,7 @@ class ServerConnection:
 
     @property
     def is_old(self) -> bool:
-        """True if it has existed for long enough for its token to have expired."""
+        """True if the connection has existed long enough for its token to have expired."""
         return asyncio.get_running_loop().time() - self._made_at > 1
 
     def retire(self) -> None:
@@ -88,7 +88,7 @@ class ServerConnection:
             stream.cancel()
 
     async def close(self, grace_s: float | None = None) -> None:
-        """Close it. Requests under way have this time to finish."""
+        """Close the connection. Requests in progress have ``grace_s`` seconds to finish."""
         self.retire()
         await self._channel.close(grace_s)
 
@@ -146,7 +146,7 @@ class ServerConnection:
 
 
 async def _write(call: Any, request: object) -> None:
-    """Write to a stream. gRPC's own ``write`` waits for ever if the call ends before it has begun."""
+    """Write to a stream. gRPC's own ``write`` waits forever if the call ends before it has begun."""
     writing = asyncio.ensure_future(call.write(request))
     call.add_done_callback(lambda _: writing.cancel())
     await writing

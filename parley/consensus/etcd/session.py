@@ -14,17 +14,17 @@ _RETRY_S = 0.05
 
 
 class Leases(Protocol):
-    """What a session needs of its backend."""
+    """The interface that a session requires of its backend."""
 
     async def keep_alive(self, lease: int, timeout_s: float) -> int:
-        """Renew a lease. Returns the seconds it has now; 0 or less if it does not exist."""
+        """Renew a lease. Returns its remaining time in seconds; 0 or less if it does not exist."""
 
     def end(self, session: EtcdSession) -> asyncio.Future[None]:
-        """Revoke the lease of a session that is LOST. The future is done when its keys are deleted."""
+        """Revoke the lease of a session that is LOST. The future is done when the keys of the session are deleted."""
 
 
 class EtcdSession(Session):
-    """A session of this client."""
+    """A session of this client, backed by a lease."""
 
     def __init__(self, leases: Leases, lease: int, ttl_ms: int, sent_at: float) -> None:
         super().__init__(session_id(lease), ttl_ms, sent_at)
@@ -36,7 +36,7 @@ class EtcdSession(Session):
         self.add_callback(self._on_change)
 
     def renew_now(self) -> None:
-        """Renew without waiting for the next due time, because the connection is back."""
+        """Renew the session immediately, because the connection has been re-established."""
         self._urgent.set()
 
     async def close(self) -> None:

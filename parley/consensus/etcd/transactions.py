@@ -1,7 +1,7 @@
-"""Store transactions as etcd transactions: they compare the identity first, then the checks.
+"""Store transactions as etcd transactions, which compare the identity first, then the checks.
 
 If a comparison fails, the transaction reads the compared keys instead, so that the error describes the state that
-caused the refusal.
+caused the rejection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REVISION_MAX = 2**63 - 1
 
 
 def read(layout: KeyLayout, identity: str, *ranges: pb.RangeRequest, stale: bool = False) -> pb.TxnRequest:
-    """A transaction that reads these ranges if the store has this identity."""
+    """Return a transaction that reads these ranges if the store has this identity."""
     return pb.TxnRequest(
         compare=[_is_this_store(layout, identity)],
         success=[pb.RequestOp(request_range=each) for each in ranges],
@@ -27,7 +27,7 @@ def read(layout: KeyLayout, identity: str, *ranges: pb.RangeRequest, stale: bool
 
 
 def write(layout: KeyLayout, identity: str, checks: Sequence[Check], ops: Sequence[Op]) -> pb.TxnRequest:
-    """A transaction that applies the operations if the checks hold.
+    """Return a transaction that applies the operations if the checks hold.
 
     Raises SessionLost if a put is bound to a session that is not an etcd lease.
     """
@@ -48,13 +48,13 @@ def write(layout: KeyLayout, identity: str, checks: Sequence[Check], ops: Sequen
 
 
 def result(ops: Sequence[Op], response: pb.TxnResponse) -> TxnResult:
-    """The result of an applied transaction."""
+    """Return the result of an applied transaction."""
     revision = Revision(response.header.revision)  # that of every key it wrote
     return TxnResult(tuple(revision if isinstance(op, Put) else None for op in ops))
 
 
 def refusal(layout: KeyLayout, checks: Sequence[Check], identity: str, response: pb.TxnResponse) -> CoordinationError:
-    """The error for a refused transaction: WrongStore, or that of the first check that did not hold."""
+    """Return the error for a rejected transaction: WrongStore, or that of the first check that did not hold."""
     found = [each.response_range.kvs for each in response.responses]
     if not found[0] or found[0][0].value != identity.encode("ascii"):
         name = found[0][0].value.decode("ascii", "replace") if found[0] else None

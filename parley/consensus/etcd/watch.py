@@ -1,6 +1,6 @@
 """A watch: a Snapshot at a revision, then etcd's watch stream from the next revision.
 
-Nothing further is read until the consumer has taken the events of the last response.
+Nothing more is read until the consumer has taken the events of the last response.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ _RETRY_S = 0.05
 
 
 class Source(Protocol):
-    """What a watch needs of its backend."""
+    """The interface that a watch requires of its backend."""
 
     @property
     def layout(self) -> KeyLayout:
         """The layout of the store's keys."""
 
     async def snapshot(self, prefix: str) -> tuple[Sequence[Entry], int]:
-        """The entries below a prefix, and their revision.
+        """Return the entries below a prefix, and their revision.
 
         Raises Compacted if etcd compacted that revision before everything was read.
         """
 
     async def server(self) -> ServerConnection:
-        """The connection in use. Raises Unavailable if none is made in time."""
+        """Return the connection in use. Raises Unavailable if none is established in time."""
 
     async def verify(self, server: ServerConnection | None = None) -> None:
-        """Raise WrongStore if the store is no longer there. Uses the connection given, else the one in use."""
+        """Raise WrongStore if the store no longer exists. Uses the given connection, or else the one in use."""
 
     def note_revision(self, revision: int) -> None:
-        """Note a revision that the store has reached."""
+        """Record a revision that the store has reached."""
 
     def forget(self, watch: EtcdWatch) -> None:
         """Forget a closed watch."""
 
 
 class EtcdWatch(Watch):
-    """The watch of one prefix. It does nothing until it is iterated."""
+    """The watch of one prefix in etcd. It does nothing until it is iterated."""
 
     def __init__(self, source: Source, prefix: str) -> None:
         self._source = source
         self._layout = source.layout
         self._prefix = prefix
-        self._events: deque[Event] = deque()  # of one response; the next is read when all are taken
+        self._events: deque[Event] = deque()  # the events of one response; the next response is read when all are taken
         self._arrived = asyncio.Event()
         self._taken = asyncio.Event()
         self._position = 0  # the revision to continue from; 0: start with a Snapshot
@@ -82,7 +82,7 @@ class EtcdWatch(Watch):
             await asyncio.wait([self._reader])
 
     def end(self, error: CoordinationError) -> None:
-        """End the watch with this error, unless it has ended already. Events not yet taken are dropped."""
+        """End the watch with this error, unless it has already ended. Undelivered events are dropped."""
         if self._end is None:
             self._end = error
             self._events.clear()
@@ -169,7 +169,7 @@ def _raise_if_cancelled(response: pb.WatchResponse, server: ServerConnection) ->
         raise Compacted
     if "permission denied" in response.cancel_reason:
         if server.token and server.is_old:
-            server.retire()  # the token may have expired, which etcd 3.4 does not report differently
+            server.retire()  # the token may have expired, which etcd 3.4 reports in the same way
         else:
             raise Unauthorized(f"etcd: {response.cancel_reason}")
     raise Unavailable(f"etcd: {response.cancel_reason or 'the watch was cancelled'}")

@@ -16,7 +16,7 @@ _METRIC = re.compile(r"^etcd_debugging_mvcc_watcher_total (\S+)$", re.MULTILINE)
 
 
 async def watch_count(address: Address) -> WatchCount:
-    """The watches open on all servers of the address. Unknown if one of them reports none."""
+    """Return the number of watches open on all servers of the address; unknown if any server does not report it."""
     found = await asyncio.gather(*(asyncio.to_thread(_read_metric, address, each) for each in address.endpoints))
     counts = [count for count in found if isinstance(count, int)]
     if len(counts) < len(found):
@@ -26,7 +26,7 @@ async def watch_count(address: Address) -> WatchCount:
 
 
 def _read_metric(address: Address, endpoint: str) -> int | str:
-    """The number of watches on one server, or the reason why it is unknown."""
+    """Return the number of watches on one server, or the reason why it is unknown."""
     try:
         context = None
         if address.tls:

@@ -65,16 +65,17 @@ CAPABILITIES = Capabilities(
     expiry_factor_max=2.0,
     crash_seen_ms_max=500,
 )
-_CENSUS_EVERY_S = 1.0  # finds what no other process has reported
+_CENSUS_EVERY_S = 1.0  # finds changes that no other process has reported
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _T = TypeVar("_T")
 
 
 class LocalBackend(Backend):
-    """A client of the store in a directory, which is created if it does not exist. Several processes may share it.
+    """A client of the store in a directory, which is created if it does not exist. Several processes may share the
+    store.
 
     ``monotonic`` returns seconds on a clock that all processes of the machine share. ``rng`` is the source of names;
-    two clients must never draw the same.
+    two clients must never generate the same name.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class LocalBackend(Backend):
             return
         thread = DatabaseThread(self._on_own_news)
         identity, boot = new_identity(self._rng), _boot_id()
-        self._process = self._random_name()  # new at each open, so that it is never taken for a dead process
+        self._process = self._random_name()  # new at each open, so that it is never mistaken for a dead process
 
         def connect() -> Database:
             if expect_identity is None:
@@ -231,7 +232,7 @@ class LocalBackend(Backend):
     async def _read(self, job: Callable[[Database], _T]) -> _T:
         try:
             return await self._run(job)
-        except MaybeApplied as error:  # the disk failed: only the writes of the same batch are in doubt
+        except MaybeApplied as error:  # the disk failed: only the writes of the same batch are uncertain
             raise Unavailable(str(error)) from error
 
     async def _apply(self, checks: Sequence[Check], ops: Sequence[Op]) -> Applied:
@@ -305,7 +306,7 @@ class LocalBackend(Backend):
         self._start_census()
 
     def _start_census(self) -> None:
-        """Start a census of the sessions. If one is running, take another one after it."""
+        """Start a census of the sessions. If a census is running, take another one after it."""
         if self._thread is None:
             return
         if self._census_task is not None and not self._census_task.done():
@@ -339,7 +340,8 @@ class LocalBackend(Backend):
             self._census_timer = loop.call_later(min(after_s, _CENSUS_EVERY_S), self._start_census)
 
     async def _take_census(self) -> float:
-        """End the sessions of dead processes and those past their TTL. Return the seconds until the next may expire."""
+        """End the sessions of dead processes and sessions past their TTL. Returns the seconds until the next session
+        may expire."""
         census = await self._run(Database.census)
         others = self._others
         if others is None:
@@ -377,9 +379,9 @@ class LocalBackend(Backend):
 
 
 def _make_directory(directory: Path) -> None:
-    """Create the directory durably, for this user only, because credentials are in it.
+    """Create the directory durably and only for this user, because it will contain credentials.
 
-    One that exists keeps its permissions.
+    An existing directory keeps its permissions.
     """
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     try:
@@ -391,13 +393,14 @@ def _make_directory(directory: Path) -> None:
 
 
 def _as_coordination_error(error: OSError) -> CoordinationError:
-    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # a fault of this process, which may pass
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # a fault of this process, which may be temporary
         return Unavailable(str(error))
     return Unauthorized(str(error)) if isinstance(error, PermissionError) else BadConfig(str(error))
 
 
 def _boot_id() -> str:
-    """The id of this boot of the machine; "" on systems without one, where sessions end by their TTLs only."""
+    """Return the id of this boot of the machine, or "" on systems without one, where sessions end only by
+    their TTLs."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:

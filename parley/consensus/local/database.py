@@ -1,4 +1,4 @@
-"""A connection to the embedded store's SQLite database, used by one thread at a time. sql.py has the tables.
+"""A connection to the embedded store's SQLite database, used by one thread at a time. sql.py defines the tables.
 
 Every write is one SQL statement, so that only C code runs while the write lock is held.
 """
@@ -77,7 +77,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a connection has changed since it was last asked: entries, and whether sessions started or ended."""
+    """The changes through a connection since the previous call: entries, and whether sessions started or ended."""
 
     entries_changed: bool
     sessions_changed: bool
@@ -85,7 +85,7 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """The sessions: for each its process and the monotonic milliseconds at which it expires."""
+    """The process of each session, and the monotonic time in milliseconds at which the session expires."""
 
     sequence: int
     sessions: dict[str, tuple[str, int]]
@@ -94,11 +94,12 @@ class Census:
 class Database:
     """A connection to the store in a directory. All methods block.
 
-    ``identity`` is that of the store. ``sequence`` is that of the newest change seen through this connection.
+    ``identity`` is the identity of the store. ``sequence`` is the number of the newest change seen through this
+    connection.
     """
 
     def __init__(self, directory: Path, *, expect_identity: str | None, new_identity: str, boot: str) -> None:
-        """Connect, and create the store if there is none. Raises the errors of ``Backend.open``."""
+        """Connect, and create the store if it does not exist. Raises the errors of ``Backend.open``."""
         self._path = directory / FILE
         self._boot = boot
         self.sequence = 0
@@ -139,13 +140,13 @@ class Database:
             self._latest = None
 
     def take_news(self) -> News:
-        """What this connection has changed since the last call."""
+        """Return the changes through this connection since the last call."""
         news = News(self._entries_changed, self._sessions_changed)
         self._entries_changed = self._sessions_changed = False
         return news
 
     def sync(self) -> None:
-        """Make everything written or read so far survive a power failure. Raises MaybeApplied if the disk fails."""
+        """Make all data written or read so far survive a power failure. Raises MaybeApplied if the disk fails."""
         if self._synced == self.sequence:
             return
         try:
@@ -154,7 +155,7 @@ class Database:
             raise MaybeApplied(f"{self._path}-wal: {error}") from error
         self._synced = self.sequence
         if self._latest is not None:
-            with suppress(OSError):  # it only serves to notice lost writes
+            with suppress(OSError):  # this file only serves to detect lost writes
                 self._latest.write(self.sequence)
 
     def apply(
@@ -168,7 +169,7 @@ class Database:
     ) -> Applied:
         """End the sessions that are past their TTL or declared dead, then carry out a transaction.
 
-        Raises SessionLost, PreconditionFailed or Fenced if the transaction is refused; the sessions have ended
+        Raises SessionLost, PreconditionFailed or Fenced if the transaction is rejected. The sessions have ended
         nevertheless.
         """
         for table in ("checks", "ops", "failed", "applied", "ended", "request"):
@@ -200,12 +201,12 @@ class Database:
         return self._write(sql, (now_ms, session_id, now_ms)) == 1
 
     def census(self) -> Census:
-        """The sessions in the store."""
+        """Return the sessions in the store."""
         sequence, rows = self._at_once(lambda: self._read("SELECT id, process, renewed_ms + ttl_ms FROM sessions"))
         return Census(sequence, {session: (process, due_ms) for session, process, due_ms in rows})
 
     def get(self, key: str) -> Entry | None:
-        """The entry of a key, or None."""
+        """Return the entry of a key, or None."""
         sql = (
             "SELECT state.sequence, state.identity, key, value, revision, session "
             "FROM state LEFT JOIN entries ON key = ?"
@@ -215,7 +216,7 @@ class Database:
         return _entry(rows[0][2:]) if rows[0][2] is not None else None
 
     def list(self, prefix: str, limit: int, after: str | None) -> Page:
-        """A page of the keys that start with a prefix."""
+        """Return a page of the keys that start with a prefix."""
         sql = (
             "SELECT key, value, revision, session FROM entries WHERE key >= ? AND key < ? AND key > ? "
             "ORDER BY key LIMIT ?"
@@ -229,9 +230,9 @@ class Database:
         return Page(entries, entries[-1].key if len(rows) > limit else None)
 
     def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
-        """The last change of each key below a prefix since a position, and the position that these reach.
+        """Return the last change of each key below a prefix since ``position``, and the position after these changes.
 
-        A position below ``floor`` gets a Snapshot, because deletions since then may be forgotten.
+        A position below ``floor`` gets a Snapshot, because deletions since then may have been forgotten.
         """
         bounds = _range(prefix)
 
@@ -259,7 +260,7 @@ class Database:
         events: list[tuple[int, Event]] = [(row[2], Changed(_entry(row))) for row in put]
         events += [(revision, Removed(key)) for key, revision in removed]
         events.sort(key=lambda event: event[0])
-        if max(len(put), len(removed)) == _EVENTS_MAX:  # perhaps cut off: only so far are both lists complete
+        if max(len(put), len(removed)) == _EVENTS_MAX:  # possibly truncated: both lists are complete only up to here
             events = events[:_EVENTS_MAX]
             sequence = events[-1][0]
         return sequence, [event for _, event in events]
@@ -291,12 +292,12 @@ class Database:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Check what the file is, and make the connection's temporary tables, all or none."""
-        connection.rollback()  # the attempt before this one
+        """Check the contents of the file, and create the connection's temporary tables, all or none."""
+        connection.rollback()  # from the previous attempt
         application_id = connection.execute("PRAGMA application_id").fetchone()[0]
         form = connection.execute("PRAGMA user_version").fetchone()[0]
         if not application_id:
-            raise DamagedStore(f"{self._path} is damaged: it has no contents of a coordination store")
+            raise DamagedStore(f"{self._path} is damaged: it does not contain a coordination store")
         if application_id != APPLICATION_ID or form != FORMAT:
             raise BadConfig(f"{self._path} is not a coordination store of this version")
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -306,7 +307,7 @@ class Database:
     def _identify(self, expected: str | None) -> str:
         rows = self._read("SELECT identity, sequence FROM state")
         if not rows:
-            raise DamagedStore(f"{self._path} is damaged: it has no identity")
+            raise DamagedStore(f"{self._path} is damaged: it contains no identity")
         identity, self.sequence = rows[0]
         require_identity(identity, expected, str(self._path))
         found = os.stat(self._path)
@@ -315,7 +316,8 @@ class Database:
         return str(identity)
 
     def _notice_lost_writes(self) -> None:
-        """If the store has lost its latest changes, log that, mark the store, and continue above their numbers.
+        """If the store has lost its latest changes, log this, mark the store, and continue with higher sequence
+        numbers.
 
         So a lost change and a new one never have the same revision, and every watch begins with a Snapshot again.
         """
@@ -324,7 +326,7 @@ class Database:
             had = self._latest.read()  # before the database, which other processes may be writing
         except OSError as error:
             _log.warning(
-                "the file store.latest cannot be used: lost writes will not be noticed", extra={"reason": str(error)}
+                "the file store.latest cannot be used: lost writes will not be detected", extra={"reason": str(error)}
             )
             return
         has = self._read("SELECT sequence FROM state")[0][0]
@@ -349,7 +351,8 @@ class Database:
         return self._unlocked(lambda: self._connection.execute(sql, parameters), writing=writing)
 
     def _unlocked(self, use: Callable[[], _T], *, writing: bool) -> _T:
-        """Use the database, again if another process has locked it. Raises Unavailable if the lock does not go."""
+        """Call ``use``, and repeat the call if another process has locked the database. Raises Unavailable if it
+        remains locked."""
         for _ in range(_BUSY_ATTEMPTS):
             try:
                 return use()
@@ -361,14 +364,14 @@ class Database:
 
     def _failure(self, checks: Sequence[Check], position: int) -> CoordinationError:
         if position < 0:
-            return SessionLost("a put is bound to a session that is over")
+            return SessionLost("a put is bound to a session that has ended")
         revision = self._read("SELECT revision FROM failed WHERE position = ?", (position,))[0][0]
         error = violation(checks[position], None if revision is None else Revision(revision))
         assert error is not None
         return error
 
     def _at_once(self, read: Callable[[], _T]) -> tuple[int, _T]:
-        """Do several reads of one state, and return the sequence of that state with their result."""
+        """Run ``read`` on one state of the database. Returns the sequence number of that state and the result."""
         self._read("BEGIN")
         try:
             rows = self._read("SELECT sequence, identity FROM state")
@@ -378,7 +381,7 @@ class Database:
             self._end_reading()
 
     def _end_reading(self) -> None:
-        """End the read transaction, also after an error: one left open would show its old state for ever."""
+        """End the read transaction, even after an error, because an open one would keep showing its old state."""
         try:
             self._connection.rollback()
         except sqlite3.Error as error:
@@ -400,9 +403,9 @@ class Database:
 
 
 def _initialise(path: Path, identity: str, boot: str) -> None:
-    """Create a store and put it in place in one step. Does nothing if another process has just put one there.
+    """Create a store and put it in place in one step. Does nothing if another process has just done so.
 
-    Only this user can read the file. SQLite gives the files beside it the same permissions.
+    Only this user can read the file. SQLite gives the same permissions to the files that it creates next to it.
     """
     draft = path.with_name(f".{path.name}.{identity}")
     try:
@@ -422,7 +425,7 @@ def _initialise(path: Path, identity: str, boot: str) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make created names in the directory durable. Raises ``OSError``."""
+    """Make the names created in the directory durable. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -450,7 +453,7 @@ def _op_rows(ops: Sequence[Op]) -> Iterator[tuple[int, str, bytes | None, str | 
 
 
 def _range(prefix: str) -> tuple[str, str]:
-    """The bounds of the keys that start with a prefix. SQLite accepts no half of a surrogate pair."""
+    """Return the bounds of the keys that start with a prefix. SQLite does not accept lone surrogates."""
     first = prefix.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return first, first + _KEY_END
 
@@ -465,7 +468,8 @@ def _is_busy(error: sqlite3.Error) -> bool:
 
 
 def as_coordination_error(error: sqlite3.Error, path: Path, *, writing: bool) -> CoordinationError:
-    """The coordination error for an SQLite error. Any statement that failed, except by I/O, was rolled back."""
+    """Return the coordination error for an SQLite error. Failed statements were rolled back, except after
+    I/O errors."""
     text = f"{path}: {error}"
     match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF:
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
@@ -481,7 +485,8 @@ def as_coordination_error(error: sqlite3.Error, path: Path, *, writing: bool) ->
 
 
 def _lacks_descriptors() -> bool:
-    """True if this process has no file descriptor left, which SQLite reports like a file that cannot be opened."""
+    """Return True if this process has run out of file descriptors, which SQLite reports like a file that cannot be
+    opened."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:

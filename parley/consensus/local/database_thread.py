@@ -1,6 +1,6 @@
 """The thread that uses SQLite. It runs jobs in order and in batches, with one sync before any result is returned.
 
-A job is a function of the database. The results reach the callers on the event loop.
+A job is a function of the database. Its result is delivered to the caller on the event loop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Job(Generic[_T]):
 
 
 class DatabaseThread:
-    """Runs jobs on a database that only its thread touches.
+    """Runs jobs on a database that only its thread uses.
 
     ``on_news`` is called on the loop after each batch that changed something.
     """
@@ -57,7 +57,7 @@ class DatabaseThread:
         return self._database
 
     def submit(self, run: Callable[[Database], _T]) -> asyncio.Future[_T]:
-        """Run a job after those submitted before. It runs even if its future is cancelled.
+        """Run a job after those submitted before it. It runs even if its future is cancelled.
 
         The future raises Closed if this thread is closed.
         """
@@ -108,7 +108,7 @@ class DatabaseThread:
         except CoordinationError as error:
             for job in batch:
                 job.error = job.error or error
-        except Exception as error:  # such as a stat that fails; the callers must not wait for ever
+        except Exception as error:  # such as a failing stat; the callers must not wait forever
             for job in batch:
                 job.error = job.error or Unavailable(str(error))
         with suppress(RuntimeError):  # the loop is closed, and all callers with it

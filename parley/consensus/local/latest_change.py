@@ -1,8 +1,8 @@
-"""The file ``store.latest`` beside the embedded store's database: the number of the latest change that is on disk.
+"""The file ``store.latest`` next to the embedded store's database: the number of the latest change that is on disk.
 
-It is written after the change itself, so the database never has less than it says, unless the database has lost writes:
-its WAL was deleted, or an older copy was put in its place. Nothing waits for this file to reach the disk; after a power
-failure it may say less than the database has.
+The file is written after the change itself. So the database always contains at least this change, unless it has lost
+writes because its WAL was deleted or an older copy was put in its place. No caller waits for this file to reach the
+disk; after a power failure it may contain an older number than the database.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class LatestChange:
     """The open file. All processes that use the store write it."""
 
     def __init__(self, directory: Path, identity: str) -> None:
-        """``identity`` is that of the store. Raises OSError."""
+        """``identity`` is the identity of the store. Raises OSError."""
         self._identity = identity
         self._file = os.open(directory / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def read(self) -> int:
-        """Return the latest change that was on disk; 0 if the file is new, damaged or another store's."""
+        """Return the latest change that was on disk, or 0 if the file is new, damaged or belongs to another store."""
         words = os.pread(self._file, _LENGTH_MAX, 0).decode("ascii", "replace").split()
         if len(words) != 2 or words[0] != self._identity or not words[1].isdecimal():
             return 0
@@ -32,7 +32,7 @@ class LatestChange:
         return number if number < _NUMBERS_END else 0
 
     def write(self, sequence: int) -> None:
-        """Note that everything up to this change is on disk."""
+        """Record that all changes up to this one are on disk."""
         os.pwrite(self._file, f"{self._identity} {sequence:020d}\n".encode(), 0)
 
     def close(self) -> None:

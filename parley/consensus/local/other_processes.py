@@ -1,9 +1,8 @@
 """Exchanges wake-ups with the other processes that have the store open, and detects their deaths.
 
-Each process holds a named pipe ``live/<process>`` open at both ends and reads from it. The other processes hold its
-writing end. A byte in the pipe says that there is something new. When a process dies the kernel closes its ends, and
-the writing ends that the others hold report an error at once. A pipe without a reader (``ENXIO``) belongs to a dead
-process.
+Each process keeps a named pipe ``live/<process>`` open at both ends and reads from it. The other processes keep its
+writing end open. A byte in the pipe is a wake-up. When a process dies, the kernel closes its ends, and the writing ends
+in the other processes report an error immediately. A pipe without a reader (``ENXIO``) belongs to a dead process.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ _READ_BYTES = 65536
 class OtherProcesses:
     """This process's pipe, and the writing ends of the other processes' pipes.
 
-    ``process`` is this process's name, never used before. Called on the loop: ``on_wake_up`` with True if processes or
-    sessions have started or ended, ``on_death`` with the name of a process that has died.
+    ``process`` is this process's name, which must never have been used before. Callbacks run on the loop:
+    ``on_wake_up`` with True if processes or sessions have started or ended, ``on_death`` with the name of a process
+    that has died.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class OtherProcesses:
         self._loop.add_reader(self._reader, self._on_readable)
 
     def close(self) -> None:
-        """Leave: the other processes see this one as dead."""
+        """Leave: the other processes then consider this one dead."""
         self._loop.remove_reader(self._reader)
         for process in tuple(self._writers):
             self._drop(process)
@@ -66,7 +66,7 @@ class OtherProcesses:
     def scan(self) -> list[str]:
         """Connect to the pipes of new processes, and return the names of dead ones.
 
-        Raises OSError if a process looks neither alive nor dead.
+        Raises OSError if it is unclear whether a process is alive or dead.
         """
         dead: list[str] = []
         for pipe in self._directory.iterdir():
@@ -87,7 +87,7 @@ class OtherProcesses:
         return dead
 
     def forget(self, process: str) -> None:
-        """Remove the pipe of a dead process. Call it when its sessions have been ended."""
+        """Remove the pipe of a dead process. Call this after its sessions have been ended."""
         (self._directory / process).unlink(missing_ok=True)
 
     def wake_up(self, reason: bytes) -> None:

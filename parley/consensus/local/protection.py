@@ -1,4 +1,4 @@
-"""What protects the embedded store: the permissions of its directory."""
+"""How the embedded store is protected: by the permissions of its directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from parley.consensus.protection import Finding, Guard, Protection
 
 
 def protection_of(directory: Path) -> Protection:
-    """The permissions of the store in a directory. Blocks. Raises OSError."""
+    """Return the permissions of the store in a directory. Blocks. Raises OSError."""
     connection = Finding(Guard.CLOSED, "there is no connection: processes share files")
     mode = stat.S_IMODE(directory.stat().st_mode)
     if not mode & 0o077:

@@ -1,4 +1,4 @@
-"""A session of the embedded store: a row with a TTL that this process renews every third of it."""
+"""A session of the embedded store: a row with a TTL, which this process renews every third of the TTL."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from parley.consensus.errors import Retriable
 
 
 class Sessions(Protocol):
-    """What a session needs of its backend."""
+    """The interface that a session requires of its backend."""
 
     def send_renewal(self, session_id: str) -> asyncio.Future[bool] | None:
-        """Start to renew a session. The result is False if it has ended. None if the backend is closed."""
+        """Start renewing a session. The future's result is False if the session has ended. Returns None if the backend
+        is closed."""
 
     def forget(self, session_id: str) -> None:
         """Forget a session that is LOST, and end it in the store if it has not ended there yet."""
 
     async def end(self, session_id: str) -> None:
-        """End a session in the store, with its keys."""
+        """End a session in the store, and delete its keys."""
 
 
 class LocalSession(Session):
-    """A session of this process."""
+    """A session of this process with the embedded store."""
 
     def __init__(self, sessions: Sessions, session_id: str, ttl_ms: int, sent_at: float) -> None:
         super().__init__(session_id, ttl_ms, sent_at)

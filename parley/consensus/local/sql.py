@@ -1,6 +1,6 @@
 """The SQL of the embedded store: its tables, and the triggers that carry out a transaction in one statement.
 
-``sequence`` counts changes and gives the revisions. ``removed`` remembers deletions for watches, back to ``floor``.
+``sequence`` counts changes and provides the revisions. ``removed`` records deletions for watches, back to ``floor``.
 """
 
 from __future__ import annotations

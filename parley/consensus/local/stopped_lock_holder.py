@@ -1,9 +1,9 @@
 """Frees SQLite's write lock if its holder was stopped (SIGSTOP, Ctrl-Z).
 
-A process holds the lock for microseconds, but it can be stopped in exactly those, and the kernel releases the lock only
-when the process dies. Until then no other process could write, so the failed process itself would prevent the failover.
-Therefore the holder is resumed until it has released the lock, and then stopped again. The write that it completes had
-begun before it was stopped; it is applied or refused like any other. Its sessions expire as usual.
+A process holds the lock for microseconds, but it can be stopped exactly then, and the kernel releases the lock only
+when the process dies. Until then no other process could write, so the stopped process itself would prevent the
+failover. Therefore the holder is resumed until it has released the lock, and then stopped again. The write that it
+completes had begun before it was stopped, and is applied or rejected like any other. Its sessions expire as usual.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _log = logging.getLogger(__name__)
 def resume_stopped_lock_holder(shm: Path) -> bool:
     """If a stopped process holds the write lock, let it run until it releases the lock. Blocks for up to a second.
 
-    Returns True if that freed the lock. Returns False otherwise, also if the process belongs to another user or cannot
-    be seen.
+    Returns True if that freed the lock. Otherwise returns False, for example if the process belongs to another user or
+    is not visible.
     """
     holder = _lock_holder(shm)
     if holder is None or not _is_stopped(holder):
@@ -59,9 +59,9 @@ def _wait_until_released(shm: Path, holder: int) -> bool:
 
 
 def _lock_holder(shm: Path) -> int | None:
-    """The id of the process that holds the write lock, from /proc/locks.
+    """Return the id of the process that holds the write lock, from /proc/locks.
 
-    fcntl could tell as well, but it needs the file open, and closing it would drop this process's own locks.
+    fcntl could find it, too, but would require opening the file, and closing it would drop this process's own locks.
     """
     try:
         found = shm.stat()

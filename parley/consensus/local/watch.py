@@ -1,4 +1,4 @@
-"""A watch of the embedded store. It keeps only a position: the database holds the changes not yet delivered."""
+"""A watch of the embedded store. It keeps only a position; the database contains the changes not yet delivered."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ RETRY_S = 0.1
 
 
 class ChangeSource(Protocol):
-    """What a watch needs of its backend."""
+    """The interface that a watch requires of its backend."""
 
     @property
     def is_open(self) -> bool:
         """True from ``open`` until ``close``."""
 
     async def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
-        """The events below a prefix since a position, and the position reached."""
+        """Return the events below a prefix since ``position``, and the position reached."""
 
     def forget_watch(self, watch: LocalWatch) -> None:
         """Forget a closed watch."""
 
 
 class LocalWatch(Watch):
-    """The watch of one prefix."""
+    """The watch of one prefix in the embedded store."""
 
     def __init__(self, source: ChangeSource, prefix: str) -> None:
         self._source = source

@@ -121,7 +121,8 @@ class MemoryBackend(Backend):
             session.suspend()
 
     def reconnect(self) -> None:
-        """End ``disconnect``. Sessions that the store knows are CONNECTED again; watches start with a Snapshot."""
+        """End ``disconnect``. Sessions that the store still knows become CONNECTED again, and watches restart with a
+        Snapshot."""
         self.connected = self._opened
         for session in tuple(self._sessions.values()):
             session.renew()
@@ -130,7 +131,7 @@ class MemoryBackend(Backend):
         self.wake()
 
     def lose_next_response(self, *, applied: bool) -> None:
-        """Make the next write raise MaybeApplied, after the store has applied it or without applying it."""
+        """Make the next write raise MaybeApplied: after the store has applied it, or without applying it."""
         self._lost_response = applied
 
     async def open_session(self, ttl_ms: int) -> Session:
@@ -249,7 +250,7 @@ class MemoryWatch(Watch):
         self._closed = False
 
     def wake(self) -> None:
-        """The content of the store may have changed."""
+        """Note that the content of the store may have changed."""
         self._woken.set()
 
     async def _next(self) -> Event:

@@ -1,6 +1,6 @@
 """The server side of the memory store: entries, sessions and the order of changes.
 
-Its methods take effect at once. Delays, disconnections and lost responses are the client's side.
+Its methods take effect immediately. Delays, disconnections and lost responses are simulated on the client side.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CAPABILITIES = Capabilities(
 
 
 class StoreClient(Protocol):
-    """What the store calls on each attached client."""
+    """The interface that the store calls on each attached client."""
 
     @property
     def watches(self) -> int:
@@ -55,15 +55,15 @@ class StoreClient(Protocol):
         ...
 
     def expired(self, session_id: str) -> None:
-        """A session has ended, possibly one of this client."""
+        """Handle the end of a session, which may not belong to this client."""
         ...
 
     def wiped(self) -> None:
-        """The store has lost all data and has a new identity."""
+        """Handle the loss of all data. The store has a new identity."""
         ...
 
     def wake(self) -> None:
-        """The content of the store may have changed."""
+        """Note that the content of the store may have changed."""
         ...
 
 
@@ -103,14 +103,14 @@ class MemoryStore:
 
     @classmethod
     def named(cls, name: str) -> MemoryStore:
-        """Return the store of this name, created on first use. It exists while there are references to it."""
+        """Return the store with this name, which is created on first use. It exists as long as it is referenced."""
         store = _stores.get(name)
         if store is None:
             store = _stores[name] = cls()
         return store
 
     def known_as(self, name: str) -> Self:
-        """Make ``memory://name`` mean this store for as long as it is referenced."""
+        """Make ``memory://name`` refer to this store as long as it is referenced."""
         _stores[name] = self
         return self
 
@@ -125,7 +125,7 @@ class MemoryStore:
         return sum(client.watches for client in self._clients)
 
     def expire(self, session_id: str) -> None:
-        """End a session as if its TTL had passed: delete its keys, and tell its client if it is connected."""
+        """End a session as if its TTL had passed: delete its keys, and notify its client if it is connected."""
         if self._deadlines.pop(session_id, None) is None:
             return
         for key in [key for key, entry in self._entries.items() if entry.session == session_id]:
@@ -138,7 +138,7 @@ class MemoryStore:
         client.expired(session_id)
 
     def wipe(self) -> None:
-        """Lose everything, like a server whose data was deleted. The store is then empty and has another identity."""
+        """Lose all data, like a server whose disk was emptied. The store is then empty and has another identity."""
         self.identity = new_identity(self._rng)
         self._entries.clear()
         self._keys.clear()
@@ -175,14 +175,14 @@ class MemoryStore:
         return session_id
 
     def renew(self, session_id: str, deadline: float) -> bool:
-        """Extend a session until this loop time. Returns False if there is no such session."""
+        """Extend a session until this loop time. Returns False if the session does not exist."""
         if session_id not in self._deadlines:
             return False
         self._deadlines[session_id] = deadline
         return True
 
     def get(self, key: str) -> Entry | None:
-        """Return the entry of a key, None if it is absent."""
+        """Return the entry of a key, or None if the key is absent."""
         return self._entries.get(key)
 
     def list(self, prefix: str, limit: int, after: str | None) -> Page:
@@ -197,11 +197,11 @@ class MemoryStore:
         return Page(tuple(self._entries[key] for key in keys), keys[-1] if end - start > limit else None)
 
     def apply(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
-        """Apply a transaction, as ``Backend.txn``."""
+        """Apply a transaction, like ``Backend.txn``."""
         self._expire_due()
         for op in ops:
             if isinstance(op, Put) and op.session and op.session.id not in self._deadlines:
-                raise SessionLost(f"session {op.session.id} is over")
+                raise SessionLost(f"session {op.session.id} has ended")
         for check in checks:
             entry = self._entries.get(check.key)
             if error := violation(check, entry.revision if entry else None):
@@ -218,7 +218,7 @@ class MemoryStore:
         return TxnResult(tuple(revisions))
 
     def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
-        """Return the current position, and the last change of each key below a prefix since an earlier position."""
+        """Return the current position, and the last change of each key below a prefix since ``position``."""
         if position < self._floor:
             entries = (self._entries[key] for key in self._keys if key.startswith(prefix))
             return self._sequence, [Snapshot(tuple(entries))]

@@ -1,12 +1,12 @@
-"""Leader election with epochs that only rise.
+"""Leader election with epochs that only increase.
 
 An election has two keys: ``elections/<name>/leader``, bound to the leader's session, and ``elections/<name>/epoch``,
-which stays. One transaction wins a campaign: if the leader key is absent (or at the revision of the leader to depose)
-and the epoch is unchanged, it puts the leader and a higher epoch. So no two leaders ever have the same epoch.
+which remains. One transaction wins a campaign: if the leader key is absent (or at the revision of the leader to depose)
+and the epoch is unchanged, it writes the leader and a higher epoch. So no two leaders ever have the same epoch.
 
-A replaced leader may not know it yet. Its writes carry ``Leadership.guard()``, and the store refuses them with
-``Fenced`` from the moment of the replacement. So it is always safe to depose a leader that does not respond:
-``safe_until`` and ``lost`` let a leader give up early, safety does not depend on them.
+A replaced leader may not know yet that it was replaced. Its writes carry ``Leadership.guard()``, and the store rejects
+them with ``Fenced`` from the moment of the replacement. So it is always safe to depose a leader that does not respond:
+``safe_until`` and ``lost`` let a leader give up early, but safety does not depend on them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FOLDER = "elections/"
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """The leader as the store names it: the candidate's data, the epoch, and the revision of the winning write."""
+    """The leader named in the store: the candidate's data, the epoch, and the revision of the winning write."""
 
     candidate: bytes
     epoch: int
@@ -36,9 +36,9 @@ class Leader:
 
 
 class Leadership(HeldKey):
-    """A won election. It ends when the leader resigns or is deposed, or with the session.
+    """A won election. It ends when the leader resigns or is deposed, or when its session ends.
 
-    ``lost`` is set as soon as this process knows that the leadership is over.
+    ``lost`` is set as soon as this process knows that the leadership has ended.
     """
 
     def __init__(self, elections: Elections, key: str, leader: Leader) -> None:
@@ -53,20 +53,20 @@ class Leadership(HeldKey):
         return self._session.safe_until
 
     def require(self) -> None:
-        """Raise LeadershipLost if this process knows that the leadership is over."""
+        """Raise LeadershipLost if this process knows that the leadership has ended."""
         if self.lost.is_set():
             raise LeadershipLost(f"epoch {self.epoch} of {self._key} is over")
 
     async def resign(self) -> None:
-        """Give up the leadership now. Does nothing if it is already over. ``lost`` is set in any case.
+        """Give up the leadership now. Does nothing if it has already ended. ``lost`` is set in any case.
 
-        Raises Retriable if the store cannot be reached; the key may then stay until the session ends.
+        Raises Retriable if the store cannot be reached. The key may then remain until the session ends.
         """
         await self._release()
 
 
 class Elections(KeyHolder):
-    """Campaigns for elections, deposes leaders and observes them, in one session."""
+    """Campaigns in elections, deposes leaders and observes them, in one session."""
 
     async def campaign(
         self,
@@ -109,17 +109,18 @@ class Elections(KeyHolder):
             await self._wait_for_change(key, entry.revision)
 
     async def leader(self, name: str) -> Leader | None:
-        """Return the current leader, None if there is none."""
+        """Return the current leader, or None."""
         entry = await self.backend.get(_leader_key(name))
         return _leader(entry) if entry else None
 
     async def epoch(self, name: str) -> int:
-        """Return the highest epoch of this election so far, 0 if there was no leader yet."""
+        """Return the highest epoch of this election so far, or 0 if there has been no leader yet."""
         entry = await self.backend.get(_epoch_key(name))
         return int(unwrap(entry).value) if entry else 0
 
     async def observe(self, name: str) -> AsyncIterator[Leader | None]:
-        """Yield the current leader, and then each new one. May skip leaders in quick succession, never the last one.
+        """Yield the current leader, and then each new one. May skip leaders in quick succession, but never the last
+        one.
 
         Raises the CoordinationError that ended the watch.
         """

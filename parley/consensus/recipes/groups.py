@@ -1,8 +1,8 @@
 """Group membership: the members of a group, each with some data about itself, until its session ends.
 
 A member has two keys: ``groups/<group>/<member>``, bound to its session, and ``incarnations/<group>/<member>``, a
-counter that stays. One transaction joins a group and writes both, so each time a member joins, its incarnation is
-higher than ever before.
+counter that remains. One transaction joins a group and writes both keys, so each time a member joins, its incarnation
+is higher than ever before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ INCARNATIONS = "incarnations/"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a group: its id, its data, how often that id has joined, and the revision of the joining write."""
+    """A member of a group: its id, its data, the number of joins under its id, and the revision of the
+    joining write."""
 
     id: str
     data: bytes
@@ -33,21 +34,22 @@ class Member:
 
 
 class Membership(HeldKey):
-    """The membership of this process in a group. It ends when the member leaves or is replaced, or with the session.
+    """The membership of this process in a group. It ends when the member leaves or is replaced, or when its session
+    ends.
 
-    ``lost`` is set as soon as this process knows that the membership is over.
+    ``lost`` is set as soon as this process knows that the membership has ended.
     """
 
     def __init__(self, groups: Groups, key: str, member: Member) -> None:
         super().__init__(key, member.revision, groups)
         self.member = member
         self.incarnation = member.incarnation
-        """Higher than at any earlier join of this member, and at least the ``min_incarnation`` of this one."""
+        """Higher than for any earlier join of this member, and at least the ``min_incarnation`` of this join."""
 
     async def leave(self) -> None:
-        """Leave the group now. Does nothing if the membership is already over. ``lost`` is set in any case.
+        """Leave the group now. Does nothing if the membership has already ended. ``lost`` is set in any case.
 
-        Raises Retriable if the store cannot be reached; the key may then stay until the session ends.
+        Raises Retriable if the store cannot be reached. The key may then remain until the session ends.
         """
         await self._release()
 
@@ -73,7 +75,9 @@ class Groups(KeyHolder):
             self.session.require()
             present = await self.backend.get(key)
             if present is not None and not self._may_replace(present, replace.revision if replace else None):
-                present = None  # expect the key to be absent, so that the store refuses unless it just became so
+                present = (
+                    None  # expect absence, so that the store rejects the write unless the key has just become absent
+                )
             try:
                 incarnation, revision = await self._take(
                     key,
@@ -106,7 +110,7 @@ class Groups(KeyHolder):
         return 0 if stored is None else int(unwrap(stored).value)
 
     async def watch(self, group: str) -> AsyncIterator[Mapping[str, Member]]:
-        """Yield the members, and again after each change. May skip states in quick succession, never the last one.
+        """Yield the members now and after each change. May skip states in quick succession, but never the last one.
 
         Raises the CoordinationError that ended the watch.
         """

@@ -25,18 +25,17 @@ class KeyHolder:
         self.writer = Writer(backend, rng)
 
     def _may_replace(self, holder: Entry, replaceable: Revision | None) -> bool:
-        """True if the holder is this session, or is still at the revision that the caller wants to replace."""
+        """Return True if the holder is this session, or is still at the revision that the caller wants to replace."""
         return holder.session == self.session.id or holder.revision == replaceable
 
     async def _take(
         self, key: str, counter: str, value: Callable[[int], bytes], replaced: Entry | None, *, number_min: int = 1
     ) -> tuple[int, Revision]:
-        """Take the key in one transaction that also advances its counter. Returns the new number and the revision.
+        """Take the key in one transaction that also increments its counter. Returns the new number and the revision.
 
-        The number is higher than every earlier one, and at least ``number_min``. The key gets ``value(number)``.
-
-        Raises AlreadyExists or Conflict if the key does not hold ``replaced`` (None: is not absent), or if another
-        client has advanced the counter (then ``.key`` is the counter).
+        The number is higher than every earlier one, and at least ``number_min``. The value written is
+        ``value(number)``. Raises AlreadyExists or Conflict if the key's entry is not ``replaced`` (None: if the key is
+        not absent), or if another client has changed the counter (then ``.key`` is the counter).
         """
         stored = await self.backend.get(counter)
         old = unwrap(stored) if stored else None
@@ -58,7 +57,7 @@ class HeldKey:
     """A key that the session holds. The base of ``Leadership`` and ``Membership``."""
 
     def __init__(self, key: str, revision: Revision, holder: KeyHolder) -> None:
-        """``revision`` is that of the write that took the key."""
+        """``revision`` is the revision of the write that took the key."""
         self.lost = asyncio.Event()
         """Set as soon as this process knows that it no longer holds the key."""
         self._key = key
@@ -71,20 +70,20 @@ class HeldKey:
         self._on_session(self._session.state)
 
     def guard(self) -> Check:
-        """Return the check that makes the store refuse a write with ``Fenced`` once the key is no longer held."""
+        """Return the check with which the store rejects a write with ``Fenced`` once the key is no longer held."""
         return Check(self._key, At(self._revision), fences=True)
 
     async def _release(self) -> None:
         """Delete the key now, unless it is already lost. ``lost`` is set in any case.
 
-        Raises Retriable if the store cannot be reached; the key may then stay until the session ends.
+        Raises Retriable if the store cannot be reached. The key may then remain until the session ends.
         """
         if self.lost.is_set():
             return
         try:
             await self._holder.writer.commit([Check(self._key, At(self._revision))], [Delete(self._key)])
         except PreconditionFailed:
-            pass  # another session holds the key by now
+            pass  # another session holds the key now
         finally:
             self._end()
 
@@ -107,5 +106,5 @@ class HeldKey:
                     if entry is None or entry.revision != self._revision:
                         break
         except CoordinationError:
-            pass  # the backend is closed, or is another store: no key can be held here either way
+            pass  # the backend is closed, or its store was replaced: either way, no key can be held here
         self._end()

@@ -1,8 +1,8 @@
 """Key-value metadata: lasting keys below one folder, read, written, listed and watched.
 
-``KeyValue`` adds to the backend: writes whose fate is settled after a lost response (``recipes.settled_write``),
-read-modify-write (``update``), counters (``next_id``) and writes under a guard. Keys in arguments and results are
-relative to the folder; only guards (``Leadership.guard()``) name whole keys.
+``KeyValue`` extends the backend with writes whose outcome is determined after a lost response
+(``recipes.settled_write``), read-modify-write (``update``), counters (``next_id``) and writes under a guard. Keys in
+arguments and results are relative to the folder; only guards (``Leadership.guard()``) name whole keys.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class KeyValue:
         self._envelope_bytes = len(wrap(b"", ("0" * 16,)))
 
     async def get(self, key: str, *, read: Read = LINEARIZABLE) -> Entry | None:
-        """Return the entry of a key, ``None`` if the key is absent."""
+        """Return the entry of a key, or None if the key is absent."""
         entry = await self._backend.get(self._folder + key, read=read)
         return self._out(entry) if entry else None
 
@@ -72,15 +72,16 @@ class KeyValue:
         session: Session | None = None,
         guard: Check | None = None,
     ) -> Revision:
-        """Write a value. Raises as ``Backend.put``, and Fenced if the guard does not hold."""
+        """Write a value. Raises the same errors as ``Backend.put``, and Fenced if the guard does not hold."""
         revision = (await self.txn([Check(key, expect)], [Put(key, value, session)], guard=guard)).revisions[0]
         assert revision is not None
         return revision
 
     async def delete(self, key: str, *, expect: Expectation = ANY, guard: Check | None = None) -> bool:
-        """Delete a key. Returns False if it was absent. Raises as ``Backend.delete``, and Fenced if the guard fails.
+        """Delete a key. Returns False if it was absent.
 
-        If a response was lost, a key that is absent afterwards counts as deleted by this call.
+        If a response was lost, and the key is absent afterwards, this call counts as having deleted it. Raises the same
+        errors as ``Backend.delete``, and Fenced if the guard does not hold.
         """
         if expect is Presence.ABSENT:
             raise ValueError("a delete cannot expect ABSENT")
@@ -103,7 +104,8 @@ class KeyValue:
         return Page(tuple(self._out(entry) for entry in page.entries), next_after)
 
     async def entries(self, prefix: str = "", *, page: int = 1000) -> AsyncIterator[Entry]:
-        """Yield all entries whose keys start with a prefix, read page by page: not one consistent state."""
+        """Yield all entries whose keys start with a prefix. They are read page by page, so they do not show one
+        consistent state."""
         after: str | None = None
         while True:
             part = await self.list(prefix, limit=page, after=after)
@@ -115,17 +117,17 @@ class KeyValue:
     async def txn(self, checks: Sequence[Check], ops: Sequence[Op], *, guard: Check | None = None) -> TxnResult:
         """Apply all operations or none; see ``Backend.txn``. The guard counts as one more check, the first.
 
-        Raises TooManyOps if the store cannot take all in one transaction: ``split`` work that need not be atomic.
+        Raises TooManyOps if the store cannot accept all of them in one transaction. ``split`` splits work that need not
+        be atomic.
         """
         return await self._commit(checks, ops, guard, {})
 
     def split(self, ops: Sequence[Op], *, checks: int = 1) -> Iterator[Sequence[Op]]:
-        """Split operations, in order, into as few transactions as the store allows, each with that many checks.
+        """Split operations, in order, into as few transactions as the store allows, each with ``checks`` checks.
 
-        Each part is atomic, the whole is not: choose an order in which the state is legal after each part.
-
-        Raises ValueError if that many checks leave no room for an operation. Raises TooLarge, before the first part is
-        yielded, if a single operation is too large.
+        Each part is atomic, the whole is not: choose an order in which the state is legal after each part. Raises
+        ValueError if the checks leave no room for an operation. Raises TooLarge, before the first part is yielded, if a
+        single operation is too large.
         """
         limits = self._backend.capabilities
         for op in ops:
@@ -139,10 +141,9 @@ class KeyValue:
     async def update(
         self, key: str, change: Callable[[bytes | None], bytes | None], *, guard: Check | None = None
     ) -> Entry | None:
-        """Replace the value by ``change(value)``, and return the new entry. ``None`` stands for an absent key.
+        """Replace the value with ``change(value)``, and return the new entry. ``None`` stands for an absent key.
 
-        ``change`` must be pure: it is called again if another client writes in between. What it raises is passed on.
-
+        ``change`` must be pure: it is called again if another client writes in between. Its exceptions are passed on.
         Raises Fenced if the guard does not hold, and MaybeApplied if a response was lost and other clients have since
         deleted the key or written it many times.
         """
@@ -165,9 +166,10 @@ class KeyValue:
             return Entry(key, new, revision) if new is not None and revision is not None else None
 
     async def next_id(self, key: str, *, block: int = 1, first: int = 0, guard: Check | None = None) -> int:
-        """Reserve ``block`` numbers that no other call gets, and return the lowest. The first call ever gets ``first``.
+        """Reserve ``block`` numbers that no other call receives, and return the lowest. The very first call returns
+        ``first``.
 
-        A number can be lost (by a crash or a lost response) but is never reserved twice. The key holds the next free
+        A number can be lost (by a crash or a lost response) but is never reserved twice. The key contains the next free
         number as decimal text.
         """
 
@@ -179,9 +181,9 @@ class KeyValue:
         return int(entry.value) - block
 
     async def reserve_below(self, key: str, end: int) -> int | None:
-        """Let ``next_id`` of this key return no number below ``end`` from now on.
+        """Make ``next_id`` of this key return no number below ``end`` from now on.
 
-        Writes only if the counter is lower, and returns then where it was (0 if it was absent), otherwise None.
+        If the counter is lower, raises it and returns its previous value (0 if it was absent). Otherwise returns None.
         """
         entry = await self.get(key)
         found = 0 if entry is None else int(entry.value)
@@ -218,7 +220,7 @@ class KeyValue:
 
 
 class KeyValueWatch:
-    """A ``Watch`` on a ``KeyValue``: the same rules, with relative keys and unwrapped values."""
+    """A ``Watch`` on a ``KeyValue``: with the same rules, but relative keys and unwrapped values."""
 
     def __init__(self, watch: Watch, out: Callable[[Entry], Entry], cut: int) -> None:
         self._watch = watch

@@ -33,7 +33,7 @@ class View:
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
-        """The entries by whole key, with values as stored (in their envelopes)."""
+        """The entries by whole key, with their values in envelopes, as stored."""
 
     def apply(self, event: Event) -> list[KeyChange]:
         """Apply an event. Returns the changes, deletions first."""
@@ -56,13 +56,14 @@ class View:
 
 
 class Listener:
-    """A running ``Listeners.listen``: calls its function for changes until ``close`` or a failure."""
+    """A running ``Listeners.listen``. It calls its function for changes until ``close`` or a failure."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
 
     async def wait(self) -> None:
-        """Wait for the end. Returns after ``close``; raises what ended the watch or what the function raised."""
+        """Wait for the end. Returns after ``close``. Raises the error that ended the watch, or that the function
+        raised."""
         try:
             await asyncio.shield(self._task)
         except asyncio.CancelledError:
@@ -86,7 +87,7 @@ class Listeners:
         self._unwrapped = unwrapped
 
     async def follow(self, prefix: str) -> AsyncIterator[list[KeyChange]]:
-        """Yield one list with all present entries (may be empty), then a list for each event that changed something.
+        """Yield a list of all present entries (may be empty), then a list for each event that changed something.
 
         Raises the CoordinationError that ended the watch.
         """
@@ -100,7 +101,7 @@ class Listeners:
                     yield [self._out(change) for change in changes]
 
     def listen(self, prefix: str, on_changes: Callable[[Sequence[KeyChange]], None]) -> Listener:
-        """Call ``on_changes`` with each list of ``follow``. If it raises, listening ends (see ``Listener.wait``)."""
+        """Call ``on_changes`` with each list from ``follow``. If it raises, listening ends (see ``Listener.wait``)."""
 
         async def run() -> None:
             async for changes in self.follow(prefix):

@@ -1,4 +1,4 @@
-"""Writes that find out their outcome after a lost response (``MaybeApplied``).
+"""Writes whose outcome is determined even after a lost response (``MaybeApplied``).
 
 Each value is stored in an envelope: a line of text, then the value. The line holds the nonce of the write and, if the
 writer knew the value that it replaced, the nonces of up to fifteen earlier writes::
@@ -36,17 +36,17 @@ class Unwrapped:
 
 
 def wrap(value: bytes, nonces: Nonces) -> bytes:
-    """Put a value into its envelope."""
+    """Return a value in its envelope."""
     return b"%s %s\n%s" % (_FORMAT, " ".join(nonces[:_NONCES_MAX]).encode("ascii"), value)
 
 
 def unwrap(entry: Entry) -> Unwrapped:
-    """Take a stored value out of its envelope. Raises BadConfig if another program wrote it."""
+    """Return the content of a stored value's envelope. Raises BadConfig if another program wrote the value."""
     header, newline, value = entry.value.partition(b"\n")
     form, *nonces = header.split(b" ")
     if not newline or form != _FORMAT or len(header) > _HEADER_BYTES_MAX:
         raise BadConfig(
-            f"the value of {entry.key} is not in Parley's form; the address points to keys of another program"
+            f"the value of {entry.key} is not in Parley's format; the address refers to the keys of another program"
         )
     return Unwrapped(value, tuple(nonce.decode("ascii", "replace") for nonce in nonces))
 
@@ -80,7 +80,7 @@ class Writer:
             return await self._settle(checks, wrapped, nonce, replaced or {}, error)
 
     async def pause(self, attempt: int) -> None:
-        """Wait before the next attempt: up to 1 ms at first, up to a quarter of a second later."""
+        """Wait before the next attempt: up to 1 ms at first, and up to a quarter of a second later."""
         await asyncio.sleep(self._rng.random() * min(0.001 * 2**attempt, 0.25))
 
     async def _settle(
@@ -117,7 +117,8 @@ class Writer:
         raise MaybeApplied(f"not settled within {self._settle_s} s: {first_error}") from first_error
 
     async def _never_applied(self, replaced: Mapping[str, Nonces]) -> bool:
-        """True if the chain of nonces, without this write's, still reaches back to a value that it was to replace."""
+        """Return True if the chain of nonces, which does not contain this write's, reaches back to a value that it was
+        to replace."""
         for key, nonces in replaced.items():
             entry = await self.backend.get(key)
             if entry and nonces and nonces[0] in unwrap(entry).nonces:
@@ -125,7 +126,7 @@ class Writer:
         return False
 
     async def _outcome(self, ops: Sequence[Op], nonce: str) -> TxnResult | None:
-        """Return the result if the transaction was applied or nothing remains to do; ``None`` if not."""
+        """Return the result if the transaction was applied or nothing remains to be done, otherwise None."""
         found = {op.key: await self.backend.get(op.key) for op in ops}
         if ops and not any(isinstance(op, Put) for op in ops):
             return TxnResult((None,) * len(ops)) if not any(found.values()) else None

@@ -1,1 +1,1 @@
-"""The move of a running cluster from one coordination store to another, and the record that says which is in charge."""
+"""Moving a running cluster from one coordination store to another, and the record of which store is in charge."""

@@ -1,9 +1,9 @@
 """Moves a running cluster from one store to another. At every moment exactly one of the two is in charge.
 
-The controller drives the move, in the steps of ``Step``; ``NEXT_STEPS`` has the legal ones. The records of both stores
-(``store_record.py``) keep a second or late driver from doing harm: every write checks the revision of a record. Before
-COMMIT, which is one transaction, any failure leaves the old store in charge. After it the new store is in charge and
-complete, and the old store's record leads to it. docs/coordination.md, "How a cluster moves", has the
+The controller drives the move, in the steps of ``Step``; ``NEXT_STEPS`` defines the legal transitions. The records of
+both stores (``store_record.py``) prevent harm by a second or late driver: every write checks the revision of a record.
+Before COMMIT, which is one transaction, any failure leaves the old store in charge. After COMMIT the new store is in
+charge and complete, and the old store's record refers to it. docs/coordination.md, "How a cluster moves", explains the
 steps, the states of both stores, and why the move is safe.
 """
 
@@ -40,12 +40,12 @@ from parley.consensus.store_move.store_record import (
 )
 
 CONNECT_MAX_S = 60.0
-"""How long to wait for the members to connect to the new store."""
+"""How long to wait for the members to connect to the new store, in seconds."""
 FROZEN_MAX_S = 10.0
-"""How long to hold the writers at most; then the move is given up."""
+"""The maximum time for which writers wait, in seconds. After that, the move is abandoned."""
 UNDO_MAX_S = 10.0
-"""How long to try to empty and release the new store after a failure. Whatever is left there means nothing, except that
-it leads a broker that is started with that address to the store in charge."""
+"""How long to try to empty and release the new store after a failure. Any data left there has no meaning, except that
+it directs a broker that is started with that address to the store in charge."""
 _RETRY_S = 0.1
 
 _log = logging.getLogger(__name__)
@@ -58,28 +58,28 @@ class Step(Enum):
     """The steps of a move. Each is entered before it is carried out."""
 
     PREPARE = "prepare"
-    """Record the move in the old store, which voids every earlier move out of it."""
+    """Record the move in the old store, which invalidates every earlier move out of it."""
     CLAIM = "claim"
     """Claim the new store, which must be empty or a store that the cluster has left."""
     CONNECT = "connect"
     """Wait until every member reports that it can use the new store."""
     COPY = "copy"
-    """Copy everything that lasts, while writes to the old store continue."""
+    """Copy all lasting content, while writes to the old store continue."""
     FREEZE = "freeze"
-    """Hold the writers: the content of the old store is final from here on."""
+    """Make the writers wait. From now on, the content of the old store does not change."""
     COPY_REST = "copy the rest"
-    """Copy what was written since, and compare both stores."""
+    """Copy what has been written since, and compare both stores."""
     COMMIT = "commit"
-    """Make the new store the one in charge, in one transaction on the old store."""
+    """Put the new store in charge, in one transaction on the old store."""
     TAKE = "take"
     """Record in the new store that it is in charge. Any client can do that."""
     DONE = "done"
     UNDO = "undo"
-    """After a failure: find out if the move was committed; if not, give it up."""
+    """After a failure: find out whether the move was committed. If not, abandon it."""
 
 
 REPORTED_STEPS = tuple(step for step in Step if step is not Step.UNDO)
-"""The steps that ``on_step`` is called with."""
+"""The steps with which ``on_step`` is called."""
 NEXT_STEPS: Mapping[Step | None, frozenset[Step]] = {
     None: frozenset({Step.PREPARE}),
     Step.PREPARE: frozenset({Step.CLAIM, Step.UNDO}),
@@ -126,11 +126,11 @@ class Migration:
         self._writer = Writer(source.backend, rng, FROZEN_MAX_S)
         self._claim = Claim(target, move, ttl_ms=session.ttl_ms, rng=rng, settle_s=FROZEN_MAX_S)
         self._stored = NO_RECORD
-        """The record of the old store, as last read or written here."""
+        """The record of the old store, as last read or written by this driver."""
         self._step: Step | None = None
         self._has_begun = False
         self.frozen_s = 0.0
-        """How long the writers were held, in seconds."""
+        """How long the writers had to wait, in seconds."""
         self.is_committed = False
         """True if the new store is known to be in charge."""
 
@@ -138,8 +138,8 @@ class Migration:
         """Move the cluster. When this returns, the new store is in charge.
 
         Raises CannotMove if the move failed: the old store is in charge. Raises another CoordinationError if the
-        outcome is unknown because the old store cannot be reached: one of the two is in charge, and a client that
-        reaches the old store sees which.
+        outcome is unknown because the old store cannot be reached. One of the two is then in charge, and a client that
+        reaches the old store can find out which.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -179,7 +179,7 @@ class Migration:
     async def _prepare(self) -> None:
         self._enter(Step.PREPARE)
         if self._to.identity == self._source.identity:
-            raise CannotMove("this is the store that the cluster is in")
+            raise CannotMove("the cluster already uses this store")
         if not self._target.is_shared:
             raise CannotMove(
                 f"every client that opens {self._to.url} gets a store of its own, so no two brokers would find the "
@@ -207,14 +207,14 @@ class Migration:
         await self._claim.make(decide)
 
     async def _connect(self) -> None:
-        """Wait until every member reports that it can use the new store. A member that cannot ends the move."""
+        """Wait until every member reports that it can use the new store. Ends the move if a member cannot."""
         self._enter(Step.CONNECT)
         view = View()
         try:
             async with asyncio.timeout(CONNECT_MAX_S), self._source.watch(READY_FOLDER) as watch:
                 while missing := await self._missing(view):
                     self._enter(Step.CONNECT, f"waiting for {', '.join(missing)}")
-                    with suppress(TimeoutError):  # then look again: members may have joined or left
+                    with suppress(TimeoutError):  # then check again: members may have joined or left
                         async with asyncio.timeout(1.0):
                             view.apply(await anext(watch))
         except TimeoutError:
@@ -234,7 +234,7 @@ class Migration:
         return sorted(set(await self._members()) - ready)
 
     async def _copy(self, step: Step) -> None:
-        """Make the content of the new store that of the old one; in the last copy, also compare the two."""
+        """Make the content of the new store equal to that of the old one. In the last copy, also compare the two."""
         wanted = await content(self._source.backend)
         found = await everything(self._target)
         has = {each.key: each.value for each in found if not each.key.startswith(RECORD_FOLDER)}
@@ -242,7 +242,7 @@ class Migration:
         self._enter(step, f"{len(changes)} of {len(wanted)} keys")
         await carry_out(self._target, changes, self._claim.check)
         if step is Step.COPY_REST and await content(self._target) != wanted:
-            raise CannotMove("the new store does not hold what was written to it")
+            raise CannotMove("the new store does not contain what was written to it")
 
     async def _freeze(self) -> None:
         self._enter(Step.FREEZE)
@@ -264,7 +264,7 @@ class Migration:
     # --- The way back ---
 
     async def _is_committed_else_undone(self, reason: str) -> bool:
-        """Find out if the move was committed. If not, give it up and remove the copy."""
+        """Return True if the move was committed. If not, abandon it and remove the copy."""
         if self._has_begun and await self._is_committed_else_given_up(reason):
             return True
         try:
@@ -284,10 +284,10 @@ class Migration:
                 await asyncio.sleep(_RETRY_S)
 
     async def _is_committed_else_given_up(self, reason: str) -> bool:
-        """Try until the old store shows the outcome.
+        """Return True if the move was committed, otherwise abandon it. Retries until the old store reveals the outcome.
 
-        Even if its record has nothing of this move, it is written again, so that a write of this driver that is still
-        on its way is refused.
+        Writes the old store's record even if it contains nothing of this move, so that the store rejects a write of
+        this driver that is still on its way.
         """
         while True:
             try:
@@ -309,7 +309,7 @@ class Migration:
 
 
 async def give_up_left_over(store: StoreInCharge, note: str) -> bool:
-    """Give up a move that an earlier driver has begun and not committed. Returns False if there is none.
+    """Abandon a move that an earlier driver has begun but not committed. Returns False if there is none.
 
     Raises Retriable if the store does not respond.
     """
@@ -331,7 +331,7 @@ def refusal(was: StoreRecord, target: str, source: str, record: StoreRecord, lef
     :param left: the keys in the store to fill.
     """
     if was.state in IN_CHARGE_STATES:
-        return f"it is not empty: it has {len(left)} keys, such as {left[0]}" if left else None
+        return f"it is not empty: it contains {len(left)} keys, such as {left[0]}" if left else None
     lineage = (source, *record.past)
     if was.state is StoreState.MOVED:
         is_ours = target in lineage
@@ -344,7 +344,7 @@ def refusal(was: StoreRecord, target: str, source: str, record: StoreRecord, lef
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
-        return f"copying the rest took longer than {FROZEN_MAX_S:g} s"
+        return f"copying the remaining keys took longer than {FROZEN_MAX_S:g} s"
     if isinstance(error, asyncio.CancelledError):
         return "given up"
     return str(error) or type(error).__name__

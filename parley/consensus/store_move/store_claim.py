@@ -2,8 +2,8 @@
 
 A cluster that begins in an empty store writes the store's record (``store_record.py``), and every
 transaction of the cluster checks it. So a store without a record, or one that is not in charge, can be claimed in one
-step. A store whose record says that it is in charge is *held* (FROZEN) first: its writers wait while the claimant looks
-again whether it is empty, and go on if it is not.
+step. A store whose record shows that it is in charge is *held* (FROZEN) first: its writers wait while the claimant
+checks again whether it is empty, and continue if it is not.
 
 Claims are ordered by ``StoreRecord.begun``; a claim never replaces one of a later move. See docs/coordination.md, "How
 a cluster moves".
@@ -32,7 +32,7 @@ from parley.consensus.store_move.store_record import (
     write_record,
 )
 
-HELD = "given up: the claimant that held this store is gone"
+HELD = "abandoned: the claimant that held this store is dead"
 
 Decide = Callable[[StoreRecord, list[Entry]], StoreRecord]
 """Returns the claim for a store with this record and these keys. Raises if the store must not be claimed."""
@@ -53,21 +53,21 @@ class Claim:
         self._before = NO_RECORD.record
         """The record to restore if the claim is released."""
         self._sent_over: StoredRecord | None = None
-        """The record that the latest write of this claim replaces; None if nothing was sent."""
+        """The record that the latest write of this claim replaces; None if no write was sent."""
         self._claimed: StoredRecord | None = None
-        """The claim, if it is known to be in the store."""
+        """The claim, if the store is known to contain it."""
 
     @property
     def check(self) -> Check:
-        """The check that every write to the claimed store must carry."""
+        """The check that every write to the claimed store must include."""
         assert self._claimed is not None
         return self._claimed.unchanged
 
     async def make(self, decide: Decide) -> None:
         """Claim the store.
 
-        Raises CannotMove if another client was faster, or what ``decide`` raises: the store is then as it was. Raises
-        MaybeApplied if the outcome is unknown: ``release`` the claim.
+        Raises CannotMove if another client was faster, or the error that ``decide`` raises: the store is then
+        unchanged. Raises MaybeApplied if the outcome is unknown: ``release`` the claim.
         """
         found = await read_record(self._backend)
         claim = decide(found.record, await _keys(self._backend))
@@ -81,9 +81,9 @@ class Claim:
             raise CannotMove("another cluster or another move has just begun to use this store") from error
 
     async def take(self, note: str) -> None:
-        """Record that the store is in charge, which the commit of the move has already decided.
+        """Record that the store is in charge, as the commit of the move has already decided.
 
-        Raises PreconditionFailed if another client has recorded it; the cluster may have written since.
+        Raises PreconditionFailed if another client has recorded this; the cluster may have written to the store since.
         """
         assert self._claimed is not None
         await write_record(self._writer, self._claimed, StoreEvent.TAKE, self._claimed.record.taken(note))
@@ -91,11 +91,12 @@ class Claim:
     async def release(self) -> None:
         """Empty the store and restore its record. A store that had no record gets that of a new cluster.
 
-        If the store was CLAIMED or MOVED before, the claim stays: it leads readers of the store on to the one in
-        charge. When this returns, a claim that was sent but not seen can no longer arrive.
+        If the store was CLAIMED or MOVED before, the claim remains, because it directs readers of the store to the one
+        in charge. When this returns, a claim that was sent but not observed can no longer arrive.
 
-        Raises Retriable if the store does not respond: call it again, the claim may still stand or arrive. Raises
-        another CoordinationError if another client has the store by now; what is left there then means nothing.
+        Raises Retriable if the store does not respond. Call this again then, because the claim may still exist or
+        arrive. Raises another CoordinationError if another client has meanwhile taken the store; any data left there
+        then has no meaning.
         """
         claimed = await self._find()
         if claimed is None:
@@ -116,7 +117,7 @@ class Claim:
             try:
                 claim = decide(self._before, await _keys(self._backend))
             except Exception:
-                with suppress(PreconditionFailed):  # other clients took this process for dead
+                with suppress(PreconditionFailed):  # other clients assumed that this process was dead
                     await write_record(self._writer, held, StoreEvent.RESTORE, self._before, Delete(DRIVER_KEY))
                 raise
             self._claimed = await self._send(held, StoreEvent.CLAIM, claim, Delete(DRIVER_KEY))
@@ -129,9 +130,10 @@ class Claim:
         return await write_record(self._writer, before, event, record, *others)
 
     async def _find(self) -> StoredRecord | None:
-        """Return the claim if it is in the store, even if its response was lost. If None, it can no longer arrive.
+        """Return the claim if the store contains it, even if its response was lost. If None, the claim can no longer
+        arrive.
 
-        A hold that was made but not seen is left for other clients to give up, like that of a claimant that died.
+        A hold that was made but not observed is left for other clients to release, like that of a claimant that died.
         """
         while self._claimed is None and self._sent_over is not None:
             found = await read_record(self._backend)

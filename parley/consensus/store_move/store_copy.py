@@ -1,8 +1,8 @@
-"""The lasting content of a store: reading it, copying it to another store, comparing two.
+"""The lasting content of a store: reading it, copying it to another store, and comparing two stores.
 
-Not copied: keys bound to sessions, which their owners create again in the new store, and the store's own record
-(``store_record.py``). Values are copied as they are stored, nonces included, so that a writer that waits for the fate
-of a write can still read it.
+Keys bound to sessions are not copied, because their owners create them again in the new store. Neither is the store's
+own record (``store_record.py``). Values are copied as stored, including nonces, so that a writer that waits for the
+outcome of a write can still find it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from parley.consensus.store_move.store_record import RECORD_FOLDER
 _PAGE = 1000
 
 Content = dict[str, bytes]
-"""Key -> value as it is stored."""
+"""The stored values by key."""
 
 
 async def everything(backend: Backend) -> list[Entry]:
-    """Return all entries of a store, read page by page: one consistent state only if there are no writes meanwhile."""
+    """Return all entries of a store. They are read page by page, so they show one consistent state only if there are no
+    writes in the meantime."""
     found: list[Entry] = []
     after: str | None = None
     while True:
@@ -31,13 +32,13 @@ async def everything(backend: Backend) -> list[Entry]:
 
 
 async def content(backend: Backend) -> Content:
-    """Return what a move must copy to another store."""
+    """Return the content that a move must copy to another store."""
     entries = await everything(backend)
     return {each.key: each.value for each in entries if each.session is None and not each.key.startswith(RECORD_FOLDER)}
 
 
 async def leftovers(backend: Backend) -> list[str]:
-    """Return all keys but those of the store's own record, bound to sessions or not."""
+    """Return all keys except that of the store's own record, whether bound to sessions or not."""
     return [each.key for each in await everything(backend) if not each.key.startswith(RECORD_FOLDER)]
 
 
@@ -48,7 +49,8 @@ def difference(has: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> list[Op
 
 
 def too_large(limits: Capabilities, wanted: Mapping[str, bytes]) -> TooLarge | None:
-    """Return the error for an entry that a store cannot take in a transaction with one check, None if it takes all."""
+    """Return the error for an entry that the store cannot accept in a transaction with one check, or None if it accepts
+    all."""
     for key, value in wanted.items():
         if len(key) > limits.key_bytes_max:
             return TooLarge(f"the key {key}", len(key), limits.key_bytes_max)
@@ -62,7 +64,7 @@ def too_large(limits: Capabilities, wanted: Mapping[str, bytes]) -> TooLarge | N
 async def carry_out(backend: Backend, ops: Sequence[Op], check: Check) -> None:
     """Apply operations in as few transactions as the store's limits allow, each with this check.
 
-    Values are written as they are. Raises what ``Backend.txn`` raises; after Retriable, repeat all of them.
+    Values are written unchanged. Raises the same errors as ``Backend.txn``. After Retriable, repeat all operations.
     """
     for part in backend.capabilities.parts(ops):
         await backend.txn([check], part)

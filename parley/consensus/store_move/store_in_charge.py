@@ -75,7 +75,7 @@ class StoreInCharge(Backend):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The limits of the store, less what the check of each transaction uses."""
+        """The limits of the store, minus what the check of each transaction uses."""
         return self._capabilities
 
     @property
@@ -88,7 +88,7 @@ class StoreInCharge(Backend):
         return StoreLocation(self.url, self.identity)
 
     async def open(self, *, expect_identity: str | None = None) -> None:
-        """Open the store. Raises Moved, and what ``Backend.open`` raises."""
+        """Open the store. Raises Moved, and the errors of ``Backend.open``."""
         await self.backend.open(expect_identity=expect_identity)
         await self.refresh()
 
@@ -111,9 +111,9 @@ class StoreInCharge(Backend):
         return self.backend.watch(prefix)
 
     async def txn(self, checks: Sequence[Check], ops: Sequence[Op]) -> TxnResult:
-        """Apply a transaction. Raises Moved, and what ``Backend.txn`` raises.
+        """Apply a transaction. Raises Moved, and the errors of ``Backend.txn``.
 
-        A transaction that the store refused because the record had changed was not applied, and is sent again.
+        A transaction that the store rejected because the record had changed was not applied, and is sent again.
         """
         self._capabilities.admit(checks, ops)
         while True:
@@ -132,7 +132,8 @@ class StoreInCharge(Backend):
     async def refresh(self) -> StoreRecord:
         """Read the record again, and wait while the store is frozen.
 
-        Raises Moved if this store is not in charge, or was not in charge at some time since this client first saw it.
+        Raises Moved if this store is not in charge, or has not been in charge continuously since this client first saw
+        it.
         """
         while True:
             entry = await self.backend.get(RECORD_KEY)
@@ -147,18 +148,19 @@ class StoreInCharge(Backend):
             await self._wait_until_unfrozen(StoredRecord(record, entry.revision))
 
     def require(self, record: StoreRecord) -> None:
-        """Raise Moved unless this record says that the store is in charge, and has been since the first record seen."""
+        """Raise Moved unless this record shows that the store is in charge, and has been since the first
+        record seen."""
         if self._term is None and record.state in IN_CHARGE_STATES:
             self._term = record.term
         if record.state not in IN_CHARGE_STATES or record.term != self._term:
-            raise Moved(f"the store {self.identity} is not in charge any more ({record.state.value})")
+            raise Moved(f"the store {self.identity} is no longer in charge ({record.state.value})")
 
     async def _begin(self) -> None:
         with suppress(AlreadyExists):  # another broker was faster
             await write_record(self._writer, NO_RECORD, StoreEvent.BEGIN, StoreRecord())
 
     async def _wait_until_unfrozen(self, frozen: StoredRecord) -> None:
-        """Wait until the record changes. Give up the move if the session of its driver has ended."""
+        """Wait until the record changes. Abandon the move if the session of its driver has ended."""
         view = View()
         async with self.backend.watch(RECORD_FOLDER) as watch:
             async for event in watch:
@@ -167,6 +169,6 @@ class StoreInCharge(Backend):
                 if entry is None or entry.revision != frozen.revision:
                     return
                 if DRIVER_KEY not in view.entries:
-                    note = "given up: the controller that moved the cluster is gone"
+                    note = "abandoned: the controller that moved the cluster is dead"
                     await unfreeze(self.backend, frozen, note)
                     return

@@ -1,8 +1,9 @@
-"""From the address in a configuration to the store that is in charge now.
+"""Finds the store that is in charge, starting from the address in a configuration.
 
-A store that a cluster has left names the next store, and a claimed store names the one that it is filled from. So a
-broker that knows any store of a cluster finds the one in charge, however many moves it missed. If a move was committed
-but its new store does not yet say so, the search records it there (``parley.consensus.store_move.store_record``).
+A store that a cluster has left names the next store, and a claimed store names the one from which it is filled. So a
+broker that knows any store of a cluster finds the one in charge, however many moves it has missed. If a move was
+committed but its new store does not yet contain that information, the search records it there
+(``parley.consensus.store_move.store_record``).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from parley.consensus.store_move.store_record import (
 )
 
 HOPS_MAX = 64
-"""Stores to look at before giving up. No cluster moves that often, so the records must lead round in a circle."""
+"""The number of stores to visit before giving up. No cluster moves that often, so the records must form a circle."""
 
 
 async def find_store(
@@ -63,7 +64,8 @@ async def find_store(
 async def find_successor(
     store: StoreInCharge, backend_at: BackendFactory, *, rng: random.Random | None = None
 ) -> StoreInCharge:
-    """Find the store in charge from one that was in charge before, which stays open. Raises as ``find_store``."""
+    """Find the store in charge, starting from a store that was in charge before and remains open. Raises like
+    ``find_store``."""
     opened = [store.backend]
     found: Backend | None = None
     try:
@@ -90,7 +92,7 @@ async def open_existing(url: str, backend_at: BackendFactory, *, expected: str =
         raise
     except WrongStore as wrong:
         if wrong.found is None:
-            raise EmptyStore("nothing of Parley's is stored there") from wrong
+            raise EmptyStore("it contains no Parley data") from wrong
         return await _opened(await backend_at(url), wrong.found)
 
 
@@ -106,7 +108,7 @@ async def _opened(backend: Backend, identity: str | None) -> Backend:
 async def _follow(
     location: StoreLocation, opened: list[Backend], backend_at: BackendFactory
 ) -> tuple[StoreLocation, StoreRecord]:
-    """Go from store to store, beginning with the last one opened, until the one in charge is found."""
+    """Go from store to store, starting with the last one in ``opened``, until the store in charge is found."""
     before: StoreRecord | None = None
     while True:
         stored = await read_record(opened[-1])
@@ -123,7 +125,7 @@ async def _follow(
 
 
 def _is_due(record: StoreRecord, before: StoreRecord | None) -> bool:
-    """True if a claimed store is in fact in charge, by the tombstone that led to it."""
+    """Return True if a claimed store is actually in charge, according to the tombstone that led to it."""
     return (
         record.state is StoreState.CLAIMED
         and before is not None
@@ -133,7 +135,7 @@ def _is_due(record: StoreRecord, before: StoreRecord | None) -> bool:
 
 
 async def _take(backend: Backend, claimed: StoredRecord) -> StoreRecord:
-    """Record that a claimed store is in charge, which the commit of its move has already decided."""
+    """Record that a claimed store is in charge, as the commit of its move has already decided."""
     taken = claimed.record.taken(MOVED_HERE)
     try:
         await write_record(Writer(backend), claimed, StoreEvent.TAKE, taken)

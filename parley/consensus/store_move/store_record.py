@@ -1,11 +1,12 @@
-"""The record that says which store is in charge of a cluster: one in every store, at the key ``charge/state``.
+"""The record of which store is in charge of a cluster: one in every store, at the key ``charge/state``.
 
-Every write of ``StoreInCharge`` checks the record, and every change of the record gives it a new revision. So once it
-has changed, no write passes whose writer does not know the change. That makes it safe to move a running cluster.
+Every write of ``StoreInCharge`` checks the record, and every change of the record gives it a new revision. So once the
+record has changed, the store rejects writes from clients that do not know the change. That makes it safe to move a
+running cluster.
 
-The states, the events and the legal steps are ``StoreState``, ``StoreEvent`` and ``STEPS``; ``write_record`` refuses
-any other step. A store without a record (state None) is in charge of whatever is in it. Values are stored in the
-envelope of ``recipes.settled_write``. Keys below ``charge/`` are never copied to another store. See
+``StoreState``, ``StoreEvent`` and ``STEPS`` define the states, the events and the legal transitions; ``write_record``
+rejects any other transition. A store without a record (state None) is in charge of its contents. Values are stored in
+the envelope of ``recipes.settled_write``. Keys below ``charge/`` are never copied to another store. See
 docs/coordination.md, "How a cluster moves".
 """
 
@@ -27,11 +28,11 @@ RECORD_KEY = f"{RECORD_FOLDER}state"
 DRIVER_KEY = f"{RECORD_FOLDER}driver"
 READY_FOLDER = f"{RECORD_FOLDER}ready/"
 SET_BACK_KEY = f"{RECORD_FOLDER}set-back"
-"""Exists from the moment when the store is put back to an older state, by a restore or because it has lost its latest
-writes, until the user of the store has dealt with that. The value says in words what happened."""
+"""Exists from the moment when the store is set back to an older state, by a restore or because it has lost its latest
+writes, until the user of the store has dealt with that. The value describes what happened."""
 MOVED_HERE = "moved here"
-"""The note of a finished move, in the record of the new store. Records older than ``StoreRecord.came_by`` show by this
-note that the move was finished."""
+"""The note of a completed move, in the record of the new store. In records older than ``StoreRecord.came_by``, this
+note shows that the move was completed."""
 
 
 class StoreState(Enum):
@@ -43,22 +44,22 @@ class StoreState(Enum):
     """In charge. The brokers connect to the store that the cluster is about to move to (``other``)."""
     FROZEN = "frozen"
     """In charge, but writers wait: a move out of this store is about to be committed, or another cluster wants to claim
-    the store while it is empty. Lasts only while ``charge/driver`` exists, which is bound to the driver's session."""
+    the store while it is empty. Ends when ``charge/driver`` is deleted, which is bound to the driver's session."""
     MOVED = "moved"
-    """A tombstone: the cluster's state is in ``other``, for good."""
+    """A tombstone: the cluster's state has permanently moved to ``other``."""
     CLAIMED = "claimed"
-    """Not in charge: a move fills this store from ``other``, or did so and was given up."""
+    """Not in charge: a move fills this store from ``other``, or did so and was abandoned."""
 
 
 class StoreEvent(Enum):
-    """What changes the record of a store."""
+    """An event that changes the record of a store."""
 
     BEGIN = "begin"
     """A cluster begins in an empty store."""
     PREPARE = "prepare"
-    """A move out of the store begins. It voids every earlier move."""
+    """A move out of the store begins. It invalidates every earlier move."""
     FREEZE = "freeze"
-    """The driver of a move, or a claimant, holds the writers."""
+    """The driver of a move, or a claimant, makes the writers wait."""
     COMMIT = "commit"
     """The other store is in charge from now on."""
     CLAIM = "claim"
@@ -66,9 +67,9 @@ class StoreEvent(Enum):
     TAKE = "take"
     """The claimed store is in charge: the move that fills it was committed."""
     GIVE_UP = "give up"
-    """The move out of the store is given up."""
+    """The move out of the store is abandoned."""
     RESTORE = "restore"
-    """Write the record as it was before, so that the store refuses writes based on the current revision."""
+    """Write the same record again, so that the store rejects writes based on the current revision."""
 
 
 STEPS: Mapping[StoreState | None, Mapping[StoreEvent, frozenset[StoreState]]] = {
@@ -108,7 +109,7 @@ STEPS: Mapping[StoreState | None, Mapping[StoreEvent, frozenset[StoreState]]] = 
     },
 }
 IN_CHARGE_STATES = frozenset({StoreState.IN_CHARGE, StoreState.PREPARING, StoreState.FROZEN})
-"""The states of a store that is in charge. Of the stores of a cluster, at most one is in one of these states."""
+"""The states of a store that is in charge. At most one of a cluster's stores is in one of these states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,25 +126,25 @@ class StoreRecord:
 
     state: StoreState = StoreState.IN_CHARGE
     term: int = 0
-    """The number of moves that led to this store being in charge. It only rises, so a client that missed a move to
+    """The number of moves that led to this store being in charge. It only increases, so a client that missed a move to
     another store and back notices that its knowledge is out of date."""
     past: tuple[str, ...] = ()
     """The identities of the stores that were in charge before this one, latest first."""
     move: str = ""
-    """The id of the latest move from or to this store, "" if there was none."""
+    """The id of the latest move from or to this store, or ""."""
     other: StoreLocation | None = None
     """The other store of that move."""
     note: str = ""
-    """The outcome of that move, for people."""
+    """The outcome of that move, for display."""
     begun: int = 0
-    """The number of moves begun so far, in all the stores that led here. Of two claims the later one has the higher
+    """The number of moves begun so far, in all the stores that led here. Of two claims, the later one has the higher
     number."""
     came_by: str = ""
-    """The id of the move that led here, "" if none did. Later moves that are given up leave it unchanged."""
+    """The id of the move that led here, or "". Later moves that are abandoned leave it unchanged."""
 
     @property
     def is_move_done(self) -> bool:
-        """True if the latest move was carried out; False if it is under way or was given up, or if there was none."""
+        """True if the latest move was completed; False if it is under way, was abandoned, or there was none."""
         return self.state is StoreState.MOVED or (self.move != "" and self.came_by == self.move)
 
     def preparing(self, move: str, to: StoreLocation) -> StoreRecord:
@@ -159,11 +160,11 @@ class StoreRecord:
         return replace(self, state=StoreState.MOVED)
 
     def given_up(self, note: str) -> StoreRecord:
-        """Return the record after GIVE_UP: this store is in charge as before."""
+        """Return the record after GIVE_UP: this store is still in charge."""
         return replace(self, state=StoreState.IN_CHARGE, note=note)
 
     def claim(self, move: str, source: StoreLocation) -> StoreRecord:
-        """Return the record of a store that is to be filled from this one, which is at ``source``."""
+        """Return the record of a store that is to be filled from this store, whose location is ``source``."""
         past = (source.identity, *(each for each in self.past if each != source.identity))
         return StoreRecord(StoreState.CLAIMED, self.term + 1, past, move, source, begun=self.begun)
 
@@ -172,7 +173,7 @@ class StoreRecord:
         return replace(self, state=StoreState.IN_CHARGE, note=note, came_by=self.move)
 
     def to_bytes(self) -> bytes:
-        """Encode the record as it is stored."""
+        """Return the encoded record."""
         return json.dumps({**asdict(self), "state": self.state.value}).encode()
 
     @classmethod
@@ -196,24 +197,24 @@ class StoreRecord:
 
 
 class StoredRecord(NamedTuple):
-    """A record as it was read. Without a revision the store has no record."""
+    """A record as it was read. Without a revision, the store has no record."""
 
     record: StoreRecord
     revision: Revision | None
 
     @property
     def state(self) -> StoreState | None:
-        """The state of the store, None if it has no record."""
+        """The state of the store, or None if it has no record."""
         return None if self.revision is None else self.record.state
 
     @property
     def unchanged(self) -> Check:
-        """The check that the record is still as it was read."""
+        """The check that the record has not changed since it was read."""
         return Check(RECORD_KEY, At(self.revision) if self.revision else ABSENT)
 
 
 NO_RECORD = StoredRecord(StoreRecord(), None)
-"""What ``read_record`` returns for a store without a record."""
+"""The result of ``read_record`` for a store without a record."""
 
 
 async def read_record(backend: Backend) -> StoredRecord:
@@ -230,10 +231,11 @@ async def write_record(
     *others: Op,
     checks: Sequence[Check] = (),
 ) -> StoredRecord:
-    """Replace the record if it is as it was read, in one transaction with ``others``. Returns the new record.
+    """Replace the record if it has not changed since it was read, in one transaction with ``others``. Returns the new
+    record.
 
     Raises PreconditionFailed if the record has changed (nothing was applied), MaybeApplied if the outcome is unknown
-    (read the record), and IllegalStep if the event does not lead from the one state to the other.
+    (read the record), and IllegalStep if the event does not allow this change of state.
     """
     if record.state not in STEPS[before.state].get(event, ()):
         state = "without a record" if before.state is None else before.state.name
@@ -243,10 +245,11 @@ async def write_record(
 
 
 async def unfreeze(backend: Backend, frozen: StoredRecord, note: str) -> None:
-    """Give up the move that froze the store. Any client may do so at any time: the store refuses once the move is done.
+    """Abandon the move that froze the store. Any client may do so at any time: the store rejects it once the move is
+    committed.
 
     Raises Retriable if the store does not respond.
     """
-    with suppress(PreconditionFailed):  # the move went on, or another client gave it up
+    with suppress(PreconditionFailed):  # the move continued, or another client abandoned it
         given_up = frozen.record.given_up(note)
         await write_record(Writer(backend), frozen, StoreEvent.GIVE_UP, given_up, Delete(DRIVER_KEY))

@@ -1,8 +1,8 @@
 """Apache ZooKeeper 3.6 or later, through kazoo: ``zookeeper://host:port,host:port/chroot?option=value``.
 
-Where each part of the store is in ZooKeeper's tree: ``key_layout.py``. Where one-shot watches are set again:
-``rearmed_watches.py``. How sessions, transactions and watches are built from ZooKeeper's parts is in
-docs/store-backends.md.
+``key_layout.py`` describes where each part of the store is in ZooKeeper's tree, and ``rearmed_watches.py`` when
+one-shot watches are set again. docs/store-backends.md explains how sessions, transactions and watches are built from
+ZooKeeper's primitives.
 """
 
 from __future__ import annotations

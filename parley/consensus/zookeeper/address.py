@@ -1,7 +1,7 @@
 """Addresses of ZooKeeper, ``zookeeper://host:port,host:port/chroot?option=value``: servers, credentials, TLS.
 
-The options and their defaults are in ``_DEFAULTS``; docs/stores.md explains them. The passwords of key files may be
-given as options beside the address (``key_password``, ``ca_password``), never in it.
+``_DEFAULTS`` lists the options and their defaults; docs/stores.md explains them. The passwords of key files may be
+passed as separate options (``key_password``, ``ca_password``), but never in the address.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EXPECTED = "zookeeper://host:port[,host:port...][/chroot][?user=...&password-fil
 class Address:
     """A parsed address.
 
-    ``root`` is the path of the store's tree. ``acl`` is for the znodes in the tree, ``parent_acl`` for those created
+    ``root`` is the path of the store's tree. ``acl`` applies to the znodes in the tree, ``parent_acl`` to those created
     above it. ``open`` waits at most ``connect_s`` for a server.
     """
 
@@ -73,11 +73,11 @@ def parse(url: str, options: Mapping[str, object]) -> Address:
     passwords = {name: given.pop(name, "") for name in _SECRETS}
     given = dict(parse_qsl(query, keep_blank_values=True)) | given
     if unknown := sorted(given.keys() - _DEFAULTS.keys()):
-        raise BadConfig(f"zookeeper: unknown option {unknown[0]}; there are {', '.join(_DEFAULTS)}")
+        raise BadConfig(f"zookeeper: unknown option {unknown[0]}; available: {', '.join(_DEFAULTS)}")
     settings = _DEFAULTS | given
     hosts, _, chroot = place.partition("/")
     if "@" in hosts:
-        raise BadConfig("a zookeeper address holds no password: use ?user=NAME&password-file=FILE")
+        raise BadConfig("a zookeeper address must not contain a password: use ?user=NAME&password-file=FILE")
     secure = _flag(settings, "acl")
     auth, sasl = _credentials(settings)
     servers = parse_servers(hosts, default_port=DEFAULT_PORT, source="zookeeper", expected=EXPECTED)
@@ -105,7 +105,7 @@ def _credentials(settings: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ..
     if not user and not file:
         return (), None
     if not user or not file or ":" in user:
-        raise BadConfig("zookeeper: user (without a colon) and password-file need each other")
+        raise BadConfig("zookeeper: user (without a colon) and password-file must be used together")
     password = _secret(file, "password-file")
     if how == "digest":
         return (("digest", f"{user}:{password}"),), None
@@ -140,7 +140,7 @@ def _stores(settings: Mapping[str, str], passwords: Mapping[str, str]) -> tuple[
             raise BadConfig(f"zookeeper: the key is in cert-file={certificate}; key-file names another file")
         own = read_identity(certificate, password)
     elif bool(certificate) != bool(settings["key-file"]):
-        raise BadConfig("zookeeper: cert-file and key-file need each other")
+        raise BadConfig("zookeeper: cert-file and key-file must be used together")
     elif certificate:
         tls["certfile"] = certificate
         tls["keyfile"] = _file(settings["key-file"], "key-file")

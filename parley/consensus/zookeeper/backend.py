@@ -64,7 +64,7 @@ _VERIFY_AFTER_S, _VERIFY_AFTER_MAX_S = 0.5, 4.0
 class ZookeeperBackend(Backend):
     """A client of the store below a path of a ZooKeeper ensemble.
 
-    ``rng`` is the source of names; two clients must never draw the same.
+    ``rng`` is the source of names; two clients must never generate the same name.
     """
 
     config = CONFIG
@@ -236,7 +236,7 @@ class ZookeeperBackend(Backend):
         return applied
 
     async def _lose_if_ended(self, session: Session) -> None:
-        """Make a session LOST if it has ended, before the caller sees the error."""
+        """Make a session LOST if it has ended, before the caller receives the error."""
         if isinstance(session, ZookeeperSession) and self._opened:
             with suppress(CoordinationError):
                 if session.id not in (await self._reader.state(fresh=True)).sessions:
@@ -252,7 +252,7 @@ class ZookeeperBackend(Backend):
 
     @contextmanager
     def _noticing_wrong_store(self) -> Iterator[None]:
-        """For calls to the store: WrongStore ends all sessions and watches, not only the call that raises it."""
+        """Wrap calls to the store: WrongStore ends all sessions and watches, not only the call that raises it."""
         try:
             yield
         except WrongStore as error:
@@ -286,9 +286,9 @@ class ZookeeperBackend(Backend):
             self._verifying = self._spawn(self._verify_while_disconnected(), "verification of the store")
 
     async def _verify_while_disconnected(self) -> None:
-        """While there is no connection, verify over another one that the store still exists.
+        """While there is no connection, verify over a separate connection that the store still exists.
 
-        A server whose data was deleted refuses every client that has seen more than it knows, and reports nothing else.
+        A server whose data was deleted rejects every client that has seen a later state, without giving this reason.
         """
         connection, pause_s = self._connection, _VERIFY_AFTER_S
         while connection is not None and not connection.is_connected:

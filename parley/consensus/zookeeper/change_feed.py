@@ -1,7 +1,8 @@
 """The feed of changes: one task per client that follows the store's change log for all its watches.
 
-``rearmed_watches.py`` wakes it. What happened while there was no connection is still in the log. If the log was trimmed
-beyond the feed's position, ``base`` moves past the cursor of every watch, and each begins again with a Snapshot.
+``rearmed_watches.py`` wakes it. The log also contains what happened while there was no connection. If the log was
+trimmed beyond the feed's position, ``base`` moves past the cursor of every watch, and each watch restarts with a
+Snapshot.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _RETRY_S = 0.1
 
 
 class ChangeFeed:
-    """The latest changes, for cursors that count from ``base`` to ``end``.
+    """The latest changes, at positions (cursors) from ``base`` to ``end``.
 
     ``sessions`` are the sessions alive at the last read. ``reads`` counts the reads. ``following`` is set while no
-    change has been missed. ``error`` is the reason if the feed has ended for good.
+    change has been missed. ``error`` is the reason if the feed has ended permanently.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class ChangeFeed:
         return self.base + len(self._kept)
 
     def since(self, cursor: int) -> Iterator[Change]:
-        """The changes from this cursor, which is at least ``base``, to the end."""
+        """Return the changes from this cursor, which must be at least ``base``, to the end."""
         return itertools.islice(self._kept, cursor - self.base, None)
 
     async def run(self) -> None:
@@ -97,7 +98,7 @@ class ChangeFeed:
         return True
 
     async def _read(self) -> State:
-        """Rearm the watches and read what they guard, all sent at once and in this order."""
+        """Rearm the watches and read the data that they guard. All requests are sent together, in this order."""
         requests = self._watches.requests_to_rearm(self._position)
         calls = [asyncio.ensure_future(self._connection.call(request, _RETRY_S)) for request in requests]
         read = asyncio.ensure_future(self._reader.changes(self._position))

@@ -1,4 +1,4 @@
-"""Trimming of the change log: the client that adds every 128th entry deletes the old ones."""
+"""Trimming of the change log: the client that adds every 128th entry deletes the old entries."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _EVERY = 128
 
 
 class ChangeLogTrimmer:
-    """Deletes entries far behind the end of the log. A client that has not read them begins again with Snapshots."""
+    """Deletes entries far behind the end of the log. A client that has not read them restarts with Snapshots."""
 
     def __init__(self, connection: Connection, layout: KeyLayout) -> None:
         self._connection = connection
         self._layout = layout
 
     def is_due(self, entry: int) -> bool:
-        """True if the writer of this entry has to trim the log."""
+        """Return True if the writer of this entry must trim the log."""
         return entry >= _KEPT and entry % _EVERY == 0
 
     async def trim(self, entry: int) -> None:
-        """Delete the entries that are old when this entry is the newest. What fails is left to the next trimming."""
+        """Delete the entries that are old when this entry is the newest. The next trimming makes up for failures."""
         with suppress(CoordinationError, KazooException, ResponseLost):
             names = await self._connection.call(GetChildren(self._layout.log, None), 0)
             old = [name for name in names if number_of(name) < entry - _KEPT]

@@ -1,6 +1,6 @@
 """ZooKeeper's keys in a broker's configuration: those of Apache Kafka before version 4.
 
-This module does not import ZooKeeper's client, so that a broker can check the keys without it.
+This module does not import the ZooKeeper client, so that a broker can check the keys without it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ _TLS_OF_THE_SYSTEM = "TLS with ZooKeeper uses the versions and ciphers that the 
 
 CONFIG = StoreConfig(
     title="ZooKeeper",
-    doc="The keys that brokers of Apache Kafka had for ZooKeeper. They count if coordination.url is empty and "
-    "zookeeper.connect is given, or if coordination.url begins with zookeeper: (then only the passwords and "
+    doc="The keys that brokers of Apache Kafka had for ZooKeeper. They apply if coordination.url is empty and "
+    "zookeeper.connect is set, or if coordination.url begins with zookeeper: (then only the passwords and "
     "zookeeper.session.timeout.ms).",
     address_key="zookeeper.connect",
     address=address,
@@ -28,7 +28,7 @@ CONFIG = StoreConfig(
             ValueType.STRING,
             None,
             "The ZooKeeper servers that coordinate the cluster: host:port,host:port, with an optional /path at the "
-            "end. The same as coordination.url=zookeeper://..., which wins if both are given.",
+            "end. The same as coordination.url=zookeeper://..., which takes precedence if both are set.",
             Importance.HIGH,
             since="0.9 or before",
         ),
@@ -37,7 +37,7 @@ CONFIG = StoreConfig(
             ValueType.INT,
             18_000,
             "With zookeeper.connect: how long ZooKeeper waits for a sign of life from this broker before it ends the "
-            "broker's session. If this is not given, coordination.session.timeout.ms counts.",
+            "broker's session. If this is not set, coordination.session.timeout.ms applies.",
             Importance.HIGH,
             at_least=1,
             unit="ms",
@@ -47,8 +47,8 @@ CONFIG = StoreConfig(
             "zookeeper.connection.timeout.ms",
             ValueType.INT,
             None,
-            "With zookeeper.connect: how long a starting broker waits for its first connection to ZooKeeper. By "
-            "default as long as zookeeper.session.timeout.ms.",
+            "With zookeeper.connect: how long a starting broker waits for its first connection to ZooKeeper. "
+            "Defaults to zookeeper.session.timeout.ms.",
             Importance.HIGH,
             at_least=1,
             unit="ms",
@@ -67,20 +67,20 @@ CONFIG = StoreConfig(
             "zookeeper.sync.time.ms",
             ValueType.INT,
             2_000,
-            "How far a ZooKeeper follower was allowed to lag.",
+            "How far a ZooKeeper follower may lag.",
             Importance.LOW,
             unit="ms",
-            ignored="Reads that must be current are made current by the store itself.",
+            ignored="The store itself ensures that reads are current where necessary.",
             since="0.9 or before",
         ),
         ConfigKey(
             "zookeeper.max.in.flight.requests",
             ValueType.INT,
             10,
-            "How many requests Kafka sent to ZooKeeper at a time.",
+            "The number of requests that Kafka sent to ZooKeeper at a time.",
             Importance.HIGH,
             at_least=1,
-            ignored="The coordination backend bounds its own requests.",
+            ignored="The coordination backend limits its own requests.",
             since="1.1",
         ),
         ConfigKey(
@@ -124,7 +124,8 @@ CONFIG = StoreConfig(
             "zookeeper.ssl.truststore.location",
             ValueType.STRING,
             None,
-            "With zookeeper.connect: the file with the certificates that the broker verifies ZooKeeper's servers by.",
+            "With zookeeper.connect: the file with the certificates against which the broker verifies ZooKeeper's "
+            "servers.",
             since="2.5",
         ),
         ConfigKey(
@@ -172,7 +173,7 @@ CONFIG = StoreConfig(
             "zookeeper.ssl.endpoint.identification.algorithm",
             ValueType.STRING,
             "HTTPS",
-            "Whether the name in ZooKeeper's certificate must be its host name: HTTPS for yes, empty for no.",
+            "Whether the name in ZooKeeper's certificate must match its host name: HTTPS for yes, empty for no.",
             Importance.LOW,
             since="2.5",
         ),

@@ -1,6 +1,6 @@
-"""The address that the keys ``zookeeper.*`` of a broker's configuration mean (``config_keys`` defines the keys).
+"""The address that a broker's ``zookeeper.*`` keys specify (``config_keys`` defines the keys).
 
-``zookeeper.connect`` names the servers. The other keys become options of the address; secrets are passed beside it.
+``zookeeper.connect`` names the servers. The other keys become options of the address; secrets are passed separately.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from parley.consensus.urls import parse_servers
 DEFAULT_PORT = 2181
 
 _KEYSTORE_TYPES = ("PEM", "PKCS12", "JKS")
-"""JKS is included because keystores that are in fact PKCS #12 are often declared as JKS."""
+"""JKS is included because keystores that are actually PKCS #12 are often declared as JKS."""
 _OPTIONS = {
     "zookeeper.set.acl": "acl",
     "zookeeper.connection.timeout.ms": "connect-timeout-ms",
@@ -28,7 +28,7 @@ _SECRETS = {
 
 
 def address(given: Given) -> str:
-    """Return the address that ``zookeeper.connect`` and the keys beside it mean; it holds no secret.
+    """Return the address that ``zookeeper.connect`` and the related keys specify. It contains no secret.
 
     Raises BadConfig if a value is malformed.
     """

@@ -1,10 +1,10 @@
 """A connection to ZooKeeper for asyncio: kazoo's thread on one side, futures on the other.
 
-kazoo runs one thread per connection and reconnects by itself. Meanwhile it queues requests without bound or deadline.
-So this module sends nothing while there is no connection, and limits the requests in flight. A missing response breaks
-the connection, because kazoo's own pings do not notice it while requests are being sent. kazoo also lets one silent
-server use up a whole session timeout for a connection attempt, in which the session would be lost; here each attempt
-gets a part of it.
+kazoo runs one thread per connection and reconnects by itself. Meanwhile it queues requests without a limit or a
+deadline. So this module sends nothing while there is no connection, and limits the requests in flight. A missing
+response breaks the connection, because kazoo's own pings do not notice it while requests are being sent. kazoo also
+lets one silent server use up a whole session timeout for a connection attempt, during which the session would be lost;
+here each attempt gets a part of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from parley.configuration.key_stores import Identity, pem_file
 from parley.consensus.errors import Permanent, Unauthorized, Unavailable
 
 READ_FRACTION = 2 / 3
-"""The part of the session timeout after which a silent server is given up, as by every client of ZooKeeper."""
+"""The fraction of the session timeout after which a silent server is abandoned, as by every client of ZooKeeper."""
 MAIN_TIMEOUT_MS = 6000
 """The session timeout of a connection without ephemeral znodes."""
 _IN_FLIGHT_MAX = 128
@@ -46,14 +46,15 @@ Watcher = Callable[[WatchedEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class Keystores:
-    """The content of PKCS #12 files, which kazoo cannot read. ``authorities`` is PEM; empty without a trust store."""
+    """The content of PKCS #12 files, which kazoo cannot read. ``authorities`` is PEM, or empty without a
+    trust store."""
 
     identity: Identity | None = None
     authorities: str = field(default="", repr=False)
 
     @contextmanager
     def as_options(self) -> Iterator[dict[str, str]]:
-        """Yield kazoo's options for the content. The files that they name exist only inside the block."""
+        """Yield kazoo's options for the content. The files that they name exist only inside the ``with`` block."""
         with ExitStack() as files:
             options: dict[str, str] = {}
             if self.identity is not None:
@@ -68,8 +69,9 @@ class Keystores:
 class Endpoint:
     """The servers, and this client's credentials.
 
-    ``hosts`` is ``host:port`` of each, joined by commas. ``auth`` has pairs of scheme and credential, like ``digest``
-    and ``user:password``. ``sasl`` has the options of pure-sasl. ``tls`` has kazoo's TLS options.
+    ``hosts`` is the ``host:port`` of each server, joined by commas. ``auth`` contains pairs of scheme and credential,
+    such as ``digest`` and ``user:password``. ``sasl`` contains the options of pure-sasl, and ``tls`` kazoo's TLS
+    options.
     """
 
     hosts: str
@@ -79,7 +81,7 @@ class Endpoint:
     keystores: Keystores = field(default=Keystores(), repr=False)
 
     def client(self, timeout_ms: int, handler: _Handler) -> KazooClient:
-        """A kazoo client with this session timeout, not yet started."""
+        """Return a kazoo client with this session timeout, not yet started."""
         handler.keystores = self.keystores
         return KazooClient(
             hosts=self.hosts,
@@ -95,7 +97,7 @@ class Endpoint:
 
 @contextmanager
 def synchronous_client(endpoint: Endpoint, within_s: float = 15.0) -> Iterator[KazooClient]:
-    """A kazoo client for blocking code, such as tools. Raises Unavailable if no server responds in time."""
+    """Yield a kazoo client for blocking code, such as tools. Raises Unavailable if no server responds in time."""
     client = endpoint.client(round(within_s * 1000), _Handler())
     try:
         client.start(within_s)
@@ -109,7 +111,7 @@ def synchronous_client(endpoint: Endpoint, within_s: float = 15.0) -> Iterator[K
 
 
 def connect(endpoint: Endpoint, host: str, port: int, timeout_s: float) -> Any:
-    """A socket connected to one of the servers, with TLS if configured. Blocks. Raises OSError if that fails."""
+    """Return a socket connected to one of the servers, with TLS if configured. Blocks. Raises OSError if that fails."""
     handler = _Handler()
     handler.keystores = endpoint.keystores
     try:
@@ -147,7 +149,7 @@ class Connection:
         self._client.add_listener(lambda state: self.post(self._on_kazoo_state, state))
 
     def start(self) -> None:
-        """Start to connect."""
+        """Start connecting."""
         self._client.start_async()
 
     async def connected(self, within_s: float) -> None:
@@ -163,16 +165,16 @@ class Connection:
     async def call(self, request: Any, within_s: float) -> Any:
         """Send a request, after waiting at most ``within_s`` for a connection, and return the response.
 
-        Raises Unavailable if there is no connection; nothing was sent. Raises ResponseLost if the connection broke
-        meanwhile. Raises Permanent if no connection will ever be made. Raises KazooException if ZooKeeper responds with
-        an error.
+        Raises Unavailable if there is no connection; nothing was sent. Raises ResponseLost if the connection broke in
+        the meantime. Raises Permanent if no connection can ever be established. Raises KazooException if ZooKeeper
+        responds with an error.
         """
         async with self._slots:
             await self.connected(within_s)
             return await self._send(request)
 
     async def sync_and_call(self, request: Any, within_s: float) -> Any:
-        """``call`` after the server has caught up with its leader."""
+        """Like ``call``, after the server has caught up with its leader."""
         async with self._slots:
             await self.connected(within_s)
             synced = asyncio.ensure_future(self._send(Sync("/")))
@@ -208,16 +210,16 @@ class Connection:
 
     @property
     def is_connected(self) -> bool:
-        """True if there is a connection now."""
+        """True if there is currently a connection."""
         return self._connected.is_set() and self._failure is None
 
     def fail(self, failure: Permanent) -> None:
-        """Make every waiting and further call raise this error, because the connection is no longer usable."""
+        """Make every waiting and future call raise this error, because the connection is no longer usable."""
         self._failure = self._failure or failure
         self._connected.set()
 
     def drop(self) -> None:
-        """Break the connection. kazoo makes another one."""
+        """Break the connection. kazoo establishes another one."""
         with suppress(OSError, AttributeError):
             self._client._connection._socket.shutdown(socket.SHUT_RDWR)
 
@@ -226,7 +228,7 @@ class Connection:
         await self._end(self._client.stop)
 
     async def abandon(self) -> None:
-        """End the thread without telling the server, so that the session expires."""
+        """End the thread without notifying the server, so that the session expires."""
 
         def leave() -> None:
             self._client._stopped.set()
@@ -278,7 +280,7 @@ class Connection:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's handler, with the certificates that are not in files that kazoo can read."""
+    """kazoo's handler, with certificates that are not in files that kazoo can read."""
 
     keystores = Keystores()
 
@@ -305,10 +307,10 @@ class _LoopHandler(_Handler):
         return connection
 
     def start(self) -> None:
-        """Start nothing: there are no threads."""
+        """Do nothing: there are no threads."""
 
     def stop(self) -> None:
-        """Stop nothing."""
+        """Do nothing: there are no threads."""
 
     def dispatch_callback(self, callback: Any) -> None:
         """Call a watch's function on the loop."""

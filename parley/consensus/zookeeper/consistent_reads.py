@@ -1,8 +1,8 @@
 """Reads of several znodes in one state, and of key ranges in one state although they take several requests.
 
 Each read includes the identity, so that a wiped store is noticed, and the sessions, so that a key whose session has
-ended counts as absent. During the reads of a range, the change log shows which keys have changed; those are read again,
-until none has.
+ended counts as absent. While a range is being read, the change log shows which keys have changed. These are read again,
+until none has changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The znode of a key. ``owner`` is the id of the session it is bound to.
+    """The znode of a key. ``owner`` is the id of the session to which it is bound.
 
     ``alive`` is True if the key counts as present: it is not bound, or its session exists.
     """
@@ -58,8 +58,8 @@ class Change:
 class State:
     """The result of one read.
 
-    ``sessions`` are the ids of the sessions alive. ``keys`` has the znode of each requested key, also of a dead key,
-    and None if there is none. ``versions`` are those of the requested buckets. ``changes`` are the requested log
+    ``sessions`` are the ids of the sessions alive. ``keys`` contains the znode of each requested key, including dead
+    keys, or None if there is none. ``versions`` are those of the requested buckets. ``changes`` are the requested log
     entries, up to the first that does not exist. ``log_end`` is the number of the log's next entry.
     """
 
@@ -126,11 +126,13 @@ class Reader:
         return State(sessions, found, versions, tuple(changes), end)
 
     async def read(self, reads: Sequence[Data | Children], *, fresh: bool) -> list[Any]:
-        """The results of these reads. The first must be of the identity."""
+        """Return the results of these reads. The first one must read the identity."""
         try:
             results: list[Any] = await self._call(MultiRead(reads), fresh=fresh)
         except UnimplementedError as error:
-            raise Unsupported("this ZooKeeper does not know multiRead; version 3.6 or later is needed") from error
+            raise Unsupported(
+                "this ZooKeeper server does not support multiRead; version 3.6 or later is required"
+            ) from error
         except NoAuthError as error:
             raise Unauthorized("these credentials may not read the tree") from error
         for result in results:
@@ -141,7 +143,7 @@ class Reader:
         return results
 
     async def _call(self, request: MultiRead, *, fresh: bool) -> list[Any]:
-        """Send a request, and again if the connection broke, which does no harm to a read."""
+        """Send a request. Send it again if the connection broke, which is harmless for a read."""
         call = self._connection.sync_and_call if fresh else self._connection.call
         for _ in range(_ATTEMPTS - 1):
             with suppress(ResponseLost):
@@ -154,7 +156,7 @@ class Reader:
         return last
 
     async def names(self, *, fresh: bool) -> tuple[list[str], int]:
-        """All keys that have a znode, unsorted, with the number of the log's next entry."""
+        """Return all keys that have a znode, unsorted, and the number of the log's next entry."""
         reads: list[Data | Children] = [Data(f"{self._layout.identities}/{self._identity}"), Data(self._layout.log)]
         reads += map(Children, self._layout.buckets())
         results = await self.read(reads, fresh=fresh)
@@ -204,11 +206,11 @@ class _View:
         self._dirty: set[str] = set()
 
     def covers(self, keys: Iterable[str]) -> bool:
-        """True if all of these keys have been read."""
+        """Return True if all of these keys have been read."""
         return not self._dirty and all(key in self.seen for key in keys)
 
     async def cover(self, keys: Sequence[str]) -> None:
-        """Read the keys that have not been read yet, and read again the keys that change meanwhile."""
+        """Read the keys that have not been read yet, and reread the keys that change in the meantime."""
         pending = dict.fromkeys(key for key in keys if key not in self.seen)
         pending.update(dict.fromkeys(self._dirty))
         while pending:
@@ -221,7 +223,7 @@ class _View:
         self._dirty.clear()
 
     async def _read(self, chunk: list[str]) -> list[str]:
-        """Read these keys. Returns the keys of the range that changed meanwhile and must be read again."""
+        """Read these keys. Returns the keys of the range that changed in the meantime and must be read again."""
         ahead = range(self.position, self.position + _LOOKAHEAD)
         state = await self._reader.state(chunk, fresh=False, entries=ahead)
         found = [stored for stored in state.keys.values() if stored is not None]
@@ -255,5 +257,5 @@ def _stored(key: str, result: tuple[bytes, Stat], sessions: frozenset[str]) -> S
 
 
 def store_deleted(identity: str, found: str | None = None) -> WrongStore:
-    """The error for a store that no longer exists, or was replaced by the one ``found``."""
+    """Return the error for a store that no longer exists, or was replaced by the store ``found``."""
     return WrongStore(f"the store {identity} no longer exists; was ZooKeeper's data deleted?", found=found)

@@ -49,9 +49,9 @@ async def open_store(
 async def verify_store(address: Address, layout: KeyLayout, identity: str, within_s: float) -> None:
     """Verify that the store still has its identity, over a new connection.
 
-    The server accepts that one even if it knows less than the client has seen, as after the deletion of its data.
-
-    Raises WrongStore if the store was deleted or replaced. Raises other coordination errors if that cannot be seen.
+    The server accepts a new connection even if its state is older than what the client has seen, as after the deletion
+    of its data. Raises WrongStore if the store was deleted or replaced. Raises other coordination errors if that cannot
+    be determined.
     """
     connection = Connection(address.endpoint, MAIN_TIMEOUT_MS, lambda state: None)
     connection.start()
@@ -83,7 +83,7 @@ class ZookeeperIdentity:
         return await _read_identity(self._connection, self._layout, self._address.connect_s)
 
     async def initialise(self, identity: str) -> None:
-        """See ``IdentityStorage``. The store appears in one step, its parents before it."""
+        """See ``IdentityStorage``. The store is created in one step, after its parents."""
         address = self._address
         for parent in address.parents:
             request = Multi([Create(parent, b"", address.parent_acl)])
@@ -108,7 +108,7 @@ async def _read_identity(connection: Connection, layout: KeyLayout, within_s: fl
     except NoNodeError:
         names = []
     if len(names) != 1:
-        raise BadConfig(f"{layout.root} exists and is not a store of Parley's; choose another chroot")
+        raise BadConfig(f"{layout.root} exists, but is not a Parley store; choose another chroot")
     name: str = names[0]
     return name
 
@@ -116,7 +116,7 @@ async def _read_identity(connection: Connection, layout: KeyLayout, within_s: fl
 async def _prove_writing(
     connection: Connection, address: Address, layout: KeyLayout, identity: str, probe_name: str
 ) -> None:
-    """Write in every place that the backend will write in, and delete it again."""
+    """Write in every place where the backend will write, and delete it again."""
     session = layout.session(f"probe-{probe_name}")
     ops: list[WriteOp] = [CheckVersion(f"{layout.identities}/{identity}")]
     ops += [Create(session, b"", address.acl), DeleteNode(session)]

@@ -31,7 +31,7 @@ class KeyLayout:
 
     @property
     def identities(self) -> str:
-        """The parent of the one znode whose name is the store's identity."""
+        """The parent of the single znode whose name is the store's identity."""
         return f"{self.root}/identity"
 
     @property
@@ -50,64 +50,65 @@ class KeyLayout:
         return f"{self.root}/keys"
 
     def bucket(self, key: str) -> str:
-        """The path of the bucket of a key."""
+        """Return the path of the bucket of a key."""
         return f"{self.root}/keys/{zlib.crc32(key.encode('ascii')) % BUCKETS:02x}"
 
     def buckets(self) -> list[str]:
-        """The paths of all buckets."""
+        """Return the paths of all buckets."""
         return [f"{self.root}/keys/{number:02x}" for number in range(BUCKETS)]
 
     def key(self, key: str) -> str:
-        """The path of a key's znode."""
+        """Return the path of a key's znode."""
         return f"{self.bucket(key)}/{key.replace('/', ' ')}"
 
     def session(self, session_id: str) -> str:
-        """The path of a session's znode."""
+        """Return the path of a session's znode."""
         return f"{self.root}/sessions/{session_id}"
 
     def entry(self, number: int) -> str:
-        """The path of an entry of the change log."""
+        """Return the path of an entry of the change log."""
         return f"{self.root}/log/{ENTRY_PREFIX}{number:010d}"
 
     def skeleton(self, identity: str) -> list[tuple[str, bytes]]:
-        """The znodes of an empty store, parents first, with their data."""
+        """Return the znodes of an empty store with their data, parents first."""
         parents = [(self.root, FORMAT), (self.identities, b""), (f"{self.identities}/{identity}", b"")]
         parents += [(self.log, b""), (self.sessions, b""), (self.keys, b"")]
         return parents + [(bucket, b"") for bucket in self.buckets()]
 
 
 def key_of(name: str) -> str:
-    """The key of a znode's name."""
+    """Return the key for the name of a znode."""
     return name.replace(" ", "/")
 
 
 def number_of(name: str) -> int:
-    """The number of a log entry, from its name or path."""
+    """Return the number of a log entry, from its name or path."""
     return int(name.rpartition("/")[2][len(ENTRY_PREFIX) :])
 
 
 def entries_made(cversion: int, children: int) -> int:
-    """The number of entries ever added to the log, from its parent's Stat, which counts additions and removals."""
+    """Return the number of entries ever added to the log, from its parent's Stat, which counts additions
+    and removals."""
     return ((cversion + children) % (1 << 32)) // 2
 
 
 def encode(value: bytes, session_id: str | None) -> bytes:
-    """The data of a key's znode."""
+    """Return the data of a key's znode."""
     owner = (session_id or "").encode("ascii")
     return bytes([len(owner)]) + owner + value
 
 
 def decode(data: bytes) -> tuple[bytes, str | None]:
-    """The value and the session id in the data of a key's znode."""
+    """Return the value and the session id in the data of a key's znode."""
     start = 1 + data[0]
     return data[start:], data[1:start].decode("ascii") or None
 
 
 def encode_changes(keys: Sequence[str]) -> bytes:
-    """The data of a log entry."""
+    """Return the data of a log entry."""
     return "\n".join(keys).encode("ascii")
 
 
 def decode_changes(data: bytes) -> tuple[str, ...]:
-    """The keys in a log entry."""
+    """Return the keys in a log entry."""
     return tuple(data.decode("ascii").split("\n")) if data else ()

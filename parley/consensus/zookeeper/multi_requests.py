@@ -25,7 +25,7 @@ ANY_VERSION = -1
 LASTING, EPHEMERAL, SEQUENTIAL = 0, 1, 2
 
 Acl: TypeAlias = Sequence[tuple[int, str, str]]
-"""Access rules: permission bits, scheme and id of each."""
+"""Access rules: the permission bits, scheme and id of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +105,12 @@ class Multi:
     type: ClassVar[int] = 14
 
     def serialize(self) -> bytes:
-        """For kazoo: the body of the request."""
+        """For kazoo: return the body of the request."""
         return b"".join(map(_write_op, self.ops)) + _END
 
     @classmethod
     def deserialize(cls, buffer: bytes, offset: int) -> list[Any]:
-        """For kazoo: the results."""
+        """For kazoo: return the results."""
         return _results(buffer, offset)
 
 
@@ -122,12 +122,12 @@ class MultiRead:
     type: ClassVar[int] = 22
 
     def serialize(self) -> bytes:
-        """For kazoo: the body of the request."""
+        """For kazoo: return the body of the request."""
         return b"".join(map(_read_op, self.reads)) + _END
 
     @classmethod
     def deserialize(cls, buffer: bytes, offset: int) -> list[Any]:
-        """For kazoo: the results."""
+        """For kazoo: return the results."""
         return _results(buffer, offset)
 
 

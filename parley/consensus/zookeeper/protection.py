@@ -1,4 +1,4 @@
-"""What protects a tree in ZooKeeper: the ACLs of its znodes, and TLS."""
+"""How a tree in ZooKeeper is protected: by the ACLs of its znodes, and by TLS."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from parley.consensus.zookeeper.address import Address
 from parley.consensus.zookeeper.connection import synchronous_client
 
 ZNODES_MAX = 10_000
-"""The znodes whose ACLs are read; a tree that is locked by halves is open near its root as a rule."""
+"""The maximum number of znodes whose ACLs are read. A tree that is only partly locked is usually open near its root."""
 _ADVICE = (
     "give the brokers a user and acl=true in coordination.url, restart them one by one, then run "
     "`parley zookeeper-security-migration --zookeeper.acl secure` as that user"
@@ -23,7 +23,7 @@ _TLS_ADVICE = (
 def protection_of(address: Address) -> Protection:
     """Read the ACLs of the tree and the settings of the connection. Blocks.
 
-    Raises Unavailable if no server responds, and KazooException if a server refuses.
+    Raises Unavailable if no server responds, and KazooException if a server rejects the requests.
     """
     with synchronous_client(address.endpoint, address.connect_s) as client:
         tree = _of_tree(client, address.root)

@@ -1,6 +1,6 @@
-"""Sessions: one ephemeral znode each. Those of the same TTL share a connection whose session timeout is that TTL.
+"""Sessions: one ephemeral znode each. Sessions with the same TTL share a connection whose session timeout is that TTL.
 
-Each session is renewed on its own, by a read of its znode over that connection. The response proves both that ZooKeeper
+Each session is renewed separately, by a read of its znode over that connection. The response proves both that ZooKeeper
 received the request, and that the session still exists.
 """
 
@@ -35,7 +35,7 @@ Spawn = Callable[[Coroutine[Any, Any, None], str], object]
 
 
 class SessionConnection:
-    """A connection for the sessions of one TTL. It is closed after the last of them."""
+    """A connection for the sessions with one TTL. It is closed after the last of these sessions."""
 
     def __init__(self, endpoint: Endpoint, ttl_ms: int, spawn: Spawn) -> None:
         self.orphans: list[str] = []  # paths of znodes that may exist, although the response to their creation was lost
@@ -77,7 +77,8 @@ class SessionConnection:
 
 
 class ZookeeperSession(Session):
-    """A session of this client. ``keys`` are the keys that the client has bound to it, to be deleted after its end."""
+    """A session of this client. ``keys`` are the keys that the client has bound to it, which are deleted
+    after its end."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class ZookeeperSession(Session):
         self.add_callback(self._on_change)
 
     def renew(self) -> None:
-        """Renew now, and then every third of the TTL."""
+        """Renew the session now, and then every third of the TTL."""
         self._renewal.cancel()
         if self.state is SessionState.LOST:
             return

@@ -1,4 +1,5 @@
-"""The session timeouts that a server grants. ZooKeeper does not report its bounds, but fits every request into them."""
+"""Finds the session timeouts that a server grants. ZooKeeper does not report its limits, but adjusts every request to
+them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _LONGEST_MS = 2**31 - 1
 
 
 def session_timeout_bounds(endpoint: Endpoint, within_s: float) -> tuple[int, int]:
-    """The shortest and the longest session timeout, in milliseconds, of the first server that responds. Blocks.
+    """Return the minimum and maximum session timeout, in milliseconds, of the first server that responds. Blocks.
 
     Raises OSError if no server responds in time.
     """

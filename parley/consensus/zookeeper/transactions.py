@@ -1,7 +1,7 @@
-"""Transactions: read the keys concerned, decide, and send a ``multi`` that fails if any of them has changed.
+"""Transactions: read the keys involved, decide, and send a ``multi`` that fails if any of them has changed.
 
 A version alone does not identify a write: a key that is deleted and created again starts at version 0. So every
-deletion also writes the key's bucket, and a check compares the versions of the key and of its bucket.
+deletion also writes the key's bucket, and a check compares the versions of both the key and its bucket.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from parley.consensus.zookeeper.multi_requests import (
 class Applied:
     """The result of an applied transaction.
 
-    ``deleted`` is the number of present keys it deleted. ``entry`` is the number of its log entry; None if it changed
-    nothing.
+    ``deleted`` is the number of present keys that it deleted. ``entry`` is the number of its log entry, or None if it
+    changed nothing.
     """
 
     revisions: tuple[Revision | None, ...]
@@ -56,7 +56,8 @@ class _Plan:
     changed: list[str] = field(default_factory=list)
 
     def ops(self, log: str, acl: Acl) -> list[WriteOp]:
-        """All operations in order. The last writes the log's parent; its Stat has the transaction's id and entry."""
+        """Return all operations in order. The last one writes the log's parent, whose Stat shows the transaction's id
+        and entry."""
         entry: list[WriteOp] = []
         if self.changed:
             entry = [Create(f"{log}/{ENTRY_PREFIX}", encode_changes(self.changed), acl, SEQUENTIAL), SetData(log, b"")]
@@ -99,7 +100,7 @@ class Writer:
             fresh = True
 
     async def sweep(self, keys: Sequence[str]) -> None:
-        """Delete the znodes of those keys whose sessions have ended. Leaves alone what changes meanwhile."""
+        """Delete the znodes of those keys whose sessions have ended. Skips keys that change in the meantime."""
         for start in range(0, len(keys), 100):
             part = keys[start : start + 100]
             buckets = list(dict.fromkeys(map(self._layout.bucket, part)))
@@ -155,7 +156,7 @@ class Writer:
         plan.bumps[bucket] = SetData(bucket, b"")
 
     def _check_unchanged(self, plan: _Plan, key: str, state: State) -> None:
-        """Check that the key is as it was read, whether absent, present or dead."""
+        """Add a check that the key is as it was read, whether absent, present or dead."""
         path, stored = self._layout.key(key), state.keys[key]
         if stored is None:
             plan.writes += [Create(path, b"\0", self._acl), DeleteNode(path)]
@@ -173,7 +174,8 @@ class Writer:
         plan.checks[path] = CheckVersion(path, version)
 
     async def _send(self, ops: Sequence[WriteOp]) -> list[object] | None:
-        """Send a ``multi`` and return its results; None if it failed because something has changed since the read."""
+        """Send a ``multi`` and return its results, or None if it failed because something has changed since
+        the read."""
         try:
             results: list[object] = await self._connection.call(Multi(ops), self._within_s)
         except ResponseLost as error:
@@ -191,7 +193,7 @@ class Writer:
 
 
 def _refusal(checks: Sequence[Check], ops: Sequence[Op], state: State) -> Exception | None:
-    """The error with which this state refuses the transaction; None if the transaction may be applied."""
+    """Return the error with which this state rejects the transaction, or None if the transaction may be applied."""
     for op in ops:
         if isinstance(op, Put) and op.session and op.session.id not in state.sessions:
             return SessionLost(f"session {op.session.id} has ended")

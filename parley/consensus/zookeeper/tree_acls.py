@@ -1,4 +1,4 @@
-"""Access control of an existing tree: the clients that may read and change its znodes."""
+"""Access control of an existing tree: which clients may read and change its znodes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from parley.consensus.zookeeper.connection import synchronous_client
 
 
 class NoTree(BadConfig):
-    """The chroot has no tree of Parley."""
+    """The chroot contains no tree of Parley's."""
 
 
 def set_acls(address: Address, *, secure: bool) -> int:
     """Open every znode of the tree to all clients, or (``secure``) only to the credentials of the address. Blocks.
 
-    Returns the number of znodes. Brokers with the same credentials may run meanwhile. Their own ``acl`` option decides
-    about the znodes that they create. So to lock the tree, set that option first; to unlock it, set it afterwards.
+    Returns the number of znodes. Brokers with the same credentials may run meanwhile. Their own ``acl`` option
+    determines the ACLs of the znodes that they create. So to lock the tree, set that option first; to unlock it, set it
+    afterwards.
 
-    Raises Unauthorized if these credentials may not change the ACLs. Raises NoTree if there is no tree. Raises
-    BadConfig if there are no credentials to lock it with. Raises Unavailable if no server responds.
+    Raises Unauthorized if these credentials may not change the ACLs, NoTree if there is no tree, BadConfig if there are
+    no credentials with which to lock the tree, and Unavailable if no server responds.
     """
     if secure and not (address.endpoint.auth or address.endpoint.sasl or address.endpoint.tls.get("certfile")):
         raise BadConfig("locking a tree needs credentials: user and password-file, or cert-file and key-file")
@@ -30,7 +31,7 @@ def set_acls(address: Address, *, secure: bool) -> int:
     acl = [ACL(bits, Id(scheme, name)) for bits, scheme, name in rules]
     with synchronous_client(address.endpoint, address.connect_s) as client:
         if not client.exists(address.root):
-            raise NoTree(f"there is nothing at {address.root}")
+            raise NoTree(f"there is no tree at {address.root}")
         try:
             return _set_below(client, address.root, acl)
         except NoAuthError as error:

@@ -1,7 +1,7 @@
-"""A watch: a Snapshot, then the keys that the change feed reports, read when the consumer asks for the next event.
+"""A watch: a Snapshot, then the keys that the change feed reports, read when the consumer requests the next event.
 
 It keeps names, not values: the changed keys not yet delivered, and the delivered keys bound to a session, because the
-end of a session is not in the change log. ZooKeeper's own watches are in ``rearmed_watches.py``.
+change log does not contain the ends of sessions. ZooKeeper's own watches are in ``rearmed_watches.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _RETRY_S = 0.1
 
 
 class ZookeeperWatch(Watch):
-    """The watch of one prefix. It calls ``on_dead`` with keys whose sessions have ended, ``on_close`` when closed."""
+    """The watch of one prefix in ZooKeeper.
+
+    It calls ``on_dead`` with keys whose sessions have ended, and ``on_close`` when it is closed.
+    """
 
     def __init__(
         self,

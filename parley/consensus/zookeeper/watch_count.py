@@ -1,4 +1,5 @@
-"""The number of watches open on ZooKeeper's servers, by the four-letter word ``wchs``, which each must allow."""
+"""The number of watches open on ZooKeeper's servers, from the four-letter word ``wchs``, which each server
+must allow."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _TOTAL = re.compile(r"^Total watches:\s*([0-9]+)", re.MULTILINE)
 
 
 def watch_count(endpoint: Endpoint) -> WatchCount:
-    """The watches open on all servers of the address. Blocks."""
+    """Return the number of watches open on all servers of the address. Blocks."""
     total, (servers, _) = 0, collect_hosts(endpoint.hosts)
     for host, port in servers:
         try:

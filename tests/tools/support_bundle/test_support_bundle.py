@@ -227,7 +227,7 @@ def test_what_cannot_be_had_is_listed(parley: Parley, tmp_path: Path) -> None:
         assert "none.log: No such file" in text
         assert "the broker's log: it does not run here" in text
     before = (tmp_path / "b.tgz").read_bytes()
-    assert "exists already" in parley(*words).err
+    assert "already exists" in parley(*words).err
     assert (tmp_path / "b.tgz").read_bytes() == before
 
 

@@ -50,7 +50,7 @@ _STORE: Final = Section(
             NOTHING,
         ),
         Line(
-            "the file store.latest cannot be used: lost writes will not be noticed",
+            "the file store.latest cannot be used: lost writes will not be detected",
             "The embedded store remembers its latest state in this file; the `reason` says what is wrong with it.",
             "Repair the disk or the rights of the folder.",
         ),

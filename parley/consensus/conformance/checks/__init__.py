@@ -1,4 +1,4 @@
-"""The checks, one module for each part of the interface. Importing this package declares all of them."""
+"""The checks, one module for each part of the interface. Importing this package declares all checks."""
 
 from parley.consensus.conformance.checks import (  # noqa: F401
     agreement,

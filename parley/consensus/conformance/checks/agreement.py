@@ -1,4 +1,4 @@
-"""Hypothesis makes the same calls on the store and on the model of the kit."""
+"""Hypothesis makes the same calls on the store and on the kit's model."""
 
 from __future__ import annotations
 

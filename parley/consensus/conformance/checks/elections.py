@@ -1,4 +1,4 @@
-"""The election recipe on this store: one leader per epoch, and no write of a replaced leader."""
+"""Checks of the election recipe on this store: one leader per epoch, and no write by a replaced leader."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def _kills(lab: Lab) -> None:
 
 
 class _Race:
-    """Candidates of which one is killed and replaced, again and again."""
+    """Candidates, one of which is killed and replaced again and again."""
 
     def __init__(self, lab: Lab, ttl_ms: int) -> None:
         self.claims: list[tuple[int, str]] = []

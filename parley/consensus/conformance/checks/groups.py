@@ -1,4 +1,4 @@
-"""The group membership recipe on this store."""
+"""Checks of the group membership recipe on this store."""
 
 from __future__ import annotations
 

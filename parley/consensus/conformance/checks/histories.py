@@ -1,4 +1,4 @@
-"""Recorded histories of concurrent clients, and writes whose response was lost."""
+"""Checks of recorded histories of concurrent clients, and of writes whose response was lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading, writing and listing single keys."""
+"""Checks of reading, writing and listing single keys."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def _order(lab: Lab) -> None:
 
 
 PAGED_KEYS = 10_000
-"""The keys of ``kv-paging``. A test that has no time for all of them may lower the number."""
+"""The number of keys in the check ``kv-paging``. A test without time for all of them may lower it."""
 
 
 @check("kv-paging")

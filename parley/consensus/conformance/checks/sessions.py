@@ -1,4 +1,4 @@
-"""Sessions: how long they last, and the keys bound to them."""
+"""Checks of sessions: their duration, and the keys bound to them."""
 
 from __future__ import annotations
 
@@ -285,10 +285,10 @@ async def _clients(lab: Lab) -> None:
 
 
 async def _fill_executor() -> None:
-    """Give the loop a default executor whose threads all exist.
+    """Give the loop a default executor whose threads have all been started.
 
-    An executor adds threads when work arrives and no thread is idle. On a busy machine that may be after any number of
-    clients, so the threads would be counted as left behind.
+    An executor adds threads when work arrives and no thread is idle. On a busy machine that may happen after any number
+    of clients, and the threads would be counted as leaked.
     """
     count = min(32, (os.cpu_count() or 1) + 4)
     loop, barrier = asyncio.get_running_loop(), threading.Barrier(count)

@@ -1,4 +1,4 @@
-"""The store as a whole: identity, wiping, restarts, the wall clock."""
+"""Checks of the store as a whole: identity, wiping, restarts, the wall clock."""
 
 from __future__ import annotations
 

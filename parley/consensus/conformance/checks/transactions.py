@@ -1,4 +1,4 @@
-"""Transactions: several keys in one atomic step."""
+"""Checks of transactions: several keys in one atomic step."""
 
 from __future__ import annotations
 

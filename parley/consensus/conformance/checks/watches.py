@@ -1,4 +1,4 @@
-"""Watches: a Snapshot, and then the changes."""
+"""Checks of watches: a Snapshot, and then the changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from parley.consensus.recipes.listeners import View
 
 
 async def _begin(lab: Lab, watch: Watch) -> View:
-    """Take the Snapshot that a watch begins with, as a view."""
+    """Take the Snapshot with which a watch begins, and return it as a view."""
     view = View()
     event = await lab.within(30, anext(watch), "a Snapshot")
     require(isinstance(event, Snapshot), f"a watch began with {event}")
@@ -195,7 +195,7 @@ async def _slow_consumer(lab: Lab) -> None:
 
 
 async def _grown(lab: Lab, client: Backend) -> None:
-    """Wait until events under way have arrived, and collect garbage."""
+    """Wait until pending events have arrived, and collect garbage."""
     await client.get("v/end")
     await asyncio.sleep(0.2)
     gc.collect()

@@ -1,4 +1,4 @@
-"""The harness of Consul, for any agent."""
+"""The conformance harness for Consul, with any agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness of etcd, for any server."""
+"""The conformance harness for etcd, with any server."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class EtcdHarness(ProxiedHarness):
 
     @property
     def address(self) -> Address:
-        """The address of the store of the check."""
+        """The address of the check's store."""
         return parse(self.url, {})
 
     def path_for(self, path: str, name: str) -> str:
@@ -87,7 +87,7 @@ class _Frames:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """Yield type, stream and payload of each frame that these bytes complete."""
+        """Yield the type, stream and payload of each frame that these bytes complete."""
         self._rest += data
         if self._skip:
             skipped, self._rest = min(self._skip, len(self._rest)), self._rest[self._skip :]
@@ -98,7 +98,7 @@ class _Frames:
 
 
 def _is_write(payload: bytes) -> bool:
-    """True if the payload of a DATA frame is a whole transaction that writes."""
+    """Return True if the payload of a DATA frame is a whole transaction that writes."""
     try:
         request = pb.TxnRequest.FromString(payload[5:])
     except DecodeError:

@@ -1,4 +1,5 @@
-"""The embedded store: peers are processes; faults are made between its client and SQLite or the disk."""
+"""The conformance harness for the embedded store: peers are processes. Faults are injected between its client and
+SQLite or the disk."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class LocalHarness(ProcessHarness):
         shutil.rmtree(self.directory / "coordination")
 
     async def restart(self) -> None:
-        """There is no server: disconnect all clients for a moment, and let SQLite move its log into the file."""
+        """Disconnect all clients briefly, because there is no server, and let SQLite move its log into the file."""
         opened = [client for client in self._clients if _database(client) is not None]
         for client in opened:
             await self.cut(client)

@@ -1,4 +1,4 @@
-"""The memory store: peers are tasks, and the store makes the faults itself."""
+"""The conformance harness for the memory store: peers are tasks, and the store itself injects the faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parley.consensus.memory import MemoryBackend, MemoryStore
 
 
 class MemoryHarness(Harness):
-    """``memory:``. Override ``new_store`` and ``new_client`` to try the kit on a changed store."""
+    """The harness for ``memory:``. Override ``new_store`` and ``new_client`` to try the kit on a modified store."""
 
     def __init__(self) -> None:
         self._store: MemoryStore | None = None

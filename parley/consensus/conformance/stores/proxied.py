@@ -1,9 +1,8 @@
-"""A store on a running server: each check works below a path of its own, and deletes it at the end.
+"""A store on a running server: each check works below its own path, and deletes it at the end.
 
-Every client goes through proxies of its own, which make the faults. Peers, which are processes, connect to the server
-directly. Faults that only the server's operator can make are made on the data and the connections instead: ``wipe``
-deletes everything below the path, ``restart`` breaks all connections. Parley's own tests really restart and wipe
-servers.
+Every client has its own proxies, which inject the faults. Peers, which are processes, connect to the server directly.
+Faults that only the server's operator can cause are simulated on the data and the connections instead: ``wipe`` deletes
+everything below the path, ``restart`` breaks all connections. Parley's own tests really restart and wipe servers.
 """
 
 from __future__ import annotations
