@@ -201,7 +201,7 @@ async def _fill(client: EtcdBackend) -> None:
 @pytest.mark.system
 async def test_foreign_keys_are_not_taken_for_a_store(server: EtcdServers) -> None:
     server.etcdctl("put", "/other/data/key", "somebody's")
-    with pytest.raises(BadConfig, match="no store of Parley's"):
+    with pytest.raises(BadConfig, match="no Parley store"):
         await EtcdBackend.from_url(f"{server.url}/other").open()
 
 

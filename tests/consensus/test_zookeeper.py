@@ -76,7 +76,7 @@ async def test_a_foreign_tree_is_refused(servers: ZookeeperServers) -> None:
     url = f"{servers.url}/foreign"
     with synchronous_client(parse(url, {}).endpoint) as tool:
         tool.create("/foreign/parley", b"1", makepath=True)
-    with pytest.raises(BadConfig, match="not a store of Parley"):
+    with pytest.raises(BadConfig, match="not a Parley store"):
         await ZookeeperBackend.from_url(url).open()
 
 

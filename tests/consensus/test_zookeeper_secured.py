@@ -200,7 +200,7 @@ def test_an_unreachable_server_is_reported_once() -> None:
     ("options", "problem"),
     [
         ("acl=true", "needs credentials"),
-        ("user=x", "need each other"),
+        ("user=x", "must be used together"),
         ("user=x&password-file=/none", "cannot be read"),
         ("auth=kerberos", "digest or sasl"),
         ("ca-file=/none", "no such file"),

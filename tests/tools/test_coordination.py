@@ -87,10 +87,10 @@ def test_a_move_that_makes_no_sense_is_refused(cluster: Cluster, store: str, par
     full = f"local://{tmp_path}/full"
     asyncio.run(_put(full, {"k": b"v"}))
     for words, reason in (
-        (("--to", full), "it is not empty: it has 1 keys, such as data/k"),
+        (("--to", full), "it is not empty: it contains keys such as data/k"),
         (("--to", store), "the cluster already uses this store"),
         (("--to", "memory:"), "no two brokers would find the same one. Name a store that every broker reaches"),
-        (("--to", "nowhere://x"), "no coordination store is known as 'nowhere'"),
+        (("--to", "nowhere://x"), "unknown coordination store 'nowhere'"),
         (("--abort",), "No move is under way"),
         (("--abort", "--status"), "Name exactly one of --to, --status, --abort"),
         ((), "Name exactly one of --to, --status, --abort"),

@@ -331,7 +331,7 @@ def refusal(was: StoreRecord, target: str, source: str, record: StoreRecord, lef
     :param left: the keys in the store to fill.
     """
     if was.state in IN_CHARGE_STATES:
-        return f"it is not empty: it contains {len(left)} keys, such as {left[0]}" if left else None
+        return f"it is not empty: it contains keys such as {left[0]} ({len(left)} in total)" if left else None
     lineage = (source, *record.past)
     if was.state is StoreState.MOVED:
         is_ours = target in lineage

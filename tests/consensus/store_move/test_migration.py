@@ -399,7 +399,7 @@ async def test_a_client_that_slept_through_a_move_there_and_back_notices_it(stor
 async def test_a_store_of_another_cluster_is_not_filled(stores: Stores) -> None:
     old, other, new = stores.new(), stores.new(), stores.new()
     await KeyValue(await stores.find(other)).put("k", b"theirs")
-    with pytest.raises(CannotMove, match="it is not empty: it has 1 keys, such as data/k"):
+    with pytest.raises(CannotMove, match="it is not empty: it contains keys such as data/k"):
         await (await driver(stores, old, other)).migration.run()
     await (await driver(stores, other, new)).migration.run()
     for taken in (other, new):
