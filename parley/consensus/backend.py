@@ -281,7 +281,7 @@ class Capabilities:
     ) -> Iterator[Sequence[Op]]:
         """Split operations, in order, into as few transactions as the limits allow, each with that many checks.
 
-        :param key_extra_bytes: what the caller adds to each key before sending it; ``value_extra_bytes`` likewise.
+        :param key_extra_bytes: the bytes that the caller adds to each key; ``value_extra_bytes`` likewise.
 
         Raises ValueError if that many checks leave no room for an operation.
         """

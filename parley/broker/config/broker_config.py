@@ -1,6 +1,6 @@
 """The configuration of one broker, validated as a whole and immutable.
 
-Values come from four layers; the first one that has a value wins (KIP-226):
+Values come from four layers. The first layer that contains a value takes precedence (KIP-226):
 
 1. entries for this broker, set while it runs,
 2. entries for all brokers, set while they run,

@@ -102,7 +102,7 @@ class Supply(Enum):
 
 
 class SupplyEvent(Enum):
-    """What changes the state."""
+    """An event that changes the ``Supply``."""
 
     LACKING = auto()
     REFILLED = auto()

@@ -1,4 +1,4 @@
-"""Work in steps: done at once if there is little of it, else with turns of the event loop between the steps."""
+"""Work in steps: a small amount is done immediately, a large one with turns of the event loop between the steps."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Steps: TypeAlias = Generator[None, None, R]
-"""Work that stops after each of its steps, and returns its result."""
+"""Work that pauses after each step, and finally returns its result."""
 
 
 def each_of(items: Iterable[T], size: int, act: Callable[[T], object]) -> Steps[None]:
-    """Call ``act`` with each of the items: ``size`` of them in a step."""
+    """Call ``act`` with each of the items, ``size`` items per step."""
     for number, item in enumerate(items, 1):
         act(item)
         if not number % size:
@@ -32,7 +32,7 @@ def at_once(steps: Steps[R]) -> R:
 
 
 async def in_turns(steps: Steps[R]) -> R:
-    """Do the steps, each in a turn of the event loop of its own but the first."""
+    """Do the first step now, and each further step in a separate turn of the event loop."""
     while True:
         try:
             next(steps)

@@ -23,7 +23,7 @@ TRANSACTIONAL_ID, TOKEN, USER = ResourceType.TRANSACTIONAL_ID, ResourceType.DELE
 
 
 class Effect(Enum):
-    """What happens to a client that lacks the right."""
+    """What happens if the client lacks the right."""
 
     REFUSED = "the request is refused"
     """The whole request is refused; checked before the handler runs."""

@@ -11,6 +11,6 @@
 7. ``serving`` releases the waiting requests.
 
 A phase receives what it needs as arguments and returns a frozen record of the parts that it made. It registers
-how to undo its work in ``Environment.undo`` as it goes. ``composition`` subscribes the parts, in an order that counts.
-What only the network side uses subscribes when ``serving`` and ``routes`` make it, after all of these.
+how to undo its work in ``Environment.undo`` as it goes. ``composition`` subscribes the parts in an order that matters.
+Parts that only the network side uses are subscribed later, when ``serving`` and ``routes`` make them.
 """

@@ -109,7 +109,7 @@ def _hosted_partitions(
 def authorization_of(
     config: BrokerConfig, monotonic: Callable[[], float], broker_listeners: BrokerListeners
 ) -> Authorization:
-    """Return the authorization that the configuration asks for. Raises ConfigError if its class cannot be loaded."""
+    """Return the authorization that the configuration specifies. Raises ConfigError if its class cannot be loaded."""
     return Authorization(load_authorizer_of(config), AuditLog(monotonic), broker_listeners=broker_listeners)
 
 

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class DriverState(Enum):
-    """What the driver is doing; the module docstring explains each state."""
+    """The state of the driver; the module docstring explains each state."""
 
     OUT_OF_OFFICE = auto()
     IDLE = auto()
@@ -40,7 +40,7 @@ class DriverState(Enum):
 
 
 class DriverEvent(Enum):
-    """What changes the driver's state."""
+    """An event that changes the ``DriverState``."""
 
     TERM_BEGAN = auto()
     TERM_ENDED = auto()

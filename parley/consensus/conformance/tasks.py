@@ -19,9 +19,9 @@ from parley.consensus.conformance.roles import play
 class TaskPeer(Peer):
     """A peer in a task.
 
-    :param client: the peer's client, open.
-    :param cut: disconnects the client from the store at once.
-    :param restore: reconnects it at once.
+    :param client: the peer's client, already open.
+    :param cut: disconnects the client from the store immediately.
+    :param restore: reconnects it immediately.
     """
 
     def __init__(

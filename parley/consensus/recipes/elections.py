@@ -55,7 +55,7 @@ class Leadership(HeldKey):
     def require(self) -> None:
         """Raise LeadershipLost if this process knows that the leadership has ended."""
         if self.lost.is_set():
-            raise LeadershipLost(f"epoch {self.epoch} of {self._key} is over")
+            raise LeadershipLost(f"epoch {self.epoch} of {self._key} has ended")
 
     async def resign(self) -> None:
         """Give up the leadership now. Does nothing if it has already ended. ``lost`` is set in any case.
@@ -83,11 +83,11 @@ class Elections(KeyHolder):
         again. Run at most one campaign of a name at a time in a session.
 
         :param candidate: what other processes need to know about the leader, such as id and address.
-        :param min_epoch: the lowest epoch to take. Pass the highest epoch ever seen plus one, so that epochs rise
+        :param min_epoch: the lowest epoch to take. Pass the highest epoch ever seen plus one, so that epochs increase
             even if the store has lost its own.
         :param depose: a leader (from ``leader`` or ``observe``) to replace without waiting for its session to end. If
             it does not lead any more, this is an ordinary campaign.
-        :param wait: True: keep trying until the campaign is won. False: give up at once if there is a leader.
+        :param wait: True: keep trying until the campaign is won. False: give up immediately if there is a leader.
 
         Raises AlreadyExists if there is a leader and ``wait`` is False, SessionLost if the session ends first, and
         Retriable if the store cannot be reached: campaign again; that replaces a leadership won without knowing.

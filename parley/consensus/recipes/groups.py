@@ -68,7 +68,7 @@ class Groups(KeyHolder):
             incarnations rise even if the store has lost its own.
 
         Raises AlreadyExists if the id is taken by another session (wait until that ends, or ``replace`` the member),
-        SessionLost if the session is over, and Retriable if the store cannot be reached: join again.
+        SessionLost if the session has ended, and Retriable if the store cannot be reached: join again.
         """
         key, counter = _member_key(group, member), _counter_key(group, member)
         while True:

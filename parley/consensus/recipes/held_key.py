@@ -15,8 +15,8 @@ from parley.consensus.recipes.settled_write import Writer, unwrap
 class KeyHolder:
     """Takes keys for one session. The base of ``Elections`` and ``Groups``.
 
-    :param session: holds every key taken here. After it is LOST, make another holder with another session.
-    :param rng: source of nonces and jitter.
+    :param session: holds every key taken here. After it is LOST, create another holder with another session.
+    :param rng: the source of nonces and jitter.
     """
 
     def __init__(self, backend: Backend, session: Session, rng: random.Random | None = None) -> None:

@@ -46,8 +46,8 @@ FOLDER = "data/"
 class KeyValue:
     """The keys below a folder of a backend.
 
-    :param folder: prefix of every key; ends with ``/`` or is empty.
-    :param rng: source of nonces and jitter.
+    :param folder: the prefix of every key, which ends with ``/`` or is empty.
+    :param rng: the source of nonces and jitter.
     """
 
     def __init__(self, backend: Backend, rng: random.Random | None = None, *, folder: str = FOLDER) -> None:

@@ -79,7 +79,7 @@ class Listener:
 class Listeners:
     """Listens to the keys of a backend.
 
-    :param unwrapped: take values out of their envelopes. Pass False for keys that were not written by the recipes.
+    :param unwrapped: if values are to be taken out of their envelopes. Pass False for keys not written by the recipes.
     """
 
     def __init__(self, backend: Backend, *, unwrapped: bool = True) -> None:

@@ -54,7 +54,7 @@ def unwrap(entry: Entry) -> Unwrapped:
 class Writer:
     """Commits transactions, and settles those with an unknown outcome.
 
-    :param rng: source of nonces and of the jitter between attempts.
+    :param rng: the source of nonces and of the jitter between attempts.
     :param settle_s: how long to try to settle a transaction before raising ``MaybeApplied``, in seconds.
     """
 
@@ -68,7 +68,7 @@ class Writer:
     ) -> TxnResult:
         """Apply a transaction. Puts each value into its envelope.
 
-        :param replaced: by key, the nonces of the value to overwrite, if the checks guarantee that value.
+        :param replaced: the nonces of the value to overwrite, by key, if the checks guarantee that value.
 
         Raises MaybeApplied if the outcome stays unknown (read the keys and decide), and what ``Backend.txn`` raises.
         """

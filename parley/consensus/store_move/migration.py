@@ -98,10 +98,10 @@ NEXT_STEPS: Mapping[Step | None, frozenset[Step]] = {
 class Migration:
     """One move, driven from this process.
 
-    :param session: the driver's, in the old store. The driver may hold the writers until this session expires.
-    :param target: the new store, open. The caller closes it.
+    :param session: the driver's session in the old store. Writers may have to wait until this session expires.
+    :param target: the new store, already open. The caller closes it.
     :param move: an id that no other move has.
-    :param on_step: called with each step but UNDO before it is carried out, and a few words about progress.
+    :param on_step: called with each step except UNDO before it is carried out, and a short text about progress.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class Claim:
     """A claim of one store.
 
     :param move: an id that no other claim has.
-    :param ttl_ms: how long writers to the store may be held if this process dies, in milliseconds.
+    :param ttl_ms: how long writers to the store may have to wait if this process dies, in milliseconds.
     """
 
     def __init__(self, backend: Backend, move: str, *, ttl_ms: int, rng: random.Random, settle_s: float) -> None:

@@ -53,7 +53,7 @@ class StoreInCharge(Backend):
 
     :param backend: the store; may be open already.
     :param url: the address of the store.
-    :param term: the term of the store's record, if the caller has seen it; else the first term seen counts.
+    :param term: the term of the store's record, if the caller has seen it; otherwise the first term seen is used.
     """
 
     def __init__(

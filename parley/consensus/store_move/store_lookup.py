@@ -37,7 +37,7 @@ async def find_store(
 ) -> StoreInCharge:
     """Find and open the store in charge, starting at the one at ``url``. If that is empty, a new cluster begins there.
 
-    :param known: the identities of the stores that the caller's data belongs to, latest first. The store found is then
+    :param known: the identities of the stores to which the caller's data belongs, latest first. The store found is then
         the latest of them, or one that took over from it.
 
     Raises WrongStore if it is neither, or if a store on the way is not the expected one; and what ``Backend.open``

@@ -96,7 +96,7 @@ async def _epochs_written(client: Backend, order: list[int]) -> None:
 
 @check("election-one-at-a-time")
 async def _one_at_a_time(lab: Lab) -> None:
-    """Of many candidates that campaign at once, each leads once, in epochs that rise by one."""
+    """Of many candidates that campaign concurrently, each leads once, in epochs that increase by one."""
     clients = [await lab.client() for _ in range(3)]
     everyone = [await _elections(client) for client in clients for _ in range(4)]
     leading = 0
@@ -141,7 +141,7 @@ async def _fenced(lab: Lab) -> None:
 
 @check("election-deposing-is-safe")
 async def _deposing(lab: Lab) -> None:
-    """Deposing a live leader fences its writes at once, is reported to it, and ends no other leadership."""
+    """Deposing a live leader fences its writes immediately, is reported to it, and ends no other leadership."""
     one, two, three = [await lab.client() for _ in range(3)]
     first, second, third = await _elections(one), await _elections(two), await _elections(three)
     old = await first.campaign("x", b"one")

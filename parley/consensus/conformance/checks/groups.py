@@ -17,7 +17,7 @@ async def _groups(client: Backend) -> Groups:
 
 @check("group-incarnations")
 async def _incarnations(lab: Lab) -> None:
-    """Each time a member joins it has a higher incarnation, however it left; the earlier incarnation is fenced."""
+    """Each time a member joins, its incarnation is higher, however it left; the earlier incarnation is fenced."""
     client = await lab.client()
     last = 0
     for round_ in range(6):

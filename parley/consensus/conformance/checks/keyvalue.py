@@ -39,7 +39,7 @@ async def _exact(lab: Lab) -> None:
 
 @check("kv-expectations")
 async def _expectations(lab: Lab) -> None:
-    """ANY, ABSENT, PRESENT and At have their meaning for put and delete, from the first revision on."""
+    """ANY, ABSENT, PRESENT and At mean the same for put and delete, from the first revision on."""
     client = await lab.client()
     foreign = At(await client.put("other", b""))
     for expect, error in ((PRESENT, NotFound), (foreign, Conflict)):
@@ -112,7 +112,7 @@ async def _revisions(lab: Lab) -> None:
 
 @check("kv-order")
 async def _order(lab: Lab) -> None:
-    """Listings are sorted bytewise and hold exactly the keys that start with the prefix, whatever its text."""
+    """Listings are sorted bytewise and contain exactly the keys that start with the prefix, whatever its text."""
     client = await lab.client()
     keys = ["!", "A", "Z", "a", "a!", "a-", "a/0", "a/10", "a/9", "a/b/c", "a0", "aa", "b", "b/~", "b/~~", "~", "~~/~"]
     shuffled = list(keys)
@@ -240,7 +240,7 @@ async def _too_large(client: Backend, checks: list[Check], ops: list[Op]) -> Non
 
 @check("kv-illegal")
 async def _illegal(lab: Lab) -> None:
-    """Illegal keys and calls are refused as programming errors, and nothing is applied."""
+    """Illegal keys and calls are rejected as programming errors, and nothing is applied."""
     client = await lab.client()
     for key in ("", "/", "/a", "a/", "a//b", ".", "..", "a/.", "../a", "a/../b", "a b", "a\n", "a\0", "ü", "a\x7f"):
         for call in (client.get(key), client.put(key, b""), client.delete(key), client.txn([Check(key, ANY)], [])):

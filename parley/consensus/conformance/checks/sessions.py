@@ -28,7 +28,7 @@ def _ttl(client: Backend, wanted_ms: int) -> int:
 
 @check("session-carries-its-keys")
 async def _carries(lab: Lab) -> None:
-    """Closing a session or its backend deletes its keys at once, and no others; writes bound to it are refused."""
+    """Closing a session or its backend immediately deletes its keys, and no others; writes bound to it are rejected."""
     one, two, three = [await lab.client() for _ in range(3)]
     session = await one.open_session(LONG_TTL_MS)
     await two.put("stays", b"")
@@ -73,7 +73,7 @@ async def _binding(lab: Lab) -> None:
 
 @check("session-many", slow=True)
 async def _many(lab: Lab) -> None:
-    """Hundreds of sessions that several clients open and close at once do not disturb each other."""
+    """Hundreds of sessions that several clients open and close concurrently do not interfere with each other."""
     clients = [await lab.client() for _ in range(3)]
     sessions: list[Session] = []
 

@@ -50,7 +50,7 @@ async def _closed(lab: Lab) -> None:
 
 @check("store-identity")
 async def _identity(lab: Lab) -> None:
-    """A store keeps one identity, the same for all clients, and refuses a client that expects another."""
+    """A store keeps one identity, the same for all clients, and rejects a client that expects another."""
     one = await lab.client()
     identity = one.identity
     require(isinstance(identity, str) and len(identity) >= 16, f"{identity!r} is not a random name")
@@ -76,7 +76,7 @@ async def _identity(lab: Lab) -> None:
 
 @check("store-wiped-is-refused")
 async def _wiped(lab: Lab) -> None:
-    """Clients that knew a wiped store refuse it with WrongStore and never take it for a new, empty one."""
+    """Clients that knew a wiped store reject it with WrongStore, and never mistake it for a new, empty one."""
     client, idle = await lab.client(), await lab.client()
     identity = client.identity
     await client.put("a", b"1")

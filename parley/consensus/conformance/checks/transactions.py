@@ -74,7 +74,7 @@ async def _first_failure(lab: Lab) -> None:
 
 @check("txn-sessions")
 async def _sessions(lab: Lab) -> None:
-    """A transaction that binds a key to a session that is over is refused as a whole, with SessionLost."""
+    """A transaction that binds a key to a session that has ended is rejected as a whole, with SessionLost."""
     client = await lab.client()
     session, other = await client.open_session(LONG_TTL_MS), await client.open_session(LONG_TTL_MS)
     await client.txn([], [Put("bound", b"", session), Put("other", b"", other), Put("stays", b"")])

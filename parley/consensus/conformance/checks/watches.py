@@ -203,7 +203,7 @@ async def _grown(lab: Lab, client: Backend) -> None:
 
 @check("watch-outlives-disconnection")
 async def _reconnect(lab: Lab) -> None:
-    """A watch continues after a disconnection, and shows what changed meanwhile."""
+    """A watch continues after a disconnection, and shows what changed in the meantime."""
     one, two = await lab.client(), await lab.client()
     for key in ("gone", "back", "kept", "new-value"):
         await one.put(f"r/{key}", b"1")

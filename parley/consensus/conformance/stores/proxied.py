@@ -21,14 +21,14 @@ from parley.consensus.urls import split_url
 
 @dataclass(slots=True)
 class NextWrite:
-    """Decides what happens to a client's next write."""
+    """Controls what happens to a client's next write."""
 
     lose: bool | None = None
-    """Break the connection after the store has applied the write (True), or before it arrives (False); None to let it
-    through."""
+    """True to break the connection after the store has applied the write, False to break it before the write arrives,
+    None to let the write through."""
 
     def take(self) -> bool | None:
-        """Return what to do with the write that is seen now, and let the one after it through."""
+        """Return what to do with the current write, and let the next one through."""
         lose, self.lose = self.lose, None
         return lose
 
@@ -53,7 +53,7 @@ class Proxied(Backend):
 
 
 class ProxiedHarness(ProcessHarness):
-    """The harness of a store that has servers. The module of each store adds what depends on its protocol.
+    """The harness of a store that has servers. The module of each store adds the parts that depend on its protocol.
 
     :param url: the address of the servers, without TLS, which the proxies could not read.
     """
@@ -61,7 +61,7 @@ class ProxiedHarness(ProcessHarness):
     proxied: ClassVar[type[Proxied]]
     """The store's backend."""
     tap: ClassVar[type[LossyTap]]
-    """Sees the writes on a connection."""
+    """The tap that detects the writes on a connection."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -73,13 +73,13 @@ class ProxiedHarness(ProcessHarness):
     def path_for(self, path: str, name: str) -> str:
         """Return the path of a check's own store.
 
-        :param path: the path of the address, without a slash at its end.
+        :param path: the path of the address, without a trailing slash.
         :param name: a name that no other check has.
         """
 
     @abstractmethod
     def endpoints(self) -> Iterable[str]:
-        """``host:port`` of each server in ``url``."""
+        """Return the ``host:port`` of each server in ``url``."""
 
     @abstractmethod
     async def delete(self) -> None:
@@ -97,7 +97,7 @@ class ProxiedHarness(ProcessHarness):
         for proxy in self._all_proxies():
             await proxy.close()
         self._clients.clear()
-        if self._path:  # else a harness that failed to start would delete everything on the server
+        if self._path:  # otherwise a harness that failed to start would delete everything on the server
             await self.delete()
             self._path = ""
         await super().stop()
