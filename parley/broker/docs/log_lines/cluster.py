@@ -11,26 +11,26 @@ _STORE: Final = Section(
     (
         Line(
             "the coordination store does not respond",
-            "Nothing in the cluster can be changed until it responds; producing and consuming continue. Repeated "
-            "at growing intervals, with `for_s`.",
+            "The cluster cannot be changed until the store responds; producing and consuming continue. Repeated at "
+            "growing intervals, with `for_s`.",
             "Start the store, or repair the network. Do not restart brokers, and do not change `coordination.url`.",
         ),
         Line(
             "retrying a metadata write",
-            "The controller does not know whether the store has its write; to repeat it is harmless.",
-            "As for a store that does not respond, if it lasts.",
+            "The controller does not know whether the store has applied its write. Repeating the write is harmless.",
+            "If it persists, the same as for a store that does not respond.",
         ),
         Line(
             "session with the coordination store lost",
             "The broker could not reach the store for longer than its session lasts. It joins again by itself.",
-            "If it happens again: look for a process that stands still at times (memory, a suspended machine), "
-            "or for the network to the store.",
+            "If it happens again: check whether the process stalls at times (memory, a suspended machine), and check "
+            "the network to the store.",
         ),
         Line(
             "the coordination store has lost its latest changes: store.db-wal was deleted, or store.db replaced "
             "by an older copy",
-            "The embedded store is older than what brokers have seen of it.",
-            "Start all brokers; create topics and settings that are missing again. "
+            "The embedded store is older than the state that brokers have seen.",
+            "Start all brokers, and recreate missing topics and settings. "
             "([details](coordination.md#a-store-that-was-set-back))",
         ),
         Line(
@@ -46,18 +46,18 @@ _STORE: Final = Section(
         ),
         Line(
             "a counter in the coordination store was below ids in use and has been raised",
-            "The store was restored to an older state; ids would have been given out twice.",
+            "The store was restored to an older state; ids would have been assigned twice.",
             NOTHING,
         ),
         Line(
             "the file store.latest cannot be used: lost writes will not be detected",
             "The embedded store remembers its latest state in this file; the `reason` says what is wrong with it.",
-            "Repair the disk or the rights of the folder.",
+            "Repair the disk or the permissions of the folder.",
         ),
         Line(
             "process ... was stopped while it held the lock of ...; freed: ...",
-            "A broker of this machine was suspended in the middle of a write to the embedded store. It was "
-            "resumed for a moment, so that others can write.",
+            "A broker on this machine was suspended in the middle of a write to the embedded store. It was resumed "
+            "briefly, so that other brokers can write.",
             "Find out what stops the process (Ctrl-Z, a debugger, a frozen control group).",
         ),
         Line(
@@ -67,12 +67,12 @@ _STORE: Final = Section(
         ),
         Line(
             "the store did not confirm the end of the session, which will expire",
-            "The store did not respond while the broker stopped.",
+            "The store did not respond while the broker was stopping.",
             "Nothing; the broker can start again when its session has expired.",
         ),
         Line(
             "the cluster has moved to another coordination store: switching to it",
-            "The cluster uses another store from now on; this broker follows.",
+            "The cluster now uses another store, and this broker switches to it.",
             "Change `coordination.url` of this broker when convenient, and keep the old store until then.",
         ),
         Line(
@@ -82,18 +82,18 @@ _STORE: Final = Section(
         ),
         Line(
             "the store to move to cannot be used",
-            "This broker cannot use the store of a move that has been requested, so the move will be given up.",
-            "Correct the address, or let every broker reach the store, and begin the move again.",
+            "This broker cannot use the store of a move that has been requested, so the move will be abandoned.",
+            "Correct the address, or make the store reachable from every broker, and start the move again.",
         ),
         Line(
             "the cluster has not moved to another store",
             "For the `reason`; the old store stays in charge.",
-            "Remove the reason and begin the move again. ([moving](moving-stores.md))",
+            "Fix the cause and start the move again. ([moving](moving-stores.md))",
         ),
         Line(
             "a move to another store was abandoned: the controller has changed",
             "The old store stays in charge.",
-            "Begin the move again.",
+            "Start the move again.",
         ),
     ),
 )
@@ -104,7 +104,7 @@ _CONTROLLER: Final = Section(
         Line(
             "this broker lost the controller leadership",
             "This broker is no longer the controller, for the `reason`; the cluster elects a controller again.",
-            "Nothing, if it is rare. Else look at the store and at the load of this broker.",
+            "Nothing, if it is rare. Otherwise check the store and the load of this broker.",
         ),
         Line(
             "the controller failed and resigns",
@@ -113,7 +113,7 @@ _CONTROLLER: Final = Section(
         ),
         Line(
             "a decision failed",
-            "A change of the cluster was not made; its client gets UNKNOWN_SERVER_ERROR.",
+            "A change of the cluster was not made. Its client receives UNKNOWN_SERVER_ERROR.",
             DEFECT,
         ),
         Line(
@@ -123,28 +123,28 @@ _CONTROLLER: Final = Section(
         ),
         Line(
             "failed to follow the metadata of the controller",
-            "This broker does not follow the controller's changes at the moment; it tries again.",
+            "This broker currently does not follow the controller's changes. It retries.",
             DEFECT,
         ),
         Line(
             "the controller is dead: electing another one",
             "The controller's process has ended, or most brokers have not heard from it.",
-            "Look at that broker.",
+            "Check that broker.",
         ),
         Line(
             "no controller can be elected",
-            "The `reason` says why, usually that the store does not respond.",
+            "See the `reason`; usually the store does not respond.",
             "Start the store, or repair the network to it.",
         ),
         Line(
             "broker fenced",
-            "The controller takes a broker for dead, for the `reason`, and elects other leaders.",
-            "Look at that broker, unless you stopped it.",
+            "The controller considers a broker dead, for the `reason`, and elects other leaders.",
+            "Check that broker, unless you stopped it.",
         ),
         Line(
             "the controller cannot reach a broker that is alive",
             "It refuses the controller's connections.",
-            "Look at the listener between brokers (`inter.broker.listener.name`), a firewall, and the certificates.",
+            "Check the inter-broker listener (`inter.broker.listener.name`), firewalls, and the certificates.",
         ),
         Line(
             "could not register a broker: retrying",
@@ -154,32 +154,32 @@ _CONTROLLER: Final = Section(
         Line(
             "another broker with this id is registered: waiting until its session expires",
             "Two brokers have the same `broker.id`, or the earlier process of this broker has just died.",
-            "Nothing, if the broker starts within seconds. Else give one of the two another id.",
+            "Nothing, if the broker starts within seconds. Otherwise give one of the two another id.",
         ),
         Line(
             "the broker is no longer a member of the cluster",
-            "The store was wiped, or refuses this broker, for the `reason`; the broker stops.",
+            "The store was wiped, or rejects this broker, for the `reason`. The broker stops.",
             "Restore the store, or correct `coordination.url`. ([restore](operations.md#backup-restore-upgrade))",
         ),
         Line(
             "controlled shutdown failed: the broker stops without it",
-            "Its partitions get new leaders only when the controller notices that the broker is gone.",
-            "Nothing, if the store or the controller was down. Else look at the log of the controller.",
+            "Its partitions get new leaders only when the controller notices that the broker has stopped.",
+            "Nothing, if the store or the controller was down. Otherwise check the log of the controller.",
         ),
         Line(
             "no data directory can store the epochs that this broker has seen: free some space, or repair the disk",
-            "The broker notes the highest epochs on its disks, to notice a store that was set back.",
-            "Make room, or repair the disk.",
+            "The broker records the highest epochs on its disks, to detect a store that was set back.",
+            "Free some space, or repair the disk.",
         ),
         Line(
             "a file of known epochs is damaged",
-            "It is written again; the copies in the other log directories are used.",
+            "The broker uses the copies in the other log directories, and writes the file again.",
             "Check the disk if it happens again.",
         ),
         Line(
             "joining before the broker epoch is on disk: if this broker dies now, its replicas count as lost",
-            "No log directory took the epoch, for the `reason`.",
-            "Make room, or repair the disk.",
+            "No log directory could store the epoch, for the `reason`.",
+            "Free some space, or repair the disk.",
         ),
     ),
 )
@@ -201,7 +201,7 @@ _LEADERS: Final = Section(
         ),
         Line(
             "more leaders were elected that may lack acknowledged records",
-            "As many more than were named.",
+            "The line contains the number of further partitions.",
             "See [leaders](operations.md#partitions-without-a-leader).",
         ),
         Line(
@@ -214,7 +214,7 @@ _LEADERS: Final = Section(
         Line(
             "partitions have no leader, and unclean.recovery.strategy=None forbids the controller to elect one: "
             "run `parley elect-leaders --election-type unclean`, or set another strategy",
-            "No replica is eligible, and only you may decide.",
+            "No replica is eligible, and the strategy leaves the decision to you.",
             "Run `parley elect-leaders --election-type unclean`, or set another strategy.",
         ),
     ),
@@ -225,7 +225,7 @@ _SETTINGS: Final = Section(
     (
         Line(
             "a setting is not used as it is written",
-            "The `warning` says which key, and why.",
+            "The `warning` names the key and the reason.",
             "Correct the file.",
         ),
         Line(
@@ -236,11 +236,11 @@ _SETTINGS: Final = Section(
         Line(
             "configuration of a topic",
             "A setting of the `topic` has no effect here; the `warning` explains it.",
-            "Remove the setting, if it was meant to have one.",
+            "Remove the setting.",
         ),
         Line(
             "the stored configuration is not allowed: this broker keeps its previous one",
-            "Another version of Parley stored a dynamic setting that this one refuses.",
+            "Another version of Parley stored a dynamic setting that this version rejects.",
             "Correct the key that `problems` names.",
         ),
         Line(
@@ -258,13 +258,13 @@ _SETTINGS: Final = Section(
         Line(
             "the new cluster adopted the topics found on disk; their settings are not on disk, so they keep all "
             "records (retention.ms=-1) until you set them with `parley configs`",
-            "There was data and the store was empty.",
+            "The log directories contained data, but the store was empty.",
             "Set the topics' settings again.",
         ),
         Line(
             "not adopting logs on disk: partitions are missing, or belong to different topics",
-            "A new cluster found parts of the `topic` only, or logs of two topics with this name.",
-            "Put the missing folders back and begin again with an empty store, or remove the logs.",
+            "A new cluster found only parts of the `topic`, or logs of two topics with this name.",
+            "Restore the missing folders and start over with an empty store, or remove the logs.",
         ),
     ),
 )
@@ -274,8 +274,8 @@ _PROCESS: Final = Section(
     (
         Line(
             "the process has run out of a resource and is using its reserve",
-            "`resource` names it: file descriptors or memory; `shortages` counts the operations that failed for "
-            "lack of it.",
+            "`resource` names it: file descriptors or memory; `shortages` counts the operations that failed for lack "
+            "of this resource.",
             "Raise the limit, or close connections. "
             "([shortages](operations.md#when-file-descriptors-or-memory-run-out))",
         ),
@@ -293,22 +293,22 @@ _PROCESS: Final = Section(
         ),
         Line(
             "a shortage ended a task",
-            "What the broker was doing when memory or files ran out.",
+            "An operation that was in progress when memory or file descriptors ran out.",
             "Raise the limit.",
         ),
         Line(
             "a shortage ended a callback",
-            "What the broker was doing when memory or files ran out.",
+            "An operation that was in progress when memory or file descriptors ran out.",
             "Raise the limit.",
         ),
         Line(
             "the log was not read fast enough: lines were dropped",
-            "As many as the line says are missing.",
-            "Let the program that reads standard error read faster, or raise `logging.level`.",
+            "The line contains the number of missing lines.",
+            "Make the program that reads standard error read faster, or raise `logging.level`.",
         ),
         Line(
             "task failed",
-            "A part of the broker has ended; what it did is not done any more.",
+            "A part of the broker has ended, and no longer does its work.",
             DEFECT,
         ),
         Line(
@@ -318,7 +318,7 @@ _PROCESS: Final = Section(
         ),
         Line(
             "a metric cannot be read and is left out",
-            "The scrape has the others.",
+            "The scrape contains the other metrics.",
             DEFECT,
         ),
         Line(
@@ -333,7 +333,7 @@ _PROCESS: Final = Section(
         ),
         Line(
             "the start failed",
-            "In a way that Parley does not know; the traceback says where.",
+            "An unexpected error; the traceback shows where.",
             DEFECT,
         ),
     ),
