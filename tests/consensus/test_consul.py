@@ -129,7 +129,7 @@ def test_the_error_for_a_refused_transaction() -> None:
         ([(99, "nothing of ours")], Unavailable),
     ):
         assert type(_refused(checks, [Delete("d")], *failures).error) is meaning
-    assert "any more" in str(_refused(checks, [], gone).error)
+    assert "no longer exists" in str(_refused(checks, [], gone).error)
     assert "another revision" in str(_refused(checks, [], moved).error)
     assert type(_refused([Check("b", Presence.PRESENT)], [], (1, 'key "p/b" doesn\'t exist')).error) is NotFound
 

@@ -14,7 +14,7 @@ def test_legal_keys(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["", "/", "/a", "a/", "a//b", ".", "..", "a/./b", "a/..", "a b", "a\n", "é", "a\x7f"])
 def test_illegal_keys(key: str) -> None:
-    with pytest.raises(ValueError, match="is not a key"):
+    with pytest.raises(ValueError, match="is not a valid key"):
         check_key(key)
 
 

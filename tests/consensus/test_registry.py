@@ -29,7 +29,7 @@ def test_built_in_schemes(tmp_path: Path) -> None:
     ("url", "said"),
     [
         ("nonsense", "starts with one of .*local:, memory:"),
-        ("carrier-pigeon://x", "known are .*local:, memory:"),
+        ("carrier-pigeon://x", "available: .*local:, memory:"),
         ("local://host/path", "names a host"),
         ("local:", "names no directory"),
         ("local:///", "names no directory"),

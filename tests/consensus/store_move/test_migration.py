@@ -405,7 +405,7 @@ async def test_a_store_of_another_cluster_is_not_filled(stores: Stores) -> None:
     for taken in (other, new):
         with pytest.raises(CannotMove):
             await (await driver(stores, old, taken)).migration.run()
-    with pytest.raises(CannotMove, match="this is the store"):
+    with pytest.raises(CannotMove, match="already uses this store"):
         await (await driver(stores, old, old)).migration.run()
     assert set(await stores.in_charge()) == {old, new}
 
