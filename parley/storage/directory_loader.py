@@ -213,13 +213,16 @@ def refuse_twins(loaders: Sequence[DirectoryLoader], random: Random) -> None:
 
 
 def report_missing(loaders: Sequence[DirectoryLoader]) -> None:
-    """Log the partitions that had committed records at the last checkpoint and now have no log in any directory."""
+    """Log the partitions that had committed records at the last checkpoint and now have no log in any directory.
+
+    Only these partitions remain in ``missing``.
+    """
     present = {partition for loader in loaders for partition in loader.partitions}
     for loader in loaders:
-        missing = [partition_name(*key) for key in sorted(loader.missing) if key not in present]
-        if missing:
-            names = " ".join(missing[:NAMED_MAX])
-            facts = {"path": str(loader.directory), "partitions": len(missing), "names": names}
+        loader.missing = {key: loader.missing[key] for key in sorted(loader.missing) if key not in present}
+        if loader.missing:
+            names = " ".join(partition_name(*key) for key in [*loader.missing][:NAMED_MAX])
+            facts = {"path": str(loader.directory), "partitions": len(loader.missing), "names": names}
             _log.error(
                 "logs with committed records are missing: their directories were removed; the records are fetched "
                 "again from other replicas",

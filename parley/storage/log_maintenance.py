@@ -229,7 +229,9 @@ class LogMaintenance:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _known_high_watermarks(self, logs: Iterable[Log]) -> dict[TopicPartition, int]:
-        return {(log.topic, log.partition): self._known_high_watermark(log) for log in logs if log.is_written}
+        """Return the high watermark of each log that has files, or has lost them."""
+        known = ((log, self._known_high_watermark(log)) for log in logs)
+        return {(log.topic, log.partition): offset for log, offset in known if log.is_written or offset}
 
     async def _checkpoint_high_watermarks(self, directory: LogDirectory) -> None:
         await self._high_watermarks[directory].write()

@@ -158,6 +158,7 @@ class LogManager:
             self._adopt(loader)
         for loader in loaders:
             self._adopt_unwritten(loader)
+            self._adopt_missing(loader)
         for loader in loaders:
             self._adopt_copies(loader)
         self._loaders = ()
@@ -203,6 +204,20 @@ class LogManager:
             elif not any(log.topic_id in (None, unwritten.topic_id) for log in twins):
                 log = self._new(partition, unwritten.topic_id, self._settings.config, loader.directory)
                 self._locations.add(partition, log, loader.directory, is_current=not twins)
+
+    def _adopt_missing(self, loader: DirectoryLoader) -> None:
+        """Create the logs whose directories have disappeared again, empty, unless another directory may contain them.
+
+        So the report to the controller shows what they lack, however early or late the broker hosts the partitions, and
+        the checkpoint of high watermarks keeps it until it is settled.
+        """
+        if not loader.directory.online or len(self.online()) < len(self.directories):
+            return
+        for partition, high_watermark in loader.missing.items():
+            if self._locations.home(partition) is None:
+                log = self._new(partition, None, self._settings.config, loader.directory)
+                self._locations.add(partition, log, loader.directory)
+                self.lost_below[log] = high_watermark
 
     def _new(self, key: TopicPartition, topic_id: UUID | None, config: LogConfig, directory: LogDirectory) -> Log:
         shared = self._shared.get(directory)

@@ -244,11 +244,17 @@ async def test_logs_that_were_removed_by_hand_are_named(home: Home, caplog: pyte
         await manager.delete("deleted", 0)
     for path in removed:
         shutil.rmtree(path)
-    async with home.opened():
-        lines = [each for each in caplog.records if "logs with committed records are missing" in each.message]
-    named = " ".join(vars(line)["names"] for line in lines).split()
-    assert sum(vars(line)["partitions"] for line in lines) == 11
-    assert set(named) <= {path.name for path in removed}
+    for _ in range(2):  # a restart does not make the broker forget what it has lost
+        caplog.clear()
+        async with home.opened() as manager:
+            lines = [each for each in caplog.records if "logs with committed records are missing" in each.message]
+            lost = {log.directory: (log.log_end_offset, offset) for log, offset in manager.lost_below.items()}
+            assert lost == dict.fromkeys(removed, (0, 1))
+        named = " ".join(vars(line)["names"] for line in lines).split()
+        assert sum(vars(line)["partitions"] for line in lines) == 11
+        assert set(named) <= {path.name for path in removed}
+    async with home.opened() as manager:
+        manager.lost_below.clear()
     caplog.clear()
     async with home.opened():
         assert "missing" not in caplog.text

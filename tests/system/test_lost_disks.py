@@ -110,6 +110,18 @@ def test_brokers_are_killed_one_after_the_other_and_the_last_one_is_emptied(clus
 
 
 @pytest.mark.soak
+def test_a_broker_that_stopped_cleanly_lost_a_partition_since_and_starts_first(cluster: ClusterOfProcesses) -> None:
+    """It is an eligible leader replica, and takes office as the controller that elects."""
+    last = cluster.leader(TOPIC)
+    first, second = (number for number in cluster.brokers if number != last)
+    for number in (first, second):
+        cluster.brokers[number].stop()
+    cluster.brokers[last].kill()
+    removed(cluster.brokers[second])
+    everything_is_there(cluster, second)
+
+
+@pytest.mark.soak
 def test_directories_are_exchanged(tmp_path: Path, new_name: Callable[..., str]) -> None:
     """The two directories of a broker; then the disks of two brokers, and the operator corrects the ids in them.
 
