@@ -14,31 +14,31 @@ _REPLICATION: Final = Section(
         Line(
             "a leader does not respond: retrying until a new leader is elected",
             "A follower cannot fetch from that broker, for the `reason`; the line comes again after growing pauses.",
-            "Look at that broker, and at the network between the two.",
+            "Check that broker, and the network between the two.",
         ),
         Line(
             "partitions cannot be fetched now; they are tried again",
             "The `leader` refuses to serve these partitions, or this broker cannot store them, for the `reason`.",
-            "Nothing, if it ends within seconds, as after an election. Else look at the reason: often a disk.",
+            "Nothing, if it ends within seconds, as after an election. Otherwise check the reason: often a disk.",
         ),
         Line(
             "fetching from a leader failed",
-            "The follower tries again.",
+            "The follower retries.",
             DEFECT,
         ),
         Line(
             "following a partition failed",
-            "The follower tries again.",
+            "The follower retries.",
             DEFECT,
         ),
         Line(
             "checking followers failed",
-            "A follower that is too slow stays in the ISR; it is checked again.",
+            "A follower that is too slow stays in the ISR. The check is repeated.",
             DEFECT,
         ),
         Line(
             "proposing ISRs failed",
-            "The ISR stays as it is; the leader tries again.",
+            "The ISR remains unchanged; the leader retries.",
             DEFECT,
         ),
         Line(
@@ -48,13 +48,13 @@ _REPLICATION: Final = Section(
         ),
         Line(
             "a replica starts over: ...",
-            "It fetches a log again, so that no deleted key comes back: it was away for longer than "
-            "`delete.retention.ms`, or its log is damaged and the other replicas were compacted otherwise.",
+            "It fetches a log again, so that no deleted key comes back: it was offline for longer than "
+            "`delete.retention.ms`, or its log is damaged and the other replicas were compacted differently.",
             NOTHING,
         ),
         Line(
             "committed records were removed from a log to match its leader's",
-            "The line has their offsets, and the file that keeps them.",
+            "The line contains their offsets, and the file that keeps them.",
             "See [committed records that a truncation would "
             "remove](storage.md#committed-records-that-a-truncation-would-remove).",
         ),
@@ -72,12 +72,12 @@ _REPLICATION: Final = Section(
         Line(
             "failed to open a log",
             "For the `error`; the replica is offline.",
-            "Repair the disk or the rights.",
+            "Repair the disk or the permissions.",
         ),
         Line(
             "failed to delete a log",
-            "For the `error`; its files stay.",
-            "Repair the disk or the rights of the folder.",
+            "For the `error`; its files remain.",
+            "Repair the disk or the permissions of the folder.",
         ),
         Line(
             "removing the log of a deleted topic",
@@ -86,8 +86,8 @@ _REPLICATION: Final = Section(
         ),
         Line(
             "failed to move a replica",
-            "Between log directories, for the `reason`; it stays where it was.",
-            "Begin the move again.",
+            "Between log directories, for the `reason`. It stays in its directory.",
+            "Start the move again.",
         ),
     ),
 )
@@ -97,24 +97,24 @@ _DAMAGE: Final = Section(
     (
         Line(
             "records are damaged or missing",
-            "The line has the partition, the offsets and the reason. Another replica's copy replaces them, if "
-            "there is one.",
+            "The line contains the partition, the offsets and the reason. Another replica's copy replaces the "
+            "records, if there is one.",
             "Check the disk. ([damage](damage.md))",
         ),
         Line(
             "damaged records were replaced from another replica",
-            "The records are whole again.",
+            "The records are intact again.",
             "Check the disk, and replace it if it happens again.",
         ),
         Line(
             "damaged records have no intact copy: fetches of them return CORRUPT_MESSAGE",
-            "No live replica has them.",
-            "Start the brokers that may have a copy; else decide with `parley log-repair`.",
+            "No live replica has an intact copy.",
+            "Start the brokers that may have a copy; otherwise decide with `parley log-repair`.",
         ),
         Line(
             "healing a log was interrupted",
-            "For the `reason`; it is tried again.",
-            "Nothing, if it ends. Else look at the reason.",
+            "For the `reason`; the broker retries.",
+            "Nothing, if it ends. Otherwise check the reason.",
         ),
         Line(
             "a leader with a damaged log has handed over its leadership",
@@ -128,38 +128,38 @@ _DAMAGE: Final = Section(
         ),
         Line(
             "healing a log failed",
-            "The damage stays; it is tried again.",
+            "The damage remains; the broker retries.",
             DEFECT,
         ),
         Line(
             "the digest of intact records is wrong and will be rewritten",
-            "The records agree with their own checksums.",
+            "The records match their own checksums.",
             _DISK,
         ),
         Line(
             "the scrubber of ... pauses: ...",
-            "The disk refuses to be read, or the process has no file left.",
+            "The disk cannot be read, or the process has no file descriptors left.",
             _DISK,
         ),
         Line(
             "ignoring the digest ...: ...",
-            "The segment is verified without it, and gets a new one.",
+            "The segment is verified without the digest, and gets a new one.",
             _DISK,
         ),
         Line(
             "ignoring the digest ...: it is a directory, but must be a file. Remove it",
-            "Something else was put into the folder of a log.",
+            "The folder of a log contains something else.",
             "Remove it.",
         ),
         Line(
             "the oldest removed records of a log are deleted to make room for newer ones; "
             "log.cut.retention.bytes limits them",
             "The records that this replica had to remove take more room than the limit.",
-            "Look at the `*.cut` files soon with `parley log-repair`, or raise the limit.",
+            "Inspect the `*.cut` files soon with `parley log-repair`, or raise the limit.",
         ),
         Line(
             "... is damaged at ...: reading without the index",
-            "An index was altered on disk; reads go on without it, slower.",
+            "An index was altered on disk. Reads continue without it, more slowly.",
             "Check the disk, and restart the broker: it builds the index again.",
         ),
         Line(
@@ -181,13 +181,13 @@ _DIRECTORIES: Final = Section(
         Line(
             "... is offline: ...",
             "A disk failed while its logs were opened.",
-            "Repair it, or make room, and restart the broker.",
+            "Repair it, or free some space, and restart the broker.",
         ),
         Line(
             "log directories of this broker are missing: they were emptied or replaced, or log.dirs has "
             "changed; fetching their replicas again from other brokers",
             "A disk was not mounted, or `log.dirs` has changed.",
-            "If a disk was not mounted: stop the broker and mount it. Else let it fetch its replicas again.",
+            "If a disk was not mounted: stop the broker and mount it. Otherwise let it fetch its replicas again.",
         ),
         Line(
             "the log directories of this broker were replaced by an older copy: fetching the replicas again from other "
@@ -199,22 +199,22 @@ _DIRECTORIES: Final = Section(
         Line(
             "logs with committed records are missing: their directories were removed; the records are fetched again "
             "from other replicas",
-            "`names` has the first ones. `parley topics --describe` shows when the replicas are in sync again.",
+            "`names` lists the first ones. `parley topics --describe` shows when the replicas are in sync again.",
             "Without other replicas: restore the directories before clients write.",
         ),
         Line(
             "ignoring a folder: its name is not a partition's",
-            "It is not touched.",
-            "Remove it, if it is no use.",
+            "The broker does not touch it.",
+            "Remove it, if it is not needed.",
         ),
         Line(
             "ignoring a folder with the name of a partition: it does not contain a log",
-            "It is not touched.",
-            "Remove it, if it is no use.",
+            "The broker does not touch it.",
+            "Remove it, if it is not needed.",
         ),
         Line(
             "ignoring a replica that was set aside",
-            "It is not touched.",
+            "The broker does not touch it.",
             "Remove it, if its records are not needed.",
         ),
         Line(
@@ -230,13 +230,13 @@ _DIRECTORIES: Final = Section(
         ),
         Line(
             "a stray log cannot be set aside",
-            "For the `reason`; the broker tries again at its next start.",
-            "Repair the disk or the rights of the folder.",
+            "For the `reason`; the broker retries at its next start.",
+            "Repair the disk or the permissions of the folder.",
         ),
         Line(
             "cannot remove deleted files: ...",
-            "They stay, and take room.",
-            "Repair the disk or the rights.",
+            "They remain, and take up space.",
+            "Repair the disk or the permissions.",
         ),
         Line(
             "... in ... ended early: ...",
@@ -250,27 +250,27 @@ _DIRECTORIES: Final = Section(
         ),
         Line(
             "maintenance of ... failed: ...",
-            "Retention or a flush of one log failed; it is tried again.",
+            "Retention or a flush of one log failed; the broker retries.",
             _DISK,
         ),
         Line(
             "ignoring ...: it is a directory, but must be a file. Remove it",
-            "Something else was put into a log directory.",
+            "A log directory contains something else.",
             "Remove it.",
         ),
         Line(
             "... cannot be shut down cleanly: ...",
-            "The disk failed at the end; the next start recovers the logs.",
+            "The disk failed during the shutdown; the next start recovers the logs.",
             _DISK,
         ),
         Line(
             "... cannot be closed cleanly: ...",
-            "The disk failed at the end; the next start recovers the log.",
+            "The disk failed during the shutdown; the next start recovers the log.",
             _DISK,
         ),
         Line(
             "cannot truncate ... to ... bytes: ...",
-            "The disk refuses to shorten a file after a failed write; the next append overwrites the rest.",
+            "The disk could not truncate a file after a failed write; the next append overwrites the rest.",
             _DISK,
         ),
     ),
@@ -304,12 +304,12 @@ _RECOVERY: Final = Section(
         ),
         Line(
             "... ends at ..., before its log start ...: deleting all of it",
-            "After a power cut: the records that are left had been deleted before it.",
+            "After a power cut: the remaining records had been deleted before it.",
             NOTHING,
         ),
         Line(
             "... lost its segments from ... to ...: deleting the rest",
-            "After a power cut: what is left has a gap. The replica fetches the log from its leader.",
+            "After a power cut: the remaining segments have a gap. The replica fetches the log from its leader.",
             _DISK,
         ),
         Line(
@@ -329,7 +329,7 @@ _RECOVERY: Final = Section(
         ),
         Line(
             "...: epoch ... from offset ... contradicts ...",
-            "The file of leader epochs does not fit to the records; the records count.",
+            "The file of leader epochs does not match the records; the records take precedence.",
             NOTHING,
         ),
         Line(
@@ -362,12 +362,12 @@ _RECOVERY: Final = Section(
         ),
         Line(
             "scanning ...: its digest is for ... bytes",
-            "A segment is not as it was when it was complete; its batches are read one by one.",
+            "A segment has changed since it was completed; its batches are read one by one.",
             NOTHING,
         ),
         Line(
             "scanning ...: its digest is for ... bytes up to offset ...",
-            "A segment is not as it was when it was complete; its batches are read one by one.",
+            "A segment has changed since it was completed; its batches are read one by one.",
             NOTHING,
         ),
         Line(
@@ -387,17 +387,18 @@ _RECOVERY: Final = Section(
         ),
         Line(
             "rebuilding the indexes of segment ... of ...: ...",
-            "They are missing, or do not fit.",
+            "They are missing, or do not match the segment.",
             NOTHING,
         ),
         Line(
             "the digest of ... is wrong: rewriting it",
-            "The records agree with their own checksums.",
+            "The records match their own checksums.",
             _DISK,
         ),
         Line(
             "deleting ...: it begins after the end of ...",
-            "After a crash: the log ends in an earlier segment. The replica fetches what it lacks from its leader.",
+            "After a crash: the log ends in an earlier segment. The replica fetches the missing records from its "
+            "leader.",
             NOTHING,
         ),
         Line(
@@ -408,7 +409,7 @@ _RECOVERY: Final = Section(
         ),
         Line(
             "the compacted segment ... is damaged: ...",
-            "The old segments behind the damage are kept.",
+            "The old segments after the damage are kept.",
             _DISK,
         ),
         Line(
@@ -426,12 +427,12 @@ _COMPACTION: Final = Section(
             "a compaction failed and will be retried",
             "For the `reason`: the disk is full, the worker process was killed (by the kernel, if memory ran "
             "out), or the log was changed meanwhile.",
-            "Nothing, if it is rare. Else make room, or lower `log.cleaner.dedupe.buffer.size`.",
+            "Nothing, if it is rare. Otherwise free some space, or lower `log.cleaner.dedupe.buffer.size`.",
         ),
         Line(
             "a log cannot be compacted: it is set aside",
             "For the `reason`; the log is used as before and grows.",
-            "Remove the reason and restart the broker, or move the replica to another broker.",
+            "Fix the cause and restart the broker, or move the replica to another broker.",
         ),
         Line(
             "compaction removed records without a key",
