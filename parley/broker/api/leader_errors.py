@@ -32,7 +32,7 @@ def withheld(error: KafkaError) -> KafkaError:
     """Return the error that a possibly superseded leader sends instead of ``error``."""
     return KafkaError(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        f"This broker has lost touch with the controller and may no longer be the leader. If it is: {error}",
+        f"This broker has lost contact with the controller and may no longer be the leader. If it still is: {error}",
     )
 
 

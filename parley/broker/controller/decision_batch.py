@@ -34,7 +34,7 @@ class DecisionRequest:
     patience: asyncio.TimerHandle | None = None
     """Fails the request if the store does not respond; None if the caller is willing to wait indefinitely."""
     is_withdrawn: bool = False
-    """True once the caller has given up: a decision that has not been made by then is not made."""
+    """True once the caller has given up. A decision that has not been made by that time is dropped."""
 
     def fail(self, error: KafkaError) -> None:
         """Raise ``error`` in the caller, unless it already has its reply."""
@@ -86,7 +86,7 @@ class _TopicsInBatch:
                 self.deleted.add(name)
 
     def excludes(self, change: Change) -> bool:
-        """True if the change must wait for the next batch."""
+        """Return True if the change must wait for the next batch."""
         match change:
             case TopicCreated(topic):
                 return topic.name in self.deleted

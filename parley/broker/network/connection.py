@@ -422,9 +422,9 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _is_held_up_by_client(self) -> bool:
-        """True if the client itself keeps its large request, which has arrived completely, from beginning.
+        """True if a large request has arrived completely, and only its own client keeps it from beginning.
 
-        It does not if the request waits for earlier produce requests, or for the broker's limits.
+        Earlier produce requests and the broker's limits may also keep it from beginning. They do not count.
         """
         waits = bool(self._pending) and self._pending[-1].context.api_key != _PRODUCE
         return self._mute is not None or self._sender.blocked or waits
@@ -657,7 +657,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_busy(self) -> bool:
-        """True if responses are pending, or the client has not taken them yet."""
+        """True if responses are pending, or the client has not read them yet."""
         return bool(self._pending) or self._sender.blocked
 
     def is_idle(self, before: float) -> bool:

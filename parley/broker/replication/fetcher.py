@@ -60,7 +60,7 @@ _FETCHING = FollowState.FETCHING  # an attribute of an enum costs more than a gl
 
 
 class Config(Protocol):
-    """Returns the broker's present configuration."""
+    """Returns the broker's current configuration."""
 
     def __call__(self) -> BrokerConfig: ...
 

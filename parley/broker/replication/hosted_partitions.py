@@ -111,7 +111,7 @@ class HostedPartitions:
         return partition is not None and log.topic_id in (None, partition.topic_id)
 
     def was_deleted(self, topic_id: UUID) -> bool:
-        """True if the cluster remembers that it deleted this topic."""
+        """Return True if the cluster remembers that it deleted this topic."""
         return self._image is not None and topic_id in self._image.deleted_topics
 
     def find(self, topic: str, index: int) -> Partition:

@@ -36,7 +36,7 @@ ConditionOf = Callable[[UUID, int, PartitionState], Condition]
 
 
 def is_older_copy(known: BrokerRegistration, joined: BrokerRegistration) -> bool:
-    """True if the broker epochs in a broker's directories are below its previous registration, ``known``."""
+    """Return True if the broker epochs in a broker's directories are below its previous registration, ``known``."""
     return any(0 <= epoch < known.epoch for epoch in (joined.previous_epoch, joined.kept_epoch))
 
 

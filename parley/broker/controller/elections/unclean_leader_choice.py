@@ -147,11 +147,11 @@ def _committed(state: PartitionState, reports: Mapping[int, ReplicaReport]) -> i
 
 
 def _is_intact(report: ReplicaReport | None, committed: int) -> bool:
-    """True if the reported log contains all records that are known to be committed."""
+    """Return True if the reported log contains all records that are known to be committed."""
     return report is not None and report.is_intact and report.log_end_offset >= committed
 
 
 def _is_any_intact(state: PartitionState, reports: Mapping[int, ReplicaReport]) -> bool:
-    """True if a replica that was eligible last has reported an intact log."""
+    """Return True if a replica that was eligible last has reported an intact log."""
     committed = _committed(state, reports)
     return any(_is_intact(reports.get(broker), committed) for broker in state.last_known_elr)

@@ -36,7 +36,7 @@ from parley.protocol.errors import ErrorCode
 _log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-"""The pause before a broker that has not responded is asked again."""
+"""Seconds after which a broker that has not responded is asked again."""
 PARTITIONS_MAX = 1000
 """The maximum number of partitions in one decision, so that the decisions behind it do not wait long."""
 
