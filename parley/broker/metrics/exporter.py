@@ -5,7 +5,8 @@ Rules of this module:
 * It runs in its own threads and never blocks the event loop: the loop only copies numbers, once per scrape.
 * Its resources are limited: connections in total and per address, each for a few seconds even if its client is slow.
   A request takes one of a few places only when its header has been read, so incomplete requests cannot block complete
-  ones. When there is no room, the oldest connection of the address with the most connections is cut (``_to_be_cut``).
+  ones; probes have places of their own. When there is no room, a connection is cut (``_to_be_cut``): incomplete
+  requests first, then clients that wait because their login was refused, the oldest of the address with the most.
 * If the event loop does not respond in time, all pages return status 503 with this reason. Time during which the whole
   process is suspended (for example with its machine) does not count.
 * If users are configured, the probe pages show their status to everyone but their details only to users. Everything
@@ -17,16 +18,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import select
 import socket
 import ssl
-import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from functools import partial
 from socketserver import ThreadingMixIn
 from threading import BoundedSemaphore, Event, Lock, Thread, Timer
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -43,7 +45,7 @@ from parley.storage.resource_exhaustion import MEMORY
 _log = logging.getLogger(__name__)
 
 PLACES = 4
-"""The maximum number of scrapes and probes that are processed concurrently."""
+"""The maximum number of scrapes that are processed concurrently, and of probes."""
 CONNECTIONS_MAX = 64
 """The maximum number of connections, most of which are still sending their requests. Each has a thread."""
 CONNECTIONS_PER_ADDRESS_MAX = 32
@@ -54,6 +56,11 @@ READ_TIMEOUT_S = 5.0
 """How long a client may take to send each part of its request, and to read each part of the response."""
 CONNECTION_S = 10.0
 """The maximum duration of a connection after its header has been read."""
+BACKLOG = 1024
+"""The maximum number of connections that wait to be accepted. A client that finds the backlog full retries after a
+second."""
+HEADER_PEEK_BYTES = 4096
+"""How much of a request that has not been read yet is searched for the end of its header."""
 PLACE_TIMEOUT_S = 1.0
 """How long a new connection waits for the connection that it replaces to end."""
 ACCEPT_PAUSE_S = 0.1
@@ -67,6 +74,9 @@ LIVENESS = "/livez"
 IN_SYNC = "/insyncz"
 MAY_STOP = "/stopz"
 PROBES = ("/healthz", "/readyz", LIVENESS, IN_SYNC, MAY_STOP)
+
+WAIT_REFUSED = "parley.wait_refused"
+"""The environment's key for the function that makes a client with a wrong password wait (seconds)."""
 
 NAMES_MAX = 20
 """The maximum number of partitions that a page names."""
@@ -160,7 +170,7 @@ class Exporter:
         if not is_user and (must_be or login):
             if name:
                 self._access.refused(environ["REMOTE_ADDR"], "wrong user or password", user=name)
-            time.sleep(rules.refusal_delay_s)
+            environ[WAIT_REFUSED](rules.refusal_delay_s)
         return is_user
 
     def _answer_metrics(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -249,17 +259,59 @@ def _plain() -> list[tuple[str, str]]:
     return [("Content-Type", "text/plain; charset=utf-8")]
 
 
+_Accepted: TypeAlias = tuple[Any, Any]
+"""The socket and the address of a connection."""
+
+
+def _is_readable(sock: socket.socket) -> bool:
+    """True if the socket can be read, or accepts a connection, at once. Raises ValueError if it is closed."""
+    readable = select.poll()
+    readable.register(sock, select.POLLIN)
+    return bool(readable.poll(0))
+
+
+def _header_is_there(sock: socket.socket) -> bool:
+    """True if the header of a request has arrived, and has not been read."""
+    with suppress(OSError, ValueError):  # the connection has ended
+        # A bare recv would wait for the timeout of the socket, whatever its flags.
+        return _is_readable(sock) and b"\r\n\r\n" in sock.recv(HEADER_PEEK_BYTES, socket.MSG_PEEK)
+    return False
+
+
 class _Connection:
     """A client's connection, and the progress of its request."""
 
     def __init__(self, connected: socket.socket, address: str) -> None:
         self.address = address
         self.is_whole = False
-        """True if the header of the request has been read completely."""
-        self.has_place = False
-        self.is_cut = False
+        """True if the header of the request has arrived completely."""
+        self.is_refused = False
+        """True if the client waits because its login was refused."""
+        self.place: BoundedSemaphore | None = None
+        self._cut = Event()
         self._connected = connected
         self._deadline: Timer | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        return self._cut.is_set()
+
+    def look_for_header(self) -> None:
+        """Find out if the header has arrived, though the thread of the connection has not run since. Not under TLS."""
+        if not self.is_whole and not isinstance(self._connected, ssl.SSLSocket):
+            self.is_whole = _header_is_there(self._connected)
+
+    def wait_refused(self, seconds: float) -> None:
+        """Let the client wait without a place, unless the connection is cut meanwhile."""
+        self.is_refused = True
+        self.leave_place()
+        self._cut.wait(seconds)
+
+    def leave_place(self) -> None:
+        """Free the place of the request, if it has one."""
+        if self.place is not None:
+            self.place.release()
+            self.place = None
 
     def limit(self, seconds: float) -> None:
         """Cut the connection after ``seconds``, instead of at the previous deadline. Raises RuntimeError if memory has
@@ -275,7 +327,7 @@ class _Connection:
 
     def cut(self) -> None:
         """Shut down the connection. The thread that serves it then ends."""
-        self.is_cut = True
+        self._cut.set()
         with suppress(OSError):  # it has already ended
             # Not SSLSocket.shutdown: it ends TLS first, and the thread would continue in plaintext.
             socket.socket.shutdown(self._connected, socket.SHUT_RDWR)
@@ -284,9 +336,11 @@ class _Connection:
 def _to_be_cut(connections: Sequence[_Connection]) -> _Connection | None:
     """Return the connection to cut to make room: the oldest of the address with the most connections.
 
-    ``connections`` are ordered oldest first. Connections whose request is complete are spared if there are others.
+    ``connections`` are ordered oldest first. Incomplete requests are cut first, then clients that wait because their
+    login was refused.
     """
-    candidates = [each for each in connections if not each.is_whole] or connections
+    halves = [each for each in connections if not each.is_whole]
+    candidates = halves or [each for each in connections if each.is_refused] or connections
     crowds = Counter(each.address for each in candidates)
     return max(candidates, key=lambda each: crowds[each.address], default=None)  # of equals, the first
 
@@ -294,12 +348,13 @@ def _to_be_cut(connections: Sequence[_Connection]) -> _Connection | None:
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = CONNECTIONS_MAX
+    request_queue_size = BACKLOG
 
     def __init__(self, host: str, port: int, access: MetricsAccess | None) -> None:
         self._access = access
         self._room = BoundedSemaphore(CONNECTIONS_MAX)
         self._places = BoundedSemaphore(PLACES)
+        self._probe_places = BoundedSemaphore(PLACES)
         self._closed = Event()
         self._open: dict[socket.socket, _Connection] = {}  # oldest first
         self._lock = Lock()
@@ -314,21 +369,45 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def accept_until_closed(self) -> None:
-        """Accept connections in the server's thread. (``serve_forever`` would wake up periodically.)"""
+        """Accept connections in the server's thread. (``serve_forever`` would wake up periodically.)
+
+        Starting a thread for a connection takes much longer than accepting it. So complete requests are served first,
+        and of the incomplete ones only the latest.
+        """
+        incomplete: deque[_Accepted] = deque()
         while not self._closed.is_set():
             try:
-                request, address = self.get_request()
-            except OSError:  # closed, or the process is out of descriptors
+                while not incomplete or _is_readable(self.socket):
+                    accepted = self.get_request()
+                    if _header_is_there(accepted[0]):
+                        self._serve(accepted)
+                        continue
+                    incomplete.append(accepted)
+                    if len(incomplete) > CONNECTIONS_PER_ADDRESS_MAX:
+                        self._serve_or_cut(incomplete.popleft())
+            except (OSError, ValueError):  # closed, or the process is out of descriptors
                 self._closed.wait(ACCEPT_PAUSE_S)
-                continue
-            try:
-                self.process_request(request, address)
-            except (RuntimeError, MemoryError):  # no memory for a thread
-                MEMORY.make_room()
-                self.shutdown_request(request)
-            except Exception:
-                _log.exception("a connection to the metrics listener failed")
-                self.shutdown_request(request)
+            if incomplete:
+                self._serve(incomplete.popleft())
+        for request, _ in incomplete:
+            self.shutdown_request(request)
+
+    def _serve_or_cut(self, accepted: _Accepted) -> None:
+        if _header_is_there(accepted[0]):
+            self._serve(accepted)
+        else:
+            self.shutdown_request(accepted[0])
+
+    def _serve(self, accepted: _Accepted) -> None:
+        request, address = accepted
+        try:
+            self.process_request(request, address)
+        except (RuntimeError, MemoryError):  # no memory for a thread
+            MEMORY.make_room()
+            self.shutdown_request(request)
+        except Exception:
+            _log.exception("a connection to the metrics listener failed")
+            self.shutdown_request(request)
 
     def close(self) -> None:
         self._closed.set()
@@ -387,20 +466,25 @@ class _Server(ThreadingMixIn, WSGIServer):
         _cut_one(self._open_connections(lambda _: True))
         return self._room.acquire(timeout=PLACE_TIMEOUT_S)
 
-    def take_place(self, request: Any) -> bool:
+    def take_place(self, request: Any, path: str) -> bool:
         """Reserve a place for a request whose header has been read. Returns False if the request cannot be
         processed."""
         connection = self._open[request]
+        places = self._probe_places if path.partition("?")[0] in PROBES else self._places
         if connection.is_cut:
             return False  # the end of the connection also ends the header
         connection.is_whole = True
         connection.limit(CONNECTION_S)
-        if not self._places.acquire(blocking=False):
-            _cut_one(self._open_connections(lambda each: each.has_place))
-            if not self._places.acquire(timeout=PLACE_TIMEOUT_S):
+        if not places.acquire(blocking=False):
+            _cut_one(self._open_connections(lambda each: each.place is places))
+            if not places.acquire(timeout=PLACE_TIMEOUT_S):
                 return False
-        connection.has_place = True
+        connection.place = places
         return True
+
+    def wait_refused(self, request: Any, seconds: float) -> None:
+        """Let a client whose login was refused wait for its response."""
+        self._open[request].wait_refused(seconds)
 
     def _open_connections(self, which: Callable[[_Connection], bool]) -> list[_Connection]:
         """Return the connections that have not been cut, oldest first."""
@@ -417,8 +501,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         with self._lock:
             connection = self._open.pop(request)
         connection.no_limit()
-        if connection.has_place:
-            self._places.release()
+        connection.leave_place()
         self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -426,6 +509,8 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 def _cut_one(connections: Sequence[_Connection]) -> None:
+    for each in connections:
+        each.look_for_header()
     found = _to_be_cut(connections)
     if found is not None:
         found.cut()
@@ -437,7 +522,10 @@ class _Request(WSGIRequestHandler):
 
     def parse_request(self) -> bool:
         """Read the header, and wait for a place."""
-        return super().parse_request() and self.server.take_place(self.connection)
+        return super().parse_request() and self.server.take_place(self.connection, self.path)
+
+    def get_environ(self) -> Any:
+        return super().get_environ() | {WAIT_REFUSED: partial(self.server.wait_refused, self.connection)}
 
     def log_message(self, format: str, *args: Any) -> None:
         """Do not log scrapes, which come every few seconds."""

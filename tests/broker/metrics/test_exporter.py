@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from typing import Any, NamedTuple
 
@@ -284,23 +285,23 @@ async def test_connections_are_bounded_and_silent_ones_end(served: Served, monke
     assert (await served.get("/metrics"))[0] == 200
 
 
+def _half(port: int) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+    sock.sendall(b"GET /metrics HTTP/1.1\r\nx: ")
+    return sock
+
+
 async def test_half_requests_keep_no_whole_one_out(served: Served) -> None:
-    address = ("127.0.0.1", served.exporter.port)
-
-    def half() -> socket.socket:
-        sock = socket.create_connection(address, timeout=PATIENCE_S)
-        sock.sendall(b"GET /metrics HTTP/1.1\r\nx: ")
-        return sock
-
+    port = served.exporter.port
     with ExitStack() as stack:
-        first = [stack.enter_context(half()) for _ in range(CONNECTIONS_PER_ADDRESS_MAX - 1)]
+        first = [stack.enter_context(_half(port)) for _ in range(CONNECTIONS_PER_ADDRESS_MAX - 1)]
         assert (await served.get("/livez"))[0] == 200
         for sock in first:
             sock.setblocking(False)
             with pytest.raises(BlockingIOError):
                 sock.recv(1)
         for _ in range(CONNECTIONS_PER_ADDRESS_MAX):
-            stack.enter_context(half())
+            stack.enter_context(_half(port))
             assert (await served.get("/livez"))[0] == 200
         for sock in first:
             sock.settimeout(PATIENCE_S)
@@ -320,6 +321,39 @@ def test_which_connection_makes_room() -> None:
     a1.is_whole = True
     assert _to_be_cut(every) is b1
     assert _to_be_cut([a1, b1]) is a1, "the oldest of all"
+    b3.is_refused = True
+    assert _to_be_cut(every) is b3, "then clients that wait because their login was refused"
+
+
+async def test_a_request_that_has_arrived_is_no_half_request(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its thread has not run yet, because so many half requests came at the same time."""
+    may_read = threading.Event()
+    handle = exporter_module._Request.handle
+
+    def handle_later(request: Any) -> None:
+        may_read.wait(PATIENCE_S)
+        handle(request)
+
+    served.health.ready()
+    monkeypatch.setattr(exporter_module._Request, "handle", handle_later)
+    with ExitStack() as stack:
+        probe = asyncio.create_task(served.get("/healthz"))
+        opened = served.exporter._server._open
+        await eventually(lambda: len(opened) == 1)
+        for number in range(CONNECTIONS_PER_ADDRESS_MAX + 3):
+            stack.enter_context(_half(served.exporter.port))
+            await eventually(partial(lambda count: len(opened) == count, number + 2))
+        assert sum(each.is_cut for each in opened.values()) == 4
+        may_read.set()
+        assert (await probe)[0] == 200
+
+
+async def test_scrapes_that_are_not_read_keep_no_probe_out(served: Served) -> None:
+    served.health.ready()
+    places = [served.exporter._server._places.acquire() for _ in range(PLACES)]
+    assert (await served.get("/healthz"))[0] == 200
+    for _ in places:
+        served.exporter._server._places.release()
 
 
 async def test_garbage_on_the_port_is_refused(served: Served) -> None:
