@@ -26,7 +26,7 @@ PRINTED = {
 
 
 def _run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True, timeout=280)
 
 
 def test_the_page_has_every_kind_of_block() -> None:
