@@ -111,7 +111,7 @@ def group() -> str:
     drawing.text(602, 62, "a broker: the leader", style="small")
     drawing.text(602, 79, "of a partition of", style="small")
     drawing.text(602, 96, "__consumer_offsets", style="small mono")
-    drawing.text(602, 128, "who has what,", style="small")
+    drawing.text(602, 128, "who reads what,", style="small")
     drawing.text(602, 145, "committed offsets", style="small")
     drawing.arrow((490, 76), (588, 76))
     drawing.text(539, 68, "heartbeats", style="small faded", anchor="middle")
