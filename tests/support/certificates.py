@@ -1,4 +1,4 @@
-"""A certificate authority for tests: certificates and keys as PEM and PKCS #12, made in milliseconds."""
+"""A certificate authority for tests: certificates and keys as PEM and PKCS #12, created in milliseconds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SIGNS = x509.KeyUsage(
 
 
 def _distinguished(name: str) -> x509.Name:
-    """``CN=alice,OU=ops`` or only ``alice``."""
+    """Return the distinguished name for a text such as ``CN=alice,OU=ops`` or just ``alice``."""
     kinds = {"CN": NameOID.COMMON_NAME, "OU": NameOID.ORGANIZATIONAL_UNIT_NAME, "O": NameOID.ORGANIZATION_NAME}
     parts = [part.partition("=") for part in (name if "=" in name else f"CN={name}").split(",")]
     return x509.Name([x509.NameAttribute(kinds[kind], value) for kind, _, value in reversed(parts)])
@@ -54,12 +54,12 @@ class Issued:
         return "".join(one.public_bytes(Encoding.PEM).decode() for one in (self.certificate, *self.intermediates))
 
     def key(self, password: str = "") -> str:
-        """The key in PKCS #8 as PEM, encrypted if there is a password."""
+        """Return the key in PKCS #8 as PEM, encrypted if there is a password."""
         encryption = BestAvailableEncryption(password.encode()) if password else NoEncryption()
         return self.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption).decode()
 
     def write_pem(self, path: Path, password: str = "") -> Path:
-        """Key and chain in one file, as ``ssl.keystore.location`` with the type PEM names it."""
+        """Write key and chain to one file, for ``ssl.keystore.location`` with the type PEM."""
         path.write_text(self.key(password) + self.chain)
         return path
 
@@ -74,7 +74,7 @@ class Issued:
 
 
 class Authority:
-    """Signs certificates that are valid from yesterday until tomorrow, unless told otherwise."""
+    """Signs certificates that are valid from yesterday until tomorrow by default."""
 
     def __init__(self, name: str = "test authority", issuer: Authority | None = None) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -86,18 +86,18 @@ class Authority:
         return self.certificate.public_bytes(Encoding.PEM).decode()
 
     def write(self, path: Path) -> Path:
-        """The file that ``ssl.truststore.location`` names."""
+        """Write the file for ``ssl.truststore.location``."""
         path.write_text(self.pem)
         return path
 
     def issue(self, name: str, *hosts: str, expires: datetime | None = None) -> Issued:
-        """A certificate for a distinguished name and these host names or addresses."""
+        """Issue a certificate for a distinguished name and these host names or addresses."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._sign(_distinguished(name), key.public_key(), expires, hosts=hosts)
         return Issued(certificate, key, () if self._issuer is None else (self.certificate,))
 
     def revocation_list(self, *revoked: Issued | Authority, expires: datetime | None = None) -> str:
-        """A list of these certificates, as PEM; valid from yesterday until tomorrow, unless told otherwise."""
+        """Return a revocation list of these certificates as PEM, valid from yesterday until tomorrow by default."""
         now = datetime.now(UTC)
         builder = (
             x509.CertificateRevocationListBuilder()

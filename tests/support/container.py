@@ -1,8 +1,8 @@
-"""An image and its containers without a container engine: what the kernel does for an engine, and no more.
+"""An image and its containers without a container engine, with the kernel's features that an engine uses.
 
-The instructions of the Dockerfile are carried out on an overlay of this machine's root, which stands for the base
-image; nothing of this machine is changed. A container has the overlay, read-only, as its root; its own network, mounts
-and process ids; and the image's user without any capability. Needs root.
+The instructions of the Dockerfile are executed on an overlay of this machine's root, which stands for the base image.
+The machine itself is not changed. A container has the overlay, read-only, as its root; its own network, mounts and
+process ids; and the image's user without any capabilities. Needs root.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from parley.tools.ending_with_parent import ending_with_parent
 
 STOP_SECONDS = 60
 MOUNT_POINTS = ("/etc/parley",)
-"""Folders that the image lacks and containers mount: an engine makes them."""
+"""Folders that containers mount but the image does not contain. An engine creates them."""
 
 _MOUNTS = """
 set -e
@@ -38,14 +38,14 @@ echo mounted && exec sleep infinity
 
 
 def instructions(dockerfile: Path) -> list[tuple[str, str]]:
-    """The instructions, each with its text in one line, without comments."""
+    """Return the instructions, each as one line without comments."""
     text = re.sub(r"^#.*\n", "", dockerfile.read_text(), flags=re.MULTILINE)
     lines = [line for line in re.sub(r"\s*\\\n\s*", " ", text).splitlines() if line]
     return [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines]
 
 
 class Image:
-    """What the Dockerfile makes of the build context; exists while ``built`` is entered."""
+    """The result of the Dockerfile for a build context. It exists while ``built`` is entered."""
 
     def __init__(self, folder: Path, dockerfile: Path, context: Path) -> None:
         self.folder = folder
@@ -61,7 +61,7 @@ class Image:
 
     @contextmanager
     def built(self) -> Iterator[Image]:
-        """Carry out the instructions. The root is writable only meanwhile."""
+        """Execute the instructions. The root is writable only during this."""
         keep = ["unshare", "--mount", "--net", "sh", "-c", _MOUNTS, str(self.folder)]
         self._keeper = subprocess.Popen(
             ending_with_parent(keep, signal.SIGKILL), stdout=subprocess.PIPE, text=True
@@ -79,13 +79,13 @@ class Image:
             self._keeper.communicate()
 
     def entering(self, *words: str, inside: bool = True) -> list[str]:
-        """The command line that runs ``words`` beside the containers, as root."""
+        """Return the command line that runs ``words`` in the containers' namespaces, as root."""
         assert self._keeper is not None
         root = ["chroot", str(self.folder / "root")] if inside else []
         return ["nsenter", "--mount", "--net", "--target", str(self._keeper.pid), *root, *words]
 
     def run(self, *words: str, inside: bool = True, **environment: str) -> str:
-        """Run a program that must succeed. Returns what it prints."""
+        """Run a program that must succeed. Returns its output."""
         done = subprocess.run(
             self.entering(*words, inside=inside), env=self.environment | environment, cwd="/",
             text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
@@ -137,14 +137,15 @@ class Image:
         self.stop_signal = signal.Signals[text]
 
     def _workdir(self, text: str) -> None:
-        """Nothing: what a container does must not depend on it."""
+        """Do nothing: the behavior of a container must not depend on its working directory."""
 
     def _expose(self, text: str) -> None:
-        """Nothing: it publishes no port."""
+        """Do nothing: EXPOSE publishes no port."""
 
 
 class Container:
-    """One container of an image, from its start on. ``mounted`` is writable: a folder of this machine for each path."""
+    """A container of an image, running from its creation. ``mounted`` maps writable paths to folders of
+    this machine."""
 
     def __init__(
         self,
@@ -187,12 +188,12 @@ class Container:
 
     @property
     def pid(self) -> int:
-        """The first process of the container, by its id on this machine."""
+        """The id, on this machine, of the container's first process."""
         (child,) = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         return int(child)
 
     def wait_until_ready(self) -> list[str]:
-        """Wait until the broker serves clients. Returns the lines that it has written; fails if it ends."""
+        """Wait until the broker serves clients. Returns its output so far. Fails if it ends."""
         lines = []
         for line in self._output:
             lines.append(line.rstrip())
@@ -205,19 +206,19 @@ class Container:
         return subprocess.run(self.image.entering(*self.image.health), capture_output=True, check=False).returncode == 0
 
     def stop(self) -> tuple[int, str]:
-        """Stop it as an engine does. Returns the exit code, and the lines written since it was ready."""
+        """Stop the container as an engine does. Returns the exit code, and the output since it was ready."""
         os.kill(self.pid, self.image.stop_signal)
         return self.wait()
 
     def wait(self) -> tuple[int, str]:
-        """Wait for its end. Returns the exit code, and the lines that have not been read."""
+        """Wait until the container ends. Returns the exit code, and the unread output."""
         written, _ = self._process.communicate(timeout=STOP_SECONDS)
         return self._process.returncode, written
 
 
 @contextmanager
 def memory_limited(name: str, limit_bytes: int) -> Iterator[Path]:
-    """A control group with at most this much memory, caches of files included."""
+    """Yield a control group with a limit on memory, including file caches."""
     v1 = Path("/sys/fs/cgroup/memory")
     group, file = (v1 / name, "memory.limit_in_bytes") if v1.is_dir() else (v1.parent / name, "memory.max")
     group.mkdir()
@@ -229,6 +230,6 @@ def memory_limited(name: str, limit_bytes: int) -> Iterator[Path]:
 
 
 def may_build() -> bool:
-    """True if this process may do what an engine does."""
+    """Return True if this process has the permissions of a container engine."""
     programs = all(map(shutil.which, ("unshare", "nsenter", "setpriv", "chroot", "ip")))
     return programs and os.geteuid() == 0

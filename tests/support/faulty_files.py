@@ -1,4 +1,4 @@
-"""Faults of file operations that hit one folder only: tests share their process with brokers of other tests."""
+"""Faulty file operations in one folder only, because tests share their process with brokers of other tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def only_below(folder: Path, faulty: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an operation that is ``faulty`` for files below the folder, and ``real`` for others.
+    """Return an operation that is ``faulty`` for files below the folder, and ``real`` for all others.
 
     The operation's first argument is a path or a file descriptor.
     """

@@ -21,14 +21,14 @@ Manifest = dict[str, Any]
 
 
 def program(name: str) -> str:
-    """The path of a program that was built from source, or that ``PARLEY_HELM`` names."""
+    """Return the path of a program that was built from source, or that ``PARLEY_HELM`` names."""
     path = os.environ.get(f"PARLEY_{name.upper()}") or str(CACHE / f"{name}-{GO_PROGRAMS[name][1]}" / name)
     assert Path(path).is_file(), f"{name} is missing: run `make peers`"
     return path
 
 
 def helm(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run Helm, which finds no configuration and no cluster of this machine's user."""
+    """Run Helm without any configuration or cluster of this machine's user."""
     environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "KUBECONFIG": "/nonexistent"}
     return subprocess.run([program("helm"), *words], env=environment, capture_output=True, text=True, check=False)
 
@@ -36,7 +36,7 @@ def helm(*words: str) -> subprocess.CompletedProcess[str]:
 def rendered(
     values: Path | None = None, settings: Mapping[str, object] | None = None, *, kubernetes: str = NEWEST
 ) -> str:
-    """What ``helm template`` prints for the release ``kafka``."""
+    """Return the output of ``helm template`` for the release ``kafka``."""
     files = ["--values", str(values)] if values is not None else []
     options = [*files, *_set(settings or {})]
     done = helm("template", "kafka", str(CHART), "--kube-version", kubernetes, *options)
@@ -45,7 +45,7 @@ def rendered(
 
 
 def refusal(settings: Mapping[str, object]) -> str:
-    """Why Helm refuses these settings."""
+    """Return Helm's error for these settings."""
     done = helm("template", "kafka", str(CHART), "--kube-version", NEWEST, *_set(settings))
     assert done.returncode != 0, done.stdout
     return done.stderr
@@ -56,12 +56,13 @@ def _set(settings: Mapping[str, object]) -> list[str]:
 
 
 def manifests(text: str) -> dict[tuple[str, str], Manifest]:
-    """The objects by kind and name."""
+    """Return the objects by kind and name."""
     return {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(text) if each}
 
 
 def conforms(text: str, kubernetes: str) -> str:
-    """Empty if the objects conform to the strict schemas of this version of Kubernetes; else what is wrong."""
+    """Check the objects against the strict schemas of this version of Kubernetes. Returns the errors, or an
+    empty text."""
     location = f"{SCHEMAS}/{kubernetes}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
     words = [program("kubeconform"), "-strict", "-kubernetes-version", kubernetes, "-schema-location", location]
     done = subprocess.run(words, input=text, capture_output=True, text=True, check=False)

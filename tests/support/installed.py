@@ -1,4 +1,4 @@
-"""Parley as a user installs it: the distributions that ``make dist`` makes, in environments of their own."""
+"""Parley as users install it: the distributions that ``make dist`` builds, in environments of their own."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TOP_LEVEL = {"parley", "pyspark_parley"}
-"""The names that a user's environment gets."""
+"""The top-level names that Parley adds to a user's environment."""
 QUIET = ("-q", "--no-deps", "--disable-pip-version-check")
 
 
 class Installed:
-    """An environment with Parley in it, and nothing of this clone."""
+    """An environment that contains Parley, but nothing from this clone."""
 
     def __init__(self, folder: Path, wheel: Path) -> None:
         done(sys.executable, "-m", "venv", "--without-pip", str(folder))
@@ -34,13 +34,13 @@ class Installed:
         return done(str(self.python), *words, cwd=folder, PATH=f"{self.python.parent}:{os.environ['PATH']}")
 
     def names(self) -> set[str]:
-        """What can be imported because Parley is installed."""
+        """Return the top-level names that can be imported because Parley is installed."""
         beside = {".dist-info", ".pth"}
         return {path.name for path in self.site.iterdir() if path.suffix not in beside} - {"__pycache__"}
 
 
 def done(*words: str, cwd: Path = ROOT, **environment: str) -> str:
-    """Run a program that must succeed, without this test's own variables. Returns what it prints."""
+    """Run a program that must succeed, without this test's own environment variables. Returns its output."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "PARLEY"))}
     run = subprocess.run(words, cwd=cwd, env=kept | environment, capture_output=True, text=True, timeout=280)
     assert run.returncode == 0, run.stdout + run.stderr
@@ -48,10 +48,9 @@ def done(*words: str, cwd: Path = ROOT, **environment: str) -> str:
 
 
 def built() -> Path:
-    """Return the folder that ``make dist`` would fill: the wheel is built from the source distribution.
+    """Return a folder like the one that ``make dist`` fills. The wheel is built from the source distribution.
 
-    It is kept until a file that goes into it changes: to build takes half a minute, and the tests with Spark use the
-    same one.
+    It is kept until a source file changes: building takes half a minute, and the tests with Spark use the same folder.
     """
     folder = ROOT / ".cache" / "dist" / _digest_of_sources()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +67,7 @@ def built() -> Path:
 
 
 def _digest_of_sources() -> str:
-    """The digest of everything outside of the tests and the pages that a build may read."""
+    """Return the digest of everything that a build may read, excluding tests and documentation pages."""
     found = hashlib.sha256(sys.version.encode())
     for path in sorted(
         [

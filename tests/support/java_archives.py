@@ -1,7 +1,7 @@
-"""Archives of classes (AppCDS), with which Kafka and Spark start with about half of the CPU.
+"""Class archives (AppCDS), with which Kafka and Spark start with about half of the CPU time.
 
-``python -m tests.support.java_archives`` makes those that are missing, once per machine, in half a minute of CPU. Java
-takes no notice of an archive of other jars; without archives, everything works as well.
+``python -m tests.support.java_archives`` creates the missing ones, once per machine, in half a minute of CPU time. Java
+ignores an archive of other jars. Everything also works without archives.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".cache" / "java-archives"
 SMALL = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xlog:cds=off,cds+dynamic=off")
-"""Options of a JVM that runs for seconds: what is compiled well pays in hours."""
+"""Options of a JVM that runs for seconds: thorough compilation pays off only after hours."""
 
 _SPARK = """
 from pyspark.sql import SparkSession
@@ -52,7 +52,7 @@ def _spark_jars() -> Path | None:
 
 
 def _archive(jars: Path) -> Path:
-    """The archive of a folder of jars. A changed jar or another Java has another one."""
+    """Return the path of the archive for a folder of jars. It depends on the jars and on the version of Java."""
     digest = hashlib.sha256(os.path.realpath(shutil.which("java") or "").encode())
     for jar in sorted(jars.glob("*.jar")):
         digest.update(f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}\n".encode())
@@ -60,7 +60,7 @@ def _archive(jars: Path) -> Path:
 
 
 def _make(jars: Path, run: Callable[[str], None]) -> None:
-    """Make the archive of these jars, if it is missing, by a program with an option more that starts and ends."""
+    """Create the archive of these jars, if it is missing, by running a program that exits immediately."""
     archive = _archive(jars)
     if archive.exists():
         return

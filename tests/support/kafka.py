@@ -1,7 +1,7 @@
-"""Apache Kafka as a judge: its tools run on our files, and its broker writes files for us to read.
+"""Apache Kafka as the reference: its tools read our files, and its broker writes files for us to read.
 
-Kafka lies in ``.cache/kafka-<version>`` below the root of the repository, where ``make peers`` puts it: a folder
-``libs`` of jars. Java is started on them directly, with logging that says only what went wrong.
+``make peers`` puts Kafka's jars into ``.cache/kafka-<version>/libs`` below the root of the repository. Java runs them
+directly, and logs errors only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ START_SECONDS = 120
 STOP_SECONDS = 60
 
 _KEPT = {"log.retention.ms": "-1"}
-"""Records of tests are of any time, and half a minute after its start a broker looks for old ones."""
+"""Unlimited retention. Records of tests may have any timestamp, and a broker looks for old ones half a minute after its
+start."""
 _MEMORY = "-Xmx512m"
 _LOG4J = """\
 log4j.rootLogger=WARN, out
@@ -53,15 +54,15 @@ appender.out.layout.pattern=%p %c %m%n
 
 
 class MissingPeer(RuntimeError):
-    """Something that ``make peers`` fetches is not there."""
+    """A program or library that ``make peers`` fetches is missing."""
 
 
 class JavaFailed(RuntimeError):
-    """A Java program ended with an exit code, or a server did not start; the text is what it wrote."""
+    """A Java program failed, or a server did not start. The text is its output."""
 
 
 def kafka_libs(version: str = KAFKA_4) -> str:
-    """The class path of Apache Kafka ``version``. Raises ``MissingPeer``."""
+    """Return the class path of Apache Kafka ``version``. Raises ``MissingPeer``."""
     libs = ROOT / ".cache" / f"kafka-{version}" / "libs"
     if not libs.is_dir():
         raise MissingPeer(f"Apache Kafka {version} is not in {libs}: run `make peers`")
@@ -69,9 +70,10 @@ def kafka_libs(version: str = KAFKA_4) -> str:
 
 
 def java_command(main: str, *args: str, version: str = KAFKA_4, more_libs: Path | None = None) -> list[str]:
-    """The command line that runs the class ``main`` of Apache Kafka ``version``, or a program in a ``.java`` file.
+    """Return the command line that runs the class ``main`` of Apache Kafka ``version``, or a program in a ``.java``
+    file.
 
-    ``more_libs`` is a folder of further jars.
+    ``more_libs`` is a folder of additional jars.
     """
     folders = [Path(kafka_libs(version)).parent, *([more_libs] if more_libs else [])]
     path = ":".join(f"{folder}/*" for folder in folders)
@@ -88,7 +90,8 @@ def _jvm_options(version: str) -> tuple[str, ...]:
 
 @functools.cache
 def _compiled(source: Path, version: str, libs: tuple[Path, ...]) -> Path:
-    """The folder of the program's classes. They are kept: compiling takes longer than most programs run."""
+    """Return the folder of the program's classes. They are cached, because compiling takes longer than most programs
+    run."""
     text = source.read_bytes()
     folder = ROOT / ".cache" / "java-classes" / f"{source.stem}-{version}-{hashlib.sha256(text).hexdigest()[:16]}"
     if not folder.exists():
@@ -109,9 +112,9 @@ def _compiled(source: Path, version: str, libs: tuple[Path, ...]) -> Path:
 def run_java(
     main: str, *args: str, version: str = KAFKA_4, stdin: str = "", timeout_s: float = 120, with_errors: bool = False
 ) -> str:
-    """Run the class ``main`` to its end; what it wrote to standard output, and to standard error ``with_errors``.
+    """Run the class ``main`` to its end. Returns its standard output, and its standard error if ``with_errors``.
 
-    Raises ``JavaFailed`` when it ends with an exit code, ``subprocess.TimeoutExpired`` when it does not end.
+    Raises ``JavaFailed`` if it fails, ``subprocess.TimeoutExpired`` if it does not end.
     """
     command = java_command(main, *args, version=version)
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False)
@@ -140,7 +143,7 @@ def _controller_of(bootstrap_servers: str) -> int:
 
 
 class JavaServer:
-    """A Java process that runs until it is stopped. What it writes is kept in ``lines``."""
+    """A Java process that runs until it is stopped. Its output is kept in ``lines``."""
 
     def __init__(self, command: list[str], *, cwd: Path) -> None:
         self.lines: list[str] = []
@@ -159,7 +162,7 @@ class JavaServer:
         self._written.put(None)
 
     def wait_for(self, text: str) -> None:
-        """Wait for a line that contains ``text``. Raises ``JavaFailed`` when the process ends before it."""
+        """Wait for a line that contains ``text``. Raises ``JavaFailed`` if the process ends before."""
         while True:
             try:
                 line = self._written.get(timeout=START_SECONDS)
@@ -177,7 +180,7 @@ class JavaServer:
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        """Stop the process where it is, and let it go on afterwards."""
+        """Freeze the process (SIGSTOP) inside the context."""
         self._process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -189,7 +192,7 @@ class JavaServer:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the process at once (SIGKILL)."""
+        """End the process immediately (SIGKILL)."""
         self._end(signal.SIGKILL)
 
     def _end(self, signal_number: int) -> None:
@@ -204,13 +207,13 @@ class JavaServer:
 
 
 class KafkaWithZooKeeper:
-    """One broker of Apache Kafka 3.9 and its ZooKeeper, both below ``directory``; the logs are in ``log_dir``.
+    """A broker of Apache Kafka 3.9 and its ZooKeeper, both below ``directory``. The logs are in ``log_dir``.
 
-    The broker can be stopped and started again on the same data, while ZooKeeper keeps what the cluster is.
+    The broker can be stopped and restarted with the same data, while ZooKeeper keeps the state of the cluster.
     """
 
     def __init__(self, directory: Path, port: int, overrides: Mapping[str, str], *, java_option: str = "") -> None:
-        """``java_option`` is one more option of the broker's JVM."""
+        """``java_option`` is an additional option of the broker's JVM."""
         self.directory = directory
         self._java_options = [java_option] if java_option else []
         self.log_dir = directory / "logs"
@@ -271,16 +274,16 @@ class KafkaWithZooKeeper:
             pass
 
     def standing_still(self) -> AbstractContextManager[None]:
-        """Stop the broker's process where it is: its files are those that a crash would leave."""
+        """Freeze the broker's process inside the context. Its files are then like those after a crash."""
         assert self._broker is not None
         return self._broker.standing_still()
 
     def stop(self) -> list[str]:
-        """Shut the broker down in order; what it wrote since it was started."""
+        """Shut the broker down cleanly. Returns its output since its start."""
         return self._end(JavaServer.stop)
 
     def kill(self) -> list[str]:
-        """End the broker as a crash would; what it wrote since it was started."""
+        """End the broker like a crash. Returns its output since its start."""
         return self._end(JavaServer.kill)
 
     def _end(self, how: Callable[[JavaServer], None]) -> list[str]:
@@ -300,9 +303,9 @@ class KafkaWithZooKeeper:
 def kafka_39_zk(
     directory: Path, overrides: Mapping[str, str] | None = None, *, java_option: str = ""
 ) -> Iterator[KafkaWithZooKeeper]:
-    """Apache Kafka 3.9 in ZooKeeper mode on the loopback address; it serves, and is closed at the end.
+    """Run Apache Kafka 3.9 in ZooKeeper mode on the loopback address inside the context.
 
-    ``java_option`` is one more option of the broker's JVM. Raises ``MissingPeer``, ``JavaFailed``.
+    ``java_option`` is an additional option of the broker's JVM. Raises ``MissingPeer``, ``JavaFailed``.
     """
     kafka = KafkaWithZooKeeper(directory, free_port(), overrides or {}, java_option=java_option)
     try:
@@ -312,7 +315,7 @@ def kafka_39_zk(
 
 
 def _format(properties: Path, log_dir: Path) -> None:
-    """Make a new node's folder. What Kafka's tool writes depends on its version only: it is kept, and copied later."""
+    """Format the folder of a new node. The output of Kafka's tool depends only on its version, so it is cached."""
     kept = ROOT / ".cache" / f"kafka-{KAFKA_4}-formatted"
     if not kept.exists():
         run_java("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(properties))
@@ -327,7 +330,8 @@ def _format(properties: Path, log_dir: Path) -> None:
 
 
 class Kafka4:
-    """One node of Apache Kafka 4 below ``directory``, with its data in ``log_dir``. Raises as ``kafka_39_zk``."""
+    """A node of Apache Kafka 4 below ``directory``, with its data in ``log_dir``. Raises the same errors as
+    ``kafka_39_zk``."""
 
     def __init__(
         self,
@@ -337,9 +341,9 @@ class Kafka4:
         *,
         java_option: str = "",
     ) -> None:
-        """``more_listeners`` maps names to security protocols; ``listeners`` has their addresses.
+        """``more_listeners`` maps listener names to security protocols; ``listeners`` contains their addresses.
 
-        ``java_option`` is one more option of the server's JVM.
+        ``java_option`` is an additional option of the server's JVM.
         """
         self.log_dir = directory / "logs"
         port, controller = free_port(), free_port()
@@ -373,7 +377,7 @@ class Kafka4:
         self.start()
 
     def start(self) -> None:
-        """Start it, again after ``stop``, and wait until it serves. Raises ``JavaFailed``."""
+        """Start the node, or restart it after ``stop``, and wait until it serves. Raises ``JavaFailed``."""
         self._server = JavaServer(self._command, cwd=self._directory)
         try:
             # It logs nothing when all is well; it serves when it answers.
@@ -385,7 +389,7 @@ class Kafka4:
             raise
 
     def stop(self) -> None:
-        """Shut it down in order."""
+        """Shut the node down cleanly."""
         self._server.stop()
 
     def close(self) -> None:

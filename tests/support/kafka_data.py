@@ -1,4 +1,4 @@
-"""Topics that Apache Kafka 3.9 stores in every way it can, and what its own consumers read from them."""
+"""Topics that Apache Kafka 3.9 stores in every way it supports, and what its own consumers read from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT_SECONDS = 60
 
 
 class Consumed(NamedTuple):
-    """A record as a client sees it."""
+    """A record as a client reads it."""
 
     offset: int
     timestamp: int
@@ -38,12 +38,12 @@ class Consumed(NamedTuple):
 
 
 def client(kafka: AnyKafka) -> dict[str, Any]:
-    """The settings of any client; silent, as a broker that is stopped is no news here."""
+    """Return settings for any client. It logs nothing, because stopped brokers are expected."""
     return {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
 
 
 def create(kafka: AnyKafka, topic: str, **config: str) -> None:
-    """Create a topic of one partition; underscores in the names of ``config`` are dots."""
+    """Create a topic with one partition. Underscores in the names of ``config`` stand for dots."""
     small = SMALL_SEGMENTS
     if isinstance(kafka, Kafka4):  # which takes small ones by this name only (KIP-1030)
         small = {"internal.segment.bytes" if key == "segment.bytes" else key: value for key, value in small.items()}
@@ -62,7 +62,7 @@ def configure(kafka: AnyKafka, topic: str, key: str, value: str) -> None:
 
 
 def producer(kafka: AnyKafka, **config: Any) -> Producer:
-    """A librdkafka producer; underscores in the names of ``config`` are dots."""
+    """Return a librdkafka producer. Underscores in the names of ``config`` stand for dots."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
     return Producer({**client(kafka), "batch.num.messages": 20, **settings})
 
@@ -89,7 +89,8 @@ def produce(to: Producer, topic: str, count: int, *, size: int = 20, headers: bo
 
 
 def consume(kafka: AnyKafka, topic: str, *, committed: bool = False) -> list[Consumed]:
-    """All records of the topic's one partition, as librdkafka reads them; with ``committed`` by read_committed."""
+    """Return all records of the topic's only partition as librdkafka reads them; with ``committed``, committed records
+    only."""
     consumer = Consumer(
         {
             **client(kafka),
@@ -121,7 +122,7 @@ def _records(consumer: Consumer, topic: str) -> Iterator[Consumed]:
 
 
 def _has_leader(consumer: Consumer, topic: str) -> bool:
-    """Whether the broker, which may have just been started, serves the topic already."""
+    """Return True if the broker, which may have just started, serves the topic."""
     partitions = consumer.list_topics(topic, timeout=WAIT_SECONDS).topics[topic].partitions
     return 0 in partitions and partitions[0].leader >= 0
 
@@ -136,7 +137,7 @@ def _consumed(message: Message) -> Consumed:
 
 
 def write_everything(kafka: AnyKafka) -> None:
-    """Write one topic for each way of storing records."""
+    """Write a topic for each way of storing records."""
     _codecs(kafka)
     if isinstance(kafka, KafkaWithZooKeeper):  # Kafka 4 writes no others (KIP-724)
         _old_formats(kafka)
@@ -172,7 +173,7 @@ def _old_formats(kafka: AnyKafka) -> None:
 
 
 def _last_magic(directory: Path) -> int:
-    """The format of the last batch on disk, -1 where there is none."""
+    """Return the format of the last batch on disk, or -1 if there is none."""
     data = max(directory.glob("*.log")).read_bytes()
     position, magic = 0, -1
     while position < len(data):
@@ -235,7 +236,7 @@ def _compacted(kafka: AnyKafka) -> None:
 
 
 def cluster_id(log_dir: Path) -> str:
-    """What ``meta.properties`` says, read without any of our code."""
+    """Return the cluster id from ``meta.properties``, read without any of our code."""
     lines = (log_dir / "meta.properties").read_text().splitlines()
     properties: Mapping[str, str] = dict(line.split("=", 1) for line in lines if "=" in line)
     return properties["cluster.id"]

@@ -57,7 +57,8 @@ def run_tool(name: str, *args: str, version: str = KAFKA_4, stdin: str = "") -> 
 
 
 def output_of_tool(name: str, *args: str, version: str = KAFKA_4, with_errors: bool = False) -> str:
-    """The standard output of a tool, and its standard error ``with_errors``. Raises JavaFailed if the tool fails."""
+    """Return the tool's standard output, and its standard error if ``with_errors``. Raises JavaFailed if the tool
+    fails."""
     typed = run_tool(name, *args, version=version)
     if typed.code:
         raise JavaFailed(f"{name} {' '.join(args)}: exit code {typed.code}\n{typed.err}\n{typed.out}")

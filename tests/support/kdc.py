@@ -1,4 +1,4 @@
-"""A Kerberos KDC of MIT on the loopback address, with a realm that exists as long as its folder."""
+"""MIT's Kerberos KDC on the loopback address, with a realm that exists as long as its folder."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ kdc = FILE:{folder}/kdc.log
 
 
 class Kdc:
-    """A running KDC. ``environment`` is what programs need that are to use it."""
+    """A running KDC. ``environment`` contains the variables for programs that use it."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ class Kdc:
             self._administrate(f"addprinc -randkey {each}")
 
     def keytab(self, principal: str, *, renew: bool = False) -> str:
-        """Give a principal new keys and add them to its keytab, whose path is returned. Old keys stay in it unless
+        """Create new keys for a principal and add them to its keytab. Returns its path. Old keys remain unless
         ``renew``."""
         path = self.folder / f"{principal.replace('/', '-')}.keytab"
         if renew:
@@ -116,7 +116,7 @@ class Kdc:
         self._run("kadmin.local", "-r", REALM, "-q", query)
 
     def kinit(self, principal: str, keytab: str) -> str:
-        """Get a ticket as users do; the path of a cache with it."""
+        """Get a ticket as users do. Returns the path of its cache."""
         path = self.folder / f"{principal}.ccache"
         command = ["kinit", "-k", "-t", keytab, "-c", str(path), principal]
         subprocess.run(command, env=self._own, check=True, capture_output=True)
@@ -129,7 +129,7 @@ class Kdc:
 
 @contextmanager
 def running_kdc(folder: Path) -> Iterator[Kdc]:
-    """A KDC that this process and the processes it starts use meanwhile."""
+    """Run a KDC that this process and its child processes use inside the context."""
     kdc = Kdc(folder)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in kdc.environment.items():
@@ -141,11 +141,11 @@ def running_kdc(folder: Path) -> Iterator[Kdc]:
 
 
 def krb5_line(options: Mapping[str, str]) -> str:
-    """A JAAS line of Java's login module for Kerberos."""
+    """Return a JAAS entry for Java's Kerberos login module."""
     words = "".join(f' {name}="{value}"' for name, value in options.items())
     return f"com.sun.security.auth.module.Krb5LoginModule required{words};"
 
 
 def keytab_line(principal: str, keytab: str) -> str:
-    """The JAAS line of a program that has a keytab."""
+    """Return the JAAS entry of a program that has a keytab."""
     return krb5_line({"useKeyTab": "true", "storeKey": "true", "keyTab": keytab, "principal": principal})

@@ -1,4 +1,4 @@
-"""The system's memory for files, as tests need it."""
+"""Tests' control over the page cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def nothing_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads that must not wait for the disk find nothing from now on, as after a start of the machine."""
+    """Make non-blocking reads find nothing in the page cache, as after a restart of the machine."""
     real = os.preadv
 
     def cold(fd: int, buffers: Any, position: int, flags: int = 0) -> int:

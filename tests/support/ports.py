@@ -1,7 +1,7 @@
-"""Ports of the loopback address for servers that a test starts, and starts again.
+"""Ports on the loopback address for servers that a test starts and restarts.
 
-Each process of a test run takes a range of ports for itself, by a lock that ends with the process: several runs on one
-machine never meet. The ranges lie below the ports that the system assigns to clients.
+Each test process reserves a range of ports with a lock that ends with the process, so that several runs on one machine
+never conflict. The ranges are below the ports that the system assigns to clients.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import IO
 
 _FIRST_PORT, _PORTS_PER_PROCESS, _RANGES = 12_000, 400, 50
 _LOCKS = Path(tempfile.gettempdir(), "parley-tests-ports")
-"""The folder of the locks. Settled here, since a fixture may give its tests another folder for temporary files."""
+"""The folder of the locks. It is determined here, because a fixture may set another folder for temporary files."""
 _held: list[IO[bytes]] = []
 
 
 def _own_range() -> int:
-    """The first port of a range that no other process has. Raises RuntimeError if all are taken."""
+    """Return the first port of a range that no other process has reserved. Raises RuntimeError if all are taken."""
     _LOCKS.mkdir(exist_ok=True)
     for number in range(_RANGES):
         lock = (_LOCKS / str(number)).open("wb")
@@ -51,5 +51,5 @@ _free_ports = _ports()
 
 
 def free_port() -> int:
-    """A port of the loopback address that no process uses, and that stays free while its server is down."""
+    """Return a loopback port that no process uses, and that remains reserved while its server is down."""
     return next(_free_ports)

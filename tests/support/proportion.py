@@ -1,4 +1,4 @@
-"""How many examples Hypothesis tries: all of them in ``make soak``, a proportion in the other runs."""
+"""The number of examples that Hypothesis tries: all of them in ``make soak``, a fraction in other runs."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _SOAK_EXAMPLES = settings.get_profile("soak").max_examples
 
 
 def examples(count: int) -> int:
-    """``count`` in ``make soak``; elsewhere as many fewer as the profile in force tries fewer than ``soak`` does."""
+    """Return ``count`` in ``make soak``, or the fraction of it that the current profile uses."""
     return max(2, count * settings().max_examples // _SOAK_EXAMPLES)

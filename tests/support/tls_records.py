@@ -1,6 +1,6 @@
-"""A hostile TLS client: after an honest handshake it encrypts records of its own making.
+"""A hostile TLS client: after an honest handshake it encrypts arbitrary records.
 
-OpenSSL does not let a program send a KeyUpdate, an empty record or an alert at will. This client gets the secrets of
+OpenSSL does not let a program send a KeyUpdate, an empty record or an alert at will. This client takes the secrets of
 the handshake from OpenSSL's key log, and encrypts by itself (RFC 8446, section 5; RFC 5246 and 5288 for TLS 1.2).
 """
 
@@ -23,11 +23,11 @@ DATA: Final = 23
 KEY_UPDATE: Final = b"\x18\x00\x00\x01\x00"
 KEY_UPDATE_ASKS_FOR_ONE: Final = b"\x18\x00\x00\x01\x01"
 CIPHER: Final = "ECDHE-ECDSA-AES256-GCM-SHA384"
-"""The suite of TLS 1.2 that this client encrypts with. Those of TLS 1.3 use SHA-384 for AES-256."""
+"""The TLS 1.2 cipher suite of this client. The TLS 1.3 suites with AES-256 use SHA-384."""
 
 
 class HostileClient:
-    """A client that has shaken hands, and now sends whatever records the test wants."""
+    """A client that has completed the handshake, and can now send any records."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secrets: dict[str, bytes]) -> None:
         self.reader, self.writer = reader, writer
@@ -59,19 +59,19 @@ class HostileClient:
         return bytes((kind, 3, 3)) + len(body).to_bytes(2) + body
 
     def key_update(self, message: bytes = KEY_UPDATE) -> bytes:
-        """Encrypt a KeyUpdate, and what follows with the next keys."""
+        """Encrypt a KeyUpdate. Later records are encrypted with the next keys."""
         sent = self.record(message, HANDSHAKE)
         self._rekey(_expand_label(self._secret, b"traffic upd", 48))
         return sent
 
     async def flood(self, data: bytes) -> None:
-        """Send ``data``, reading nothing, until the broker has closed the connection or all is sent."""
+        """Send ``data`` without reading, until the broker has closed the connection or all is sent."""
         with suppress(OSError):
             self.writer.write(data)
             await self.writer.drain()
 
     async def is_closed(self) -> bool:
-        """Read until the broker closes the connection. True when it has."""
+        """Read until the broker closes the connection. Returns True if it does."""
         with suppress(OSError):
             while await self.reader.read(65536):
                 pass
@@ -81,7 +81,8 @@ class HostileClient:
 async def hostile(
     address: tuple[str, int], context: Callable[[], ssl.SSLContext], version: ssl.TLSVersion
 ) -> HostileClient:
-    """Connect, and shake hands honestly. ``context`` makes a new context, of which this changes the options."""
+    """Connect and complete an honest handshake. ``context`` creates a new context, whose options this
+    function changes."""
     own = context()
     own.minimum_version = own.maximum_version = version
     own.set_ciphers(CIPHER)

@@ -1,4 +1,4 @@
-"""UUIDs of the broker's class: new ones, and Hypothesis' ones."""
+"""UUIDs of the broker's class: random ones, and a Hypothesis strategy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An event loop whose time passes only when nothing else is left to do: hours of timeouts in milliseconds."""
+"""An event loop whose time advances only when nothing else is left to do: hours of timeouts pass in milliseconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class _Jumping(selectors.DefaultSelector):
-    """Instead of waiting for a timer, moves the clock to it."""
+    """A selector that advances the clock to the next timer instead of waiting."""
 
     loop: VirtualTimeLoop
 
@@ -27,7 +27,7 @@ class _Jumping(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """A loop for one thread: what goes to its executor runs at once, in place."""
+    """A loop without threads: jobs for its executor run immediately, in place."""
 
     def __init__(self) -> None:
         selector = _Jumping()

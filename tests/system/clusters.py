@@ -1,4 +1,4 @@
-"""Clusters of real processes on this machine, and the ways in which the tests hurt them."""
+"""Clusters of real processes on this machine, and the faults that tests inject into them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ T = TypeVar("T")
 
 WAIT_SECONDS = 60
 POLL_S = 0.1
-"""How often a broker is asked about the state of the cluster: asking without a pause takes the CPU that it needs."""
+"""The interval at which a broker is asked about the state of the cluster. Constant polling would take the
+CPU it needs."""
 IMPATIENT = {"socket.timeout.ms": 3000}
-"""Settings of clients that do not wait long for a broker that stands still."""
+"""Settings of clients that do not wait long for a broker that hangs."""
 
 RATE = 100
-"""Records per second of each producer: enough that every fault meets some on their way. Soaks send more."""
+"""Records per second of each producer: enough that every fault hits records in flight. Soak tests send more."""
 SOAK_RATE = 500
 
 SETTINGS = {
@@ -55,12 +56,12 @@ PASSING = frozenset(
         KafkaError._TIMED_OUT,
     }
 )
-"""Errors that pass, since brokers learn of a change one after the other and connections break with a broker. A client
-may retry; librdkafka raises them in calls that wait for a response."""
+"""Temporary errors: brokers learn of a change one after another, and connections break with a broker. A client may
+retry; librdkafka raises these errors in calls that wait for a response."""
 
 
 def until_served(ask: Callable[[], T]) -> T:
-    """Repeat a call until it raises no error that passes; return its result."""
+    """Repeat a call until it raises no temporary error. Returns its result."""
     while True:
         try:
             return ask()
@@ -76,14 +77,15 @@ class ClusterOfProcesses:
     def __init__(
         self, folder: Path, brokers: int = 3, overrides: Mapping[str, str] | None = None, *, proxied: bool = False
     ) -> None:
-        """``proxied``: others reach each broker through a proxy in ``links``, once it is entered."""
+        """With ``proxied``, clients and other brokers reach each broker through a proxy in ``links``, once the context
+        is entered."""
         self.folder = folder
         self.brokers = {number: BrokerProcess(folder / f"broker-{number}") for number in range(1, brokers + 1)}
         self.links: dict[int, FaultProxy] = {}
         self.store_links: dict[int, FaultProxy] = {}
-        """Through which brokers reach their store, where the test has put proxies there."""
+        """The proxies through which brokers reach their store, if the test uses any."""
         self.on_damage: Callable[[int], None] = lambda number: None
-        """Called when a test has changed what is on a broker's disk."""
+        """Called after a test has changed the files on a broker's disk."""
         self._cuts = Cuts()
         for number, broker in self.brokers.items():
             store = {"coordination.url": f"local://{folder}/coordination"}
@@ -93,7 +95,7 @@ class ClusterOfProcesses:
 
     @contextmanager
     def running(self) -> Iterator[ClusterOfProcesses]:
-        """Start everything, and end it."""
+        """Start everything, and stop it at the end of the context."""
         for number, link in self.links.items():
             link.__enter__()
             broker = self.brokers[number]
@@ -160,13 +162,13 @@ class ClusterOfProcesses:
         return name
 
     def cut_off(self, number: int) -> None:
-        """Let nothing pass between a broker and clients, other brokers and, where it has a link to it, the store."""
+        """Block all traffic between a broker and clients, other brokers and, if it has a link to it, the store."""
         self._cuts.cut_off.add(number)
         if number in self.store_links:
             self.store_links[number].cut()
 
     def heal(self) -> None:
-        """Start what is down, let what was stopped go on, and wait until every replica is in sync."""
+        """Start brokers that are down, resume frozen ones, and wait until every replica is in sync."""
         if self._cuts.cut_off:
             self._cuts.cut_off.clear()
             for link in self.links.values():
@@ -180,7 +182,8 @@ class ClusterOfProcesses:
         self.wait_until_in_sync()
 
     def wait_until_in_sync(self) -> None:
-        """Until each broker says so itself: one that stood still tells for a moment what was before."""
+        """Wait until each broker reports that all replicas are in sync. A broker that was frozen briefly reports an old
+        state."""
         for broker in self.brokers.values():
             while not asyncio.run(_says_all_is_in_sync(broker)):
                 if not broker.alive:
@@ -208,11 +211,10 @@ def losing_nothing(
     config: Mapping[str, str] | None = None,
     **arguments: Any,
 ) -> Iterator[Trial]:
-    """Producers on a new topic of three partitions; after them no client has failed, and all acknowledged is there.
+    """Run producers on a new topic with three partitions. Afterwards no client may have failed or lost a record.
 
-    :param done: what is done to the cluster meanwhile, shown with what went wrong.
-    :param config: more settings of the topic.
-    :param arguments: for ``Trial``.
+    :param done: a description of the faults injected meanwhile, shown with a failure. :param config: additional
+    settings of the topic. :param arguments: for ``Trial``.
     """
     trial = Trial(cluster.bootstrap_servers, topic, partitions=3, producers=2, rate=rate, **arguments)
     trial.create_topic(3, {"min.insync.replicas": "2", **(config or {})})
@@ -224,7 +226,7 @@ def losing_nothing(
 
 
 def second_of_same_id(cluster: ClusterOfProcesses, number: int, folder: Path) -> BrokerProcess:
-    """Another broker with the id of one of the cluster's, on a folder of its own."""
+    """Return another broker with the id of a broker of the cluster, with a folder of its own."""
     other = BrokerProcess(folder, port=free_port())
     kept = {key: other.overrides[key] for key in ("listeners", "log.dirs")}
     other.overrides = {**cluster.brokers[number].overrides, **kept}

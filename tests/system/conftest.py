@@ -1,4 +1,4 @@
-"""Brokers for the system tests; the log of each is shown with a test that fails."""
+"""Brokers for the system tests. If a test fails, the log of each is shown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.system.running import BrokerProcess
 
 _SHOWN_BYTES = 4_000
 _running: dict[BrokerProcess, int] = {}
-"""The brokers there are, and how long the log of each was when the test began."""
+"""The running brokers, and the length of each one's log when the test began."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,7 +37,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @contextmanager
 def watched(*brokers: BrokerProcess) -> Iterator[None]:
-    """The logs of these brokers are shown with a test that fails."""
+    """Show the logs of these brokers if the test fails."""
     _running.update(dict.fromkeys(brokers, 0))
     try:
         yield
@@ -54,7 +54,7 @@ def _log_positions() -> None:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """The broker that most tests share, one for each worker."""
+    """The broker that most tests share. Each worker has its own."""
     kept = {"log.retention.check.interval.ms": "86400000"}  # records of tests are of any time
     running = BrokerProcess(tmp_path_factory.mktemp("shared-broker"), kept)
     _running[running] = 0
@@ -70,7 +70,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def new_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
-    """Makes brokers of a test's own, which end with it: ``new_broker(**{"some.key": "value"})``; not yet started."""
+    """Create brokers for one test: ``new_broker(**{"some.key": "value"})``. They are not started, and are stopped with
+    the test."""
     made: list[BrokerProcess] = []
 
     def make(**overrides: str) -> BrokerProcess:
@@ -90,7 +91,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def new_name(request: pytest.FixtureRequest) -> Callable[..., str]:
-    """Makes names for topics and groups that no other test uses."""
+    """Return unique names for topics and groups."""
     test = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:60]
 
     def make(kind: str = "t") -> str:
@@ -106,7 +107,7 @@ def admin(broker: BrokerProcess) -> AdminClient:
 
 @pytest.fixture
 def new_topic(admin: AdminClient, new_name: Callable[..., str]) -> Callable[..., str]:
-    """Creates topics: ``new_topic(partitions=3, **{"retention.ms": "1000"})``."""
+    """Create topics: ``new_topic(partitions=3, **{"retention.ms": "1000"})``."""
 
     def make(partitions: int = 1, **config: str) -> str:
         name = new_name()

@@ -1,7 +1,7 @@
-"""Cuts one broker off from the network: packets from it and to it are lost, and no connection is closed.
+"""Cut one broker off from the network: packets from it and to it are lost, and no connection is closed.
 
-All brokers of a test are on one machine, and others reach each of them through its proxy. What such a proxy carries for
-a broker that is cut off it loses: a broker says who it is with the client id of its first request.
+All brokers of a test are on one machine, and each is reached through its proxy. A proxy drops the traffic of a broker
+that is cut off. It recognizes the sending broker by the client id of the first request on a connection.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from functools import partial
 from parley.consensus.conformance.proxy import Tap
 
 _CLIENT_ID_AT = 14
-"""In a frame: behind its size, the API's key and version, the correlation id, and the length of the client id."""
+"""The offset of the client id in a frame: after the size, the API key and version, the correlation id, and
+its length."""
 _BROKER = re.compile(rb"broker-([0-9]{1,9})")
 
 
 class Cuts:
-    """Which of the brokers are cut off now, for the proxies in front of them."""
+    """The brokers that are currently cut off, for the proxies in front of all brokers."""
 
     def __init__(self) -> None:
         self.cut_off: set[int] = set()
 
     def tap(self, number: int) -> Callable[[], Tap]:
-        """For the proxy in front of a broker."""
+        """Return a tap for the proxy in front of a broker."""
         return partial(_CutTap, self.cut_off, number)
 
 

@@ -1,10 +1,10 @@
-"""What may happen to the disk of a broker, on clusters of processes (``Hurt``): nothing acknowledged may be lost.
+"""Faults of a broker's disk, on clusters of processes (``Hurt``). No acknowledged record may be lost.
 
 Rules:
 
-1. A damage changes the files of one broker, the victim, while it does not run.
-2. The victim is the leader or a follower. It is stopped alone while the cluster goes on, or all brokers are killed, at
-   once or one after the other, and the victim starts first.
+1. A fault changes the files of one broker, the victim, while the broker is down.
+2. The victim is the leader or a follower. Either it is stopped alone while the cluster continues, or all brokers are
+   killed, simultaneously or one after another, and the victim starts first.
 3. Afterwards all replicas are in sync again: faults that destroy data happen one at a time.
 """
 
@@ -20,22 +20,22 @@ from tests.system.clusters import POLL_S, ClusterOfProcesses
 from tests.system.running import BrokerProcess
 
 Hurt = Callable[[ClusterOfProcesses, str], int]
-"""Hurts a cluster, above all what it has of the topic; returns the number of the broker that it meant."""
+"""Injects a fault into a cluster, mainly into a topic. Returns the number of the affected broker."""
 
 Damage = Callable[[ClusterOfProcesses, str, int], None]
-"""Changes the files of the broker of this number, which does not run; above all those of the topic."""
+"""Changes the files of this broker, which is down; mainly those of the topic."""
 
 
 # --- Damage ---
 
 
 def empty_disk(cluster: ClusterOfProcesses, topic: str, victim: int) -> None:
-    """Everything is gone."""
+    """Delete everything."""
     shutil.rmtree(cluster.brokers[victim].data)
 
 
 def flip_bytes(cluster: ClusterOfProcesses, topic: str, victim: int) -> None:
-    """Bytes in the middle of the oldest segment that has any are altered."""
+    """Change bytes in the middle of the oldest non-empty segment."""
     written = [each for each in _segments(cluster.brokers[victim], topic) if each.stat().st_size]
     for path in written[:1]:
         data = bytearray(path.read_bytes())
@@ -45,32 +45,32 @@ def flip_bytes(cluster: ClusterOfProcesses, topic: str, victim: int) -> None:
 
 
 def lose_partition(cluster: ClusterOfProcesses, topic: str, victim: int) -> None:
-    """The folder of a partition is gone."""
+    """Delete the folder of a partition."""
     for path in _segments(cluster.brokers[victim], topic)[:1]:
         shutil.rmtree(path.parent)
 
 
 def lose_segment(cluster: ClusterOfProcesses, topic: str, victim: int) -> None:
-    """The oldest segment of a partition is gone, and its indexes stay."""
+    """Delete the oldest segment of a partition, but not its indexes."""
     for path in _segments(cluster.brokers[victim], topic)[:1]:
         path.unlink()
 
 
 def empty_segment(cluster: ClusterOfProcesses, topic: str, victim: int) -> None:
-    """The active segment of a partition is cut to nothing."""
+    """Truncate the active segment of a partition to zero bytes."""
     for path in _segments(cluster.brokers[victim], topic)[-1:]:
         path.write_bytes(b"")
 
 
 def halve_segment(cluster: ClusterOfProcesses, topic: str, victim: int) -> None:
-    """The second half of a partition's oldest segment is gone."""
+    """Truncate a partition's oldest segment to its first half."""
     for path in _segments(cluster.brokers[victim], topic)[:1]:
         with path.open("r+b") as file:
             file.truncate(path.stat().st_size // 2)
 
 
 def exchange_partitions(cluster: ClusterOfProcesses, topic: str, victim: int) -> None:
-    """Two replicas of a partition have exchanged their folders: each is on the other broker's disk."""
+    """Swap the folders of two replicas of a partition between their brokers' disks."""
     ours, theirs = (
         {path.parent for path in _segments(cluster.brokers[number], topic)} for number in (victim, victim % 3 + 1)
     )
@@ -80,14 +80,14 @@ def exchange_partitions(cluster: ClusterOfProcesses, topic: str, victim: int) ->
 
 
 def lose_checkpoints(cluster: ClusterOfProcesses, topic: str, victim: int) -> None:
-    """The checkpoints of the directory and the topic's leader epochs are gone; all records are there."""
+    """Delete the checkpoints of the directory, and the topic's leader epochs. All records remain."""
     data = cluster.brokers[victim].data
     for path in (*data.glob("*-checkpoint"), *data.glob(f"{topic}-*/*leader-epoch*")):
         path.unlink()
 
 
 def lose_indexes(cluster: ClusterOfProcesses, topic: str, victim: int) -> None:
-    """All indexes of the topic are gone."""
+    """Delete all indexes of the topic."""
     for path in cluster.brokers[victim].data.glob(f"{topic}-*/*index"):
         path.unlink()
 
@@ -106,7 +106,7 @@ DAMAGES: tuple[Damage, ...] = (
 
 
 def _segments(broker: BrokerProcess, topic: str) -> list[Path]:
-    """The segments of the topic's first partition here that has any, the oldest first."""
+    """Return the segments of the topic's first partition on this disk that has any, oldest first."""
     found = sorted(broker.data.glob(f"{topic}-*/*.log"))
     return [each for each in found if each.parent == found[0].parent]
 
@@ -122,7 +122,7 @@ def _exchange(one: Path, other: Path) -> None:
 
 
 def all_killed(cluster: ClusterOfProcesses, topic: str, victim: int, damage: Damage) -> None:
-    """All brokers are killed at once, and the victim starts first."""
+    """Kill all brokers simultaneously. The victim starts first."""
     for broker in cluster.brokers.values():
         broker.kill()
     _damaged(cluster, topic, victim, damage)
@@ -130,7 +130,7 @@ def all_killed(cluster: ClusterOfProcesses, topic: str, victim: int, damage: Dam
 
 
 def killed_one_after_the_other(cluster: ClusterOfProcesses, topic: str, victim: int, damage: Damage) -> None:
-    """The victim is the last one in the ISR when it is killed, and it starts first."""
+    """Kill all brokers one after another, the victim last, so that it is alone in the ISR. The victim starts first."""
     for number, broker in cluster.brokers.items():
         if number != victim:
             broker.kill()
@@ -140,7 +140,7 @@ def killed_one_after_the_other(cluster: ClusterOfProcesses, topic: str, victim: 
 
 
 def stopped_alone(cluster: ClusterOfProcesses, topic: str, victim: int, damage: Damage) -> None:
-    """The victim is stopped cleanly while the others go on."""
+    """Stop the victim cleanly while the other brokers continue."""
     assert cluster.brokers[victim].stop() == 0
     _damaged(cluster, topic, victim, damage)
 
@@ -159,7 +159,7 @@ def _damaged(cluster: ClusterOfProcesses, topic: str, victim: int, damage: Damag
 
 
 def damaged_disk(rng: random.Random) -> Hurt:
-    """Draw a damage, a way and a victim."""
+    """Choose a kind of damage, a way and a victim at random."""
     damage, way = rng.choice(DAMAGES), rng.choice(WAYS)
     hits_follower = rng.random() < 0.5
 

@@ -52,7 +52,8 @@ PROGRAMS: Final = {
     "krb5-config": "libkrb5-dev",
     "/usr/lib/*/sasl2/libgssapiv2.so": "libsasl2-modules-gssapi-mit",  # for kcat
 }
-"""The programs needed, and the Debian package that has each. One with an asterisk is in a directory of its version."""
+"""The required programs, and the Debian package that contains each. A name with an asterisk is in a versioned
+directory."""
 
 STORES: Final = {
     "local": (),
@@ -60,10 +61,10 @@ STORES: Final = {
     "etcd": ("etcd",),
     "consul": (),
 }
-"""The stores that can be asked for alone, and those of the programs that a server of theirs needs."""
+"""The stores that can be requested individually, and the programs that a server of each needs."""
 
 KERBEROS: Final = "kerberos"
-"""The extra of this project that has the library for Kerberos, ``gssapi``."""
+"""The extra of this project that contains ``gssapi``, the library for Kerberos."""
 
 APT_SECONDS: Final = 900
 MAVEN_SECONDS: Final = 600
@@ -96,7 +97,8 @@ KAFKA: Final[dict[str, tuple[Artifact, ...]]] = {
         ("org.apache.kafka", "kafka-tools", "0.9.0.1"),
     ),
 }
-"""Apache Kafka in the versions that tests use: the newest, the last with ZooKeeper, one with the oldest protocol."""
+"""The versions of Apache Kafka that tests use: the newest, the last with ZooKeeper, and one with the oldest
+protocol."""
 
 SPARK: Final = "4.2.0"
 SPARK_KAFKA: Final[tuple[Artifact, ...]] = (
@@ -105,20 +107,21 @@ SPARK_KAFKA: Final[tuple[Artifact, ...]] = (
     ("org.apache.kafka", "kafka-clients", "3.9.2"),
     ("org.apache.commons", "commons-pool2", "2.13.1"),
 )
-"""Spark's own Kafka connector; what else it needs, Spark has."""
+"""Spark's own Kafka connector. Spark contains its other dependencies."""
 
 MIRROR_MAKER: Final[tuple[Artifact, ...]] = (
     ("org.apache.kafka", "connect-mirror", "4.3.1"),
     ("org.apache.kafka", "connect-mirror-client", "4.3.1"),
 )
-"""Apache Kafka's MirrorMaker 2; what else it needs, Kafka of the same version has."""
+"""Apache Kafka's MirrorMaker 2. Kafka of the same version contains its other dependencies."""
 
 KAFKA_STREAMS: Final[tuple[Artifact, ...]] = (("org.apache.kafka", "kafka-streams", "4.3.1"),)
-"""Kafka Streams; what else it needs, Kafka of the same version has. RocksDB is absent: tests keep state in memory."""
+"""Kafka Streams. Kafka of the same version contains its other dependencies. RocksDB is absent: tests keep state in
+memory."""
 
 CONSUL: Final = "1.8.7"
 CONSUL_RELEASE: Final = "bullseye"
-"""Consul's server, and the release of Debian that has it."""
+"""The release of Debian that contains Consul's server."""
 
 HELM: Final = "3.22.0"
 KUBECONFORM: Final = "0.8.0"
@@ -130,7 +133,7 @@ GO_PROGRAMS: Final = {
 GO: Final = "1.27.3"
 """The version of Go that is fetched if this machine has none."""
 KUBERNETES: Final = ("1.30.0", "1.37.0")
-"""The versions of Kubernetes whose schemas are fetched: the oldest that the chart allows, and the newest there is."""
+"""The versions of Kubernetes whose schemas are fetched: the oldest that the chart supports, and the newest."""
 KUBERNETES_VALIDATE: Final = "1.37.0"
 """The Python package that has Kubernetes' schemas."""
 COMPOSE_SPEC: Final = ("github.com/compose-spec/compose-go/v2", "2.16.2", "schema/compose-spec.json")
@@ -144,11 +147,11 @@ SCHEMAS: Final = CACHE / f"schemas-{KUBERNETES_VALIDATE}"
 
 
 class PeerError(Exception):
-    """Something could not be fetched; the text says what to do about it."""
+    """A peer could not be fetched. The text explains what to do."""
 
 
 def main(store: str | None = None) -> int:
-    """Fetch what is missing of everything, or of a store; the exit code."""
+    """Fetch all missing peers, or those of a store. Returns the exit code."""
     try:
         if store is not None:
             install_store(store)
@@ -171,7 +174,7 @@ def main(store: str | None = None) -> int:
 
 
 def install_store(store: str) -> None:
-    """What a server of this store needs, unless the environment names one. Raises ``PeerError``."""
+    """Install what a server of this store needs, unless the environment names one. Raises ``PeerError``."""
     if store not in STORES:
         raise PeerError(f"'{store}' is none of the stores there are: {', '.join(STORES)}.")
     if f"PARLEY_{store.upper()}" not in os.environ:
@@ -181,7 +184,7 @@ def install_store(store: str) -> None:
 
 
 def install_programs(programs: Mapping[str, str]) -> None:
-    """Install the packages of those programs that are missing. Raises ``PeerError``."""
+    """Install the packages of missing programs. Raises ``PeerError``."""
     packages = sorted({package for program, package in programs.items() if not _is_there(program)})
     if not packages:
         return
@@ -203,7 +206,7 @@ def _is_there(program: str) -> bool:
 
 
 def _as_root() -> list[str] | None:
-    """What to put before a command so that root runs it; None where that cannot be done without asking."""
+    """Return the prefix with which a command runs as root, or None if that would require asking the user."""
     if os.geteuid() == 0:
         return []
     if (
@@ -234,7 +237,7 @@ def install_kafka(version: str, artifacts: Sequence[Artifact]) -> None:
 
 
 def install_artifacts(name: str, artifacts: Sequence[Artifact]) -> None:
-    """Put artifacts, without what they depend on, into a folder of the cache. Raises ``PeerError``."""
+    """Put artifacts, without their dependencies, into a folder of the cache. Raises ``PeerError``."""
     target = CACHE / name
     if target.is_dir():
         return
@@ -252,8 +255,8 @@ def install_artifacts(name: str, artifacts: Sequence[Artifact]) -> None:
 def install_consul() -> None:
     """Put Consul's server into the cache. Raises ``PeerError``.
 
-    It comes from the release of Debian that last had it, by the mirror and the keys that this machine's apt uses, with
-    lists of its own: nothing about this machine's packages changes.
+    It comes from the last Debian release that contained it, using the mirror and keys of this machine's apt, with
+    separate package lists, so that this machine's packages do not change.
     """
     target = CACHE / f"consul-{CONSUL}"
     program = Path("usr", "bin", "consul")
@@ -287,7 +290,8 @@ def install_consul() -> None:
 
 
 def install_kerberos() -> None:
-    """Build the library for Kerberos, not optimized: it takes less than half of the time. Raises ``PeerError``."""
+    """Build the library for Kerberos without optimization, which takes less than half of the time. Raises
+    ``PeerError``."""
     if importlib.util.find_spec("gssapi") is not None:
         return
     print("Building the library for Kerberos.", flush=True)
@@ -373,7 +377,7 @@ def _unpack_kubernetes(temporary: Path, folder: Path) -> None:
 
 
 def _mirror() -> str:
-    """Where this machine gets Debian's packages from. Raises ``PeerError``."""
+    """Return the mirror from which this machine gets Debian's packages. Raises ``PeerError``."""
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(COMPONENT) $(RELEASE)", "Created-By: Packages"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     for line in done.stdout.splitlines():
@@ -384,7 +388,7 @@ def _mirror() -> str:
 
 
 def _signed_by() -> str:
-    """The keys of Debian's releases as an option of a source, where they are not among those apt trusts anyway."""
+    """Return the keys of Debian's releases as an option of a package source, if apt does not trust them already."""
     keys = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
     return f"[signed-by={keys}] " if keys.is_file() else ""
 
@@ -401,7 +405,7 @@ def _pom(artifacts: Sequence[Artifact]) -> str:
 
 
 def _again(command: Sequence[str], seconds: int, pause: Callable[[float], None] = time.sleep) -> None:
-    """Run a download, again when it fails. Raises ``PeerError`` after the last attempt."""
+    """Run a download, with retries. Raises ``PeerError`` after the last attempt."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             done = subprocess.run(command, timeout=seconds, capture_output=True, text=True, check=False)

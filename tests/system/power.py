@@ -1,8 +1,8 @@
-"""``python -m tests.system.power JOURNAL DATA start ...``: ``parley start ...`` on a disk that can lose its power.
+"""``python -m tests.system.power JOURNAL DATA start ...``: ``parley start ...`` on a disk that can lose power.
 
-The broker's files are ordinary ones. Each ``os.fsync`` notes in a journal what is on the disk from then on: the content
-of a file, or the names in a directory. Kill the broker, then call ``Journal.cut_power``: of everything that was written
-after that, the disk keeps any part, by the rules of the simulated disks (``parley.tools.simulation.disk``).
+The broker's files are ordinary ones. Each ``os.fsync`` records in a journal what is on the disk from then on: the
+content of a file, or the names in a directory. After the broker is killed, ``Journal.cut_power`` keeps an arbitrary
+part of everything written later, by the rules of the simulated disks (``parley.tools.simulation.disk``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from parley.tools.simulation.disk import surviving_names, torn
 
 
 class Journal:
-    """What is on the disk of one broker, below ``data``. It outlives the broker's process in the folder ``home``."""
+    """The synced content of a broker's disk, below ``data``. It is kept in the folder ``home``, and outlives the
+    broker."""
 
     def __init__(self, home: Path, data: Path) -> None:
         self._files, self._names, self._held = (home / each for each in ("files", "names", "held"))
@@ -36,7 +37,7 @@ class Journal:
             folder.mkdir(parents=True, exist_ok=True)
 
     def watch(self) -> None:
-        """Note what this process syncs, from now on."""
+        """Record what this process syncs from now on."""
         os.fsync = os.fdatasync = self._synced
 
     def _synced(self, fd: Any) -> None:
@@ -72,7 +73,7 @@ class Journal:
         new.rename(path)
 
     def _hold(self, path: Path, inode: int) -> None:
-        """Keep a file, so that no other one gets its number while the journal refers to it."""
+        """Keep an inode alive, so that its number is not reused while the journal refers to it."""
         held = self._held / str(inode)
         if not held.exists() and not path.is_dir():
             with suppress(FileNotFoundError):  # another thread has just renamed or removed it
@@ -81,7 +82,7 @@ class Journal:
     # --- While the broker does not run ---
 
     def all_is_synced(self) -> None:
-        """Note that the disk has everything that the folder has now."""
+        """Record that everything in the folder is on the disk."""
         for folder in (self._files, self._names, self._held):
             shutil.rmtree(folder)
             folder.mkdir()
@@ -90,7 +91,7 @@ class Journal:
                 self._note(path, path.stat(), path)
 
     def cut_power(self, rng: Random) -> int:
-        """Leave what the machine finds on its disk when it starts again. Returns how many files lost something."""
+        """Leave what the machine finds on its disk when it starts again. Returns how many files have lost something."""
         sources = {path.stat().st_ino: path for path in (*_below(self._held), *_below(self._data))}
         left, lost = self._survivors(self._data, sources, rng)
         shutil.rmtree(self._data)

@@ -1,4 +1,4 @@
-"""A broker in a process of its own, as a user starts it: ``parley start``."""
+"""A broker in a process of its own, as users start it: ``parley start``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ STOP_SECONDS = 60
 
 
 class BrokerDied(AssertionError):
-    """The broker ended, or did not start; the text is what it wrote."""
+    """The broker ended, or did not start. The text is its output."""
 
 
 class BrokerProcess:
-    """One broker on one data folder. It can be stopped, or killed, and started again at the same address."""
+    """A broker on a data folder. It can be stopped or killed, and restarted at the same address."""
 
     def __init__(self, folder: Path, overrides: Mapping[str, str] | None = None, *, port: int | None = None) -> None:
         self.folder = folder
@@ -39,7 +39,7 @@ class BrokerProcess:
         }
         self.log_path = folder / "broker.log"
         self.program = ["parley"]
-        """The module that is started in place of ``parley``, and its first words."""
+        """The module to start instead of ``parley``, and its first arguments."""
         self._process: subprocess.Popen[str] | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -58,12 +58,12 @@ class BrokerProcess:
         return [sys.executable, "-m", *self.program, "start", *settings]
 
     def start(self) -> None:
-        """Start, and wait until clients are served. Raises ``BrokerDied``."""
+        """Start the broker, and wait until it serves clients. Raises ``BrokerDied``."""
         self.launch()
         self.wait_until_ready()
 
     def launch(self) -> None:
-        """Start, and do not wait."""
+        """Start the broker without waiting."""
         assert not self.alive
         with self.log_path.open("ab") as log:
             # The broker must not outlive a test run that was killed.
@@ -73,7 +73,7 @@ class BrokerProcess:
             )  # fmt: skip
 
     def wait_until_ready(self) -> None:
-        """Wait until clients are served. Raises ``BrokerDied``."""
+        """Wait until the broker serves clients. Raises ``BrokerDied``."""
         assert self._process is not None
         assert self._process.stdout is not None
         self.summary = []
@@ -87,24 +87,24 @@ class BrokerProcess:
         raise BrokerDied(f"no broker, exit code {code}\n{self.log()}")
 
     def stop(self) -> int:
-        """Ask the broker to stop, wait for it; its exit code."""
+        """Ask the broker to stop, and wait for it. Returns its exit code."""
         return self._end(signal.SIGTERM)
 
     def wait(self) -> int:
-        """Wait until the broker ends by itself; its exit code."""
+        """Wait until the broker ends by itself. Returns its exit code."""
         assert self._process is not None, "the broker is not running"
         return self._process.wait(STOP_SECONDS)
 
     def kill(self) -> int:
-        """End the broker as a crash would; its exit code."""
+        """End the broker like a crash. Returns its exit code."""
         return self._end(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """Stop the process where it is; nothing of it is closed."""
+        """Stop the process with SIGSTOP. Its connections stay open."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on where it was stopped."""
+        """Let the process continue after ``freeze``."""
         os.kill(self.pid, signal.SIGCONT)
 
     def _end(self, number: int) -> int:
@@ -125,7 +125,7 @@ class BrokerProcess:
             process.stdout.close()
 
     def log(self, start: int = 0) -> str:
-        """The broker's own log from byte ``start`` on; empty before it was ever started."""
+        """Return the broker's log from byte ``start`` on, or an empty text before its first start."""
         if not self.log_path.exists():
             return ""
         with self.log_path.open("rb") as log:
@@ -136,6 +136,6 @@ class BrokerProcess:
         return self.log_path.stat().st_size if self.log_path.exists() else 0
 
     def resident_bytes(self) -> int:
-        """Memory of the broker's process."""
+        """Return the resident memory of the broker's process."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""``python -m tests.system.skewed SECONDS start ...``: ``parley start ...`` with a wall clock that is so much ahead."""
+"""``python -m tests.system.skewed SECONDS start ...``: ``parley start ...`` with a wall clock that is ahead."""
 
 from __future__ import annotations
 

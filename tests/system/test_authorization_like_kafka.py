@@ -1,4 +1,4 @@
-"""A client that lacks a right gets the same errors from Parley and from Apache Kafka, for each row of the table."""
+"""A client without a permission gets the same errors from Parley and from Apache Kafka, for each row of the table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SETTINGS = {
     "listener.name.users.plain.sasl.jaas.config": f'{MODULE} user_alice="a" user_mallory="m";',
     "auto.create.topics.enable": "false",
 }
-"""Clients of the listener PLAINTEXT may do everything, those of USERS what ACLs say."""
+"""Clients of the listener PLAINTEXT may do everything, clients of USERS only what ACLs allow."""
 
 TYPES = [kind for kind in ResourceType if kind is not ResourceType.ANY]
 NOT_ON_BROKERS = {
@@ -75,7 +75,7 @@ ROWS = [
 
 
 class Cluster:
-    """One cluster, with a client that may do everything and one with the rights of a user."""
+    """A cluster, with a client that may do everything and a client with the permissions of a user."""
 
     def __init__(self, everything: str, users: str) -> None:
         self.admin = Client(everything)
@@ -183,7 +183,8 @@ def _request(row: Requirement, version: int, topic_id: Any) -> Any:
 async def _errors(
     addresses: list[tuple[str, str]], user: str, rows: list[Requirement], *, denies: bool
 ) -> list[dict[str, list[str]]]:
-    """For each cluster, the errors that the user gets, by row. ``denies`` takes only that row's right away."""
+    """Return the errors that the user gets from each cluster, by row. ``denies`` revokes only the permission of that
+    row."""
     clusters = [Cluster(*each) for each in addresses]
     ids = [await cluster.prepare() for cluster in clusters]
     supported = [await _versions(cluster.admin) for cluster in clusters]

@@ -1,4 +1,4 @@
-"""Bytes that no client should send: a protocol error or a closed connection, one log line, other clients unharmed."""
+"""Invalid bytes lead to a protocol error or a closed connection, and a log line, and do not affect other clients."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ WAIT_SECONDS = 60
 FRAME_LIMIT = 100 * 1024 * 1024  # socket.request.max.bytes
 TOPIC = "t"
 TEST_SECONDS = 1.2 / CLOSED_LOGGED_PER_SECOND
-"""What a test takes at least, so that a listener logs the connection that it closes in each."""
+"""The minimum duration of a test, so that a listener logs the connection that it closes in each test."""
 SPARE_SOCKETS = 10  # the witness may connect again meanwhile
 
 
 class Witness:
-    """A producer and a consumer that go on while others misbehave, each on connections it never loses."""
+    """A producer and a consumer that continue while other clients misbehave, on connections that must not break."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.trouble: list[KafkaError] = []
@@ -80,7 +80,7 @@ class Witness:
         self._consumer.close()
 
     def check(self) -> None:
-        """More records arrive, and no client has reported an error."""
+        """Check that more records arrive, and that no client has reported an error."""
         with self._news:
             goal = self.received + 20
             assert self._news.wait_for(lambda: self.received >= goal, WAIT_SECONDS), "the witness receives nothing"
@@ -132,13 +132,13 @@ def connect(broker: BrokerProcess) -> socket.socket:
 
 
 def flood(broker: BrokerProcess) -> socket.socket:
-    """A connection to the listener for tests of which each closes more connections than a listener logs."""
+    """Connect to the listener for tests that close more connections than a listener logs."""
     port = int(broker.overrides["listeners"].rpartition(":")[2])
     return socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS)
 
 
 def is_closed(sock: socket.socket) -> bool:
-    """Whether the broker closes the connection without a word."""
+    """Return True if the broker closes the connection without a response."""
     try:
         return sock.recv(1) == b""
     except ConnectionResetError:
@@ -146,7 +146,7 @@ def is_closed(sock: socket.socket) -> bool:
 
 
 def answer(sock: socket.socket) -> bytes:
-    """The next frame."""
+    """Return the next frame."""
     with sock.makefile("rb") as stream:
         size = stream.read(4)
         return stream.read(int.from_bytes(size, "big"))
@@ -201,8 +201,10 @@ def test_nonsense_closes_the_connection_with_one_line(target: BrokerProcess, nam
 
 
 def line_about(broker: BrokerProcess, start: int, sock: socket.socket) -> str:
-    """The one line that tells why this connection was closed; the log is written by a thread, a moment after the fact,
-    and those of connections of before may come meanwhile."""
+    """Return the log line that explains why this connection was closed.
+
+    A thread writes the log slightly later, and lines about earlier connections may come first.
+    """
     port = sock.getsockname()[1]
     pause = threading.Event()
     for _ in range(int(WAIT_SECONDS / 0.02)):
@@ -258,7 +260,8 @@ def test_random_bytes(target: BrokerProcess) -> None:
 
 
 def test_bodies_changed_at_random(target: BrokerProcess) -> None:
-    """Well-framed requests of every API with a few bytes wrong: an answer or a closed connection, never silence."""
+    """Well-framed requests of every API with a few random bytes get a response or a closed connection,
+    never silence."""
     chance = random.Random(815)
     skipped = {11, 14, 1}  # a join, a sync and a fetch may wait for others by right
     for key in sorted(set(APIS) - skipped):
@@ -280,7 +283,7 @@ def test_bodies_changed_at_random(target: BrokerProcess) -> None:
 
 
 def sockets(broker: BrokerProcess) -> int:
-    """The number of sockets that the broker holds: files that it opens of its own are no matter of a client."""
+    """Return the number of sockets that the broker holds. Files that it opens itself do not count."""
     folder = f"/proc/{broker.pid}/fd"
     return sum(_target(f"{folder}/{each}").startswith("socket:") for each in os.listdir(folder))
 
@@ -293,7 +296,7 @@ def _target(descriptor: str) -> str:
 
 
 def settled(broker: BrokerProcess, wanted: int) -> int:
-    """The number of sockets once it is back to ``wanted``, or when it does not get there."""
+    """Return the number of sockets once it is back to ``wanted``, or when waiting for that times out."""
     with connect(broker) as last:  # connections are accepted in order: after this one, none waits
         last.sendall(METADATA)
         answer(last)
@@ -363,7 +366,8 @@ def test_answers_that_are_not_taken_stop_the_reading(target: BrokerProcess) -> N
 
 
 def test_large_answers_to_small_requests_that_nobody_reads_stay_small(target: BrokerProcess) -> None:
-    """One read brings thousands of requests; each answer is a thousand times as long as its request."""
+    """A single read contains thousands of requests, whose responses are each a thousand times as long as
+    the request."""
     part = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     wanted = [FetchRequest.FetchTopic(topic="witness", partitions=[part])]
     fetch = FetchRequest(replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=wanted)
@@ -519,7 +523,7 @@ def log_end(broker: BrokerProcess) -> int:
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD], ids=["gzip", "zstd"])
 async def test_compressed_bombs(target: BrokerProcess, codec: Compression) -> None:
-    """400 MB in less than a megabyte: refused, or checked piece by piece."""
+    """400 MB compressed to less than a megabyte are rejected, or checked piece by piece."""
     bomb = _bomb(codec)
     assert len(bomb) < 1_000_000
     memory = target.resident_bytes()

@@ -22,7 +22,7 @@ from tests.system.clusters import POLL_S, SETTINGS, ClusterOfProcesses, losing_n
 from tests.system.running import BrokerProcess
 
 SLOW = "20000"
-"""Bytes per second: with it a follower fetches a megabyte of each partition every 11 seconds."""
+"""Bytes per second at which a follower fetches a megabyte of each partition every 11 seconds."""
 
 
 @pytest.fixture
@@ -43,13 +43,13 @@ def typed(cluster: ClusterOfProcesses, *words: str) -> str:
 
 
 def planned(cluster: ClusterOfProcesses, *words: str) -> dict[str, Any]:
-    """The plan as data. Rates are not measured: the producers' would be other ones each time."""
+    """Return the plan as data. Rates are not measured, because the producers' rates differ each time."""
     found: dict[str, Any] = json.loads(typed(cluster, "--plan", "--interval", "0", "--json", *words))
     return found
 
 
 def fill(cluster: ClusterOfProcesses, topic: str, partitions: int) -> None:
-    """Four megabytes in each partition, and ``__consumer_offsets``."""
+    """Write four megabytes to each partition, and create ``__consumer_offsets``."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
     for partition in range(partitions):
         for _ in range(40):
@@ -72,7 +72,7 @@ def ongoing(cluster: ClusterOfProcesses) -> int:
 
 
 def throttles(cluster: ClusterOfProcesses, topic: str) -> list[str]:
-    """The throttles of a topic and of broker 1, as the command that shows configurations prints them."""
+    """Return the throttles of a topic and of broker 1, as ``parley configs --describe`` prints them."""
     found = []
     for entity in (("topics", topic), ("brokers", "1")):
         done = subprocess.run(

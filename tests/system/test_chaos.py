@@ -1,10 +1,10 @@
-"""Faults of every kind, drawn at random, on a cluster of processes and on each store: nothing acknowledged is lost.
+"""Random faults of every kind, on a cluster of processes and on each store: no acknowledged record is lost.
 
-Most faults come alone or in twos, some while the store stands still. A fault that destroys data comes alone, when all
-replicas are in sync. Brokers lose their power as machines do (``tests.system.power``); all of them at once only if each
+Most faults come alone or in pairs, some while the store is frozen. A fault that destroys data comes alone, when all
+replicas are in sync. Brokers lose power like machines (``tests.system.power``); all of them together only if each
 append is synced.
 
-``--chaos-rounds`` and ``--chaos-seed`` make more of it; with ``-rP`` each test prints its faults.
+``--chaos-rounds`` and ``--chaos-seed`` run more of it. With ``-rP`` each test prints its faults.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tests.system.test_starved import no_descriptor, no_memory
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
 
 ROUNDS_PER_STORE = {"local": 0.6, "consul": 0.4, "etcd": 0.4, "zookeeper": 0.4}
-"""Of ``--chaos-rounds``."""
+"""The rounds for each store, out of ``--chaos-rounds``."""
 BACKUPS_MAX = 3
 STANDSTILL_S = 5
-"""The store stands still for at most this long: more than two sessions of a broker."""
+"""The longest time that the store is frozen: more than two sessions of a broker."""
 
 
 class Chaos:
-    """A cluster whose disks can lose their power, and backups of its store."""
+    """A cluster whose disks can lose power, and backups of its store."""
 
     def __init__(self, folder: Path, url: str, store: Servers | None = None) -> None:
         """``store`` is None if the store is embedded."""
@@ -59,7 +59,7 @@ class Chaos:
         self.cluster.on_damage = lambda number: self.journals[number].all_is_synced()
 
     def cut_power(self, number: int, rng: random.Random) -> None:
-        """Kill a broker, and all that it has not synced may be lost."""
+        """Kill a broker. Whatever it has not synced may be lost."""
         self.cluster.brokers[number].kill()
         self.journals[number].cut_power(rng)
 
@@ -70,7 +70,7 @@ class Chaos:
         self.backups.append(path)
 
     def restore(self, rng: random.Random) -> None:
-        """Kill all brokers, restore a backup of any age, and start them."""
+        """Kill all brokers, restore a random backup, and start them."""
         for broker in self.cluster.brokers.values():
             broker.kill()
         backup = str(rng.choice(self.backups))
@@ -85,7 +85,7 @@ class Chaos:
         return done.stdout
 
     def _try(self, *words: str) -> str:
-        """Run a command; return why it refused, "" if it did not."""
+        """Run a command. Returns its error, or an empty text if it succeeds."""
         try:
             self._coordination(*words)
         except AssertionError as error:
@@ -110,10 +110,10 @@ def _running(chaos: Chaos) -> Iterator[Chaos]:
 
 
 class Drawing:
-    """Draws faults, does them, and keeps a list of them."""
+    """Chooses faults at random, injects them, and records them."""
 
     def __init__(self, chaos: Chaos, topic: str, rng: random.Random, done: list[str], *, flushed: bool) -> None:
-        """``flushed``: each append to the topic is synced."""
+        """``flushed`` is True if each append to the topic is synced."""
         self._chaos, self._cluster, self._topic, self._rng = chaos, chaos.cluster, topic, rng
         self._done = done
         self._alone: list[Callable[[], None]] = [
@@ -126,7 +126,7 @@ class Drawing:
             self._alone.append(self._cut_power_everywhere)
 
     def hurt(self) -> int:
-        """Do one fault that destroys data, or one or two others. Returns how many brokers it may have hurt."""
+        """Inject one fault that destroys data, or one or two others. Returns how many brokers it may have affected."""
         if self._rng.random() < 0.4:
             self._rng.choice(self._alone)()
             return len(self._cluster.brokers)
@@ -161,7 +161,7 @@ class Drawing:
         self._do(damaged_disk(self._rng))
 
     def _starve(self) -> None:
-        """A broker gets no more file descriptors, or no more memory. If it does not end soon, it is killed."""
+        """Deny a broker more file descriptors or memory. If it does not end soon, kill it."""
         number = self._rng.choice(list(self._cluster.brokers))
         starve = self._rng.choice([no_descriptor, no_memory])
         broker = self._cluster.brokers[number]

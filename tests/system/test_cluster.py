@@ -1,6 +1,6 @@
-"""Three brokers in processes of their own: what becomes of acknowledged records when one of them goes.
+"""Three brokers in processes of their own: no acknowledged record is lost when a broker fails.
 
-On the embedded store; on others, or on each of them, with ``--store``.
+On the embedded store, or with ``--store`` on others or on each of them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def processes(store: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def cluster(processes: ClusterOfProcesses) -> ClusterOfProcesses:
-    """The cluster, whole at the beginning of each test."""
+    """The cluster, with all brokers running at the beginning of each test."""
     processes.heal()
     return processes
 
@@ -109,7 +109,7 @@ def cut_leader(cluster: ClusterOfProcesses, topic: str) -> int:
 
 
 def cut_off_leader(cluster: ClusterOfProcesses, topic: str) -> int:
-    """From clients and other brokers, but not from the store."""
+    """Cut the leader off from clients and other brokers, but not from the store."""
     leader = cluster.leader(topic)
     cluster.cut_off(leader)
     return leader
@@ -122,7 +122,7 @@ def cut_off_controller(cluster: ClusterOfProcesses, topic: str) -> int:
 
 
 def others_take_over(cluster: ClusterOfProcesses, topic: str, hurt: Hurt) -> int:
-    """Who is hurt, and healed after each partition has had another leader."""
+    """Inject a fault, and heal it once each partition has had another leader. Returns the affected broker."""
     with losing_nothing(cluster, topic, client=IMPATIENT) as running:
         running.wait_for_acknowledged(60)
         number = hurt(cluster, running.topic)
@@ -199,7 +199,7 @@ def test_replicas_move_while_their_leader_goes(
 
 
 async def reassign(cluster: ClusterOfProcesses, topic: str, replicas: list[int]) -> None:
-    """Let all partitions of a topic have these replicas, in the end."""
+    """Reassign all partitions of a topic to these replicas, and wait for completion."""
     moves = [
         AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=index, replicas=replicas)
         for index in range(len(partitions(cluster, topic)))
@@ -211,7 +211,7 @@ async def reassign(cluster: ClusterOfProcesses, topic: str, replicas: list[int])
 
 
 def partitions(cluster: ClusterOfProcesses, topic: str) -> list[PartitionMetadata]:
-    """Return them from a broker that knows the topic."""
+    """Return the topic's partitions from a broker that knows the topic."""
     while not (found := list(cluster.metadata(topic).topics[topic].partitions.values())):
         time.sleep(POLL_S)
     return found
@@ -221,7 +221,7 @@ def partitions(cluster: ClusterOfProcesses, topic: str) -> list[PartitionMetadat
 def test_one_may_come_long_after_the_other(
     cluster: ClusterOfProcesses, new_name: Callable[..., str], order: tuple[int, ...]
 ) -> None:
-    """Those that went early lack what the last ones have acknowledged: they wait for these."""
+    """The brokers that ended first lack records that the last ones acknowledged, so they wait for these."""
     with losing_nothing(cluster, new_name()) as running:
         running.wait_for_acknowledged(60)
         cluster.brokers[order[0]].kill()

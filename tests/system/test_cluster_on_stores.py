@@ -1,6 +1,6 @@
-"""Three brokers on a real store: what becomes of acknowledged records when a broker goes, or the store.
+"""Three brokers on a real store: no acknowledged record is lost when a broker or the store fails.
 
-Consul is as installed, with its TTL of at least 10 s: who goes is replaced long before that.
+Consul runs with its default minimum TTL of 10 s. Brokers that fail are replaced long before that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ STORES: dict[str, Callable[[], AbstractContextManager[Servers]]] = {
 }
 pytestmark = pytest.mark.slow
 AWAY_SECONDS = {"Consul": 20, "etcd": 8, "ZooKeeper": 8}
-"""Of each product: until no session of a broker can be left, which wants 2 s of them, and of Consul as installed 10."""
+"""How long the store is stopped: until all brokers' sessions have expired. They last 2 s, or 10 s with Consul's
+defaults."""
 
 
 @pytest.fixture(scope="module", params=STORES)
@@ -46,7 +47,7 @@ def processes(store: Servers, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def cluster(processes: ClusterOfProcesses) -> ClusterOfProcesses:
-    """The cluster, whole at the beginning of each test."""
+    """The cluster, with all brokers running at the beginning of each test."""
     processes.heal()
     return processes
 
@@ -91,7 +92,8 @@ def test_nothing_is_lost_with_a_broker(
 def test_data_flows_while_the_store_is_away(
     store: Servers, cluster: ClusterOfProcesses, new_name: Callable[..., str]
 ) -> None:
-    """Long enough for every session to be lost: leaders go on, and when it is back so does everything else."""
+    """The outage is long enough for every session to expire. Leaders continue, and everything recovers with
+    the store."""
     with losing_nothing(cluster, new_name(), client=IMPATIENT) as trial:
         trial.wait_for_acknowledged(60)
         store.kill()

@@ -1,4 +1,5 @@
-"""Compacted topics of whole brokers: what clients read equals a dictionary, also while brokers die."""
+"""Compacted topics of whole brokers: clients read the same values as a dictionary holds, even while brokers
+are killed."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ CLEANER = {
     "log.cleaner.backoff.ms": "200",
     "log.flush.offset.checkpoint.interval.ms": "200",
 }
-"""The broker compacts again soon after records were written."""
+"""Settings with which the broker compacts again soon after records were written."""
 COMPACTED = {
     "cleanup_policy": "compact",
     "segment_ms": "200",
@@ -46,7 +47,7 @@ def cluster(tmp_path: Path) -> Iterator[ClusterOfProcesses]:
 
 
 class Writer:
-    """Writes keys, and notes the last value of each that was acknowledged; None stands for a tombstone."""
+    """Writes keys, and records the last acknowledged value of each. None stands for a tombstone."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self.values: dict[bytes, bytes | None] = {}
@@ -64,7 +65,7 @@ class Writer:
         self._producer = Producer(settings)
 
     def write(self, count: int) -> None:
-        """Write records, about a thousand in a second, and wait until all are acknowledged."""
+        """Write records, about a thousand per second, and wait until all are acknowledged."""
         for _ in range(count):
             key = b"key-%d" % self._random.randrange(KEYS)
             value = None if self._random.random() < 0.2 else b"value-%d" % self.written
@@ -84,7 +85,7 @@ class Writer:
 
     @property
     def table(self) -> dict[bytes, bytes]:
-        """What a reader should find: the keys that were not deleted, and their values."""
+        """The keys that were not deleted, and their values: what a reader should find."""
         return {key: value for key, value in self.values.items() if value is not None}
 
 
@@ -117,7 +118,7 @@ def segments(broker: BrokerProcess, topic: str) -> list[Path]:
 
 
 def wait_until_compacted(broker: BrokerProcess, writer: Writer, topic: str) -> None:
-    """Wait until the log has few segments: those that compaction has joined, and the latest ones."""
+    """Wait until the log has few segments: those that compaction has merged, and the newest ones."""
     deadline = time.monotonic() + WAIT_SECONDS
     while len(segments(broker, topic)) > 4:
         assert time.monotonic() < deadline, f"{len(segments(broker, topic))} segments are left"
@@ -126,7 +127,7 @@ def wait_until_compacted(broker: BrokerProcess, writer: Writer, topic: str) -> N
 
 
 def dumped_table(broker: BrokerProcess, topic: str) -> dict[bytes, bytes]:
-    """The values by key in a broker's files, as Kafka's own tool reads them."""
+    """Return the values by key in a broker's files, as Kafka's own tool reads them."""
     table: dict[bytes, bytes] = {}
     for path in segments(broker, topic):
         dumped = output_of_tool(
@@ -141,7 +142,7 @@ def dumped_table(broker: BrokerProcess, topic: str) -> dict[bytes, bytes]:
 
 
 def hurt_while_writing(cluster: ClusterOfProcesses, writer: Writer, topic: str, hurt: Hurt) -> None:
-    """Hurt the cluster while records are written, and heal it."""
+    """Inject a fault while records are written, and heal the cluster."""
     with ThreadPoolExecutor(1) as threads:
         writing = threads.submit(writer.write, 1500)
         hurt(cluster, topic)

@@ -43,7 +43,7 @@ def only(futures: Mapping[Any, Future[T]]) -> T:
 
 
 def refused(futures: Mapping[Any, Future[Any]]) -> int:
-    """The code of the error that the only answer is."""
+    """Return the code of the error in the only response."""
     with pytest.raises(KafkaException) as caught:
         only(futures)
     code: int = caught.value.args[0].code()

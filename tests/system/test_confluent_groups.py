@@ -37,7 +37,7 @@ def consumer(broker: BrokerProcess, group: str, **config: object) -> Iterator[Co
 
 
 def take(consumer: Consumer, count: int) -> list[Message]:
-    """The next ``count`` records."""
+    """Return the next ``count`` records."""
     found: list[Message] = []
     while len(found) < count:
         message = consumer.poll(WAIT_SECONDS)
@@ -48,7 +48,7 @@ def take(consumer: Consumer, count: int) -> list[Message]:
 
 
 def until(consumers: Sequence[Consumer], reached: Callable[[list[set[int]]], bool]) -> list[set[int]]:
-    """Poll all until the partitions that each has are as wanted."""
+    """Poll all consumers until the partitions of each are as wanted."""
     stop = threading.Event()
     timer = threading.Timer(WAIT_SECONDS, stop.set)
     timer.start()
@@ -65,7 +65,7 @@ def until(consumers: Sequence[Consumer], reached: Callable[[list[set[int]]], boo
 
 
 def shared(partitions: int, members: int) -> Callable[[list[set[int]]], bool]:
-    """Whether each partition has one member and each member some."""
+    """Return True if each partition has exactly one member, and each member has partitions."""
 
     def check(held: list[set[int]]) -> bool:
         numbers = sorted(number for each in held for number in each)

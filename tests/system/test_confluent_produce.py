@@ -25,7 +25,7 @@ NewTopic = Callable[..., str]
 
 
 def send(producer: Producer, topic: str, values: list[bytes], **options: Any) -> list[Message]:
-    """Produce, and wait until every record is acknowledged; the records as acknowledged."""
+    """Produce, and wait until every record is acknowledged. Returns the records as acknowledged."""
     sent: list[Message] = []
     errors: list[KafkaError] = []
 
@@ -45,7 +45,7 @@ def send(producer: Producer, topic: str, values: list[bytes], **options: Any) ->
 def read(
     broker: BrokerProcess, topic: str, *, partition: int = 0, offset: int = 0, config: Mapping[str, Any] | None = None
 ) -> list[Message]:
-    """All records of a partition from ``offset`` to its end."""
+    """Return all records of a partition from ``offset`` to its end."""
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "nobody", "enable.partition.eof": True}
     consumer = Consumer({**settings, "enable.auto.commit": False, **(config or {})})
     try:

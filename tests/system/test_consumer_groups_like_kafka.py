@@ -41,24 +41,24 @@ EARLY = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-"""Errors with which a client tries again."""
+"""Errors after which a client retries."""
 TOPICS = {"t": 7, "u": 4}
 LONG_MS = 1_800_000
-"""Timeouts that do not pass while the test runs."""
+"""Timeouts that do not expire during the test."""
 SETTINGS = {
     "group.consumer.assignors": "range,uniform",
     "group.consumer.assignment.interval.ms": "0",
     "group.consumer.session.timeout.ms": str(LONG_MS),
     "group.consumer.max.session.timeout.ms": str(LONG_MS),
 }
-"""The assignor range decides alike everywhere. An assignment without delay depends on requests only."""
+"""The assignor range gives the same result everywhere. Without a delay, the assignment depends only on requests."""
 
 Partitions = tuple[tuple[str, int], ...]
 
 
 @dataclass
 class Slot:
-    """A client of the script, and what it knows."""
+    """A client of the script, and its state."""
 
     name: str
     instance: str | None
@@ -164,7 +164,7 @@ class Script:
         return tuple(sorted((self.names[each.topic_id], p) for each in topics for p in each.partitions))
 
     async def leave(self, slot: Slot) -> object:
-        """Leave; a static member perhaps for a while."""
+        """Leave. A static member sometimes leaves temporarily."""
         if not slot.epoch or slot.is_classic:
             return None
         epoch = self.rng.choice([-1, -2]) if slot.instance is not None else -1
@@ -173,7 +173,7 @@ class Script:
         return self._shown(response)
 
     async def wrong(self, slot: Slot) -> object:
-        """Send what a member must not send."""
+        """Send an invalid request of a member."""
         kind = self.rng.randrange(8)
         fields: dict[str, Any] = {}
         asked = Slot(slot.name, slot.instance, member_id=slot.member_id or "x", epoch=slot.epoch)
@@ -300,7 +300,7 @@ class Script:
     # --- Administration ---
 
     async def delete(self, slot: Slot) -> object:
-        """Delete the group, which mostly has members."""
+        """Delete the group, which usually has members."""
         if self.rng.random() < 0.5:
             return None
         response = await self._send(

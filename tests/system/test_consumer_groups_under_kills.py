@@ -1,5 +1,6 @@
-"""Six members of a consumer group (KIP-848) while brokers die and restart: each record is delivered, and no partition
-has two owners.
+"""Six members of a consumer group (KIP-848) while brokers are killed and restarted.
+
+Each record is delivered, and no partition has two owners.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PER_STEP = 120
 
 
 class Members:
-    """The members of a group, each in a thread, what they own, and what was delivered to any of them."""
+    """The members of a group, each in a thread, the partitions they own, and the records delivered to any of them."""
 
     def __init__(self, bootstrap_servers: str, group: str, topic: str) -> None:
         self.delivered: set[int] = set()
@@ -55,18 +56,18 @@ class Members:
 
     @property
     def all_share(self) -> bool:
-        """True if each member owns its part of the partitions."""
+        """Return True if each member owns its share of the partitions."""
         with self._lock:
             owners = list(self.owners.values())
         return sorted(owners) == sorted([*range(MEMBERS)] * (PARTITIONS // MEMBERS))
 
     def have(self, count: int) -> bool:
-        """Return True if so many records were delivered."""
+        """Return True if this many records were delivered."""
         with self._lock:
             return len(self.delivered) == count
 
     def wait_until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until it is so, or a member has failed."""
+        """Wait until the condition holds, or a member has failed."""
         while not is_so() and not self.failed:
             time.sleep(POLL_S)
 

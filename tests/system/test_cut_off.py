@@ -1,5 +1,6 @@
-"""A broker that is cut off from the other brokers, from clients and from the store, while it runs on and knows of
-nothing: others take over when its session has ended, and it harms nothing when it is back.
+"""A broker is cut off from the other brokers, from clients and from the store, and keeps running without noticing.
+
+Other brokers take over when its session has expired, and it does no harm when it returns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bytes flipped and segments deleted on the disks of whole brokers: healed from other replicas, or refused."""
+"""Bytes flipped and segments deleted on the disks of whole brokers: repaired from other replicas, or rejected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("damage")]
 
 WAIT_SECONDS = 60
 VALUES = [b"%03d" % number + os.urandom(100_000) for number in range(40)]
-"""Four segments of a mebibyte each."""
+"""Four segments of one mebibyte each."""
 SEGMENT = {"segment.bytes": str(1 << 20)}
 
 
@@ -85,7 +85,7 @@ def verify(bootstrap_servers: str, topic: str) -> tuple[int, list[dict[str, obje
 
 
 def test_a_follower_is_healed_after_flipped_bytes_and_a_deleted_segment(cluster: ClusterOfProcesses) -> None:
-    """Both were done while it was cleanly stopped. Its files are then what they were."""
+    """Both happen while the follower is stopped cleanly. Afterwards its files are the same as before."""
     cluster.create_topic("t", segment_bytes=SEGMENT["segment.bytes"])
     fill(cluster.bootstrap_servers, "t")
     number = next(each for each in cluster.brokers if each != cluster.leader("t"))
@@ -111,7 +111,7 @@ def test_a_follower_is_healed_after_flipped_bytes_and_a_deleted_segment(cluster:
 def test_the_only_copy_is_served_around_the_damage(
     new_broker: Callable[..., BrokerProcess], end: Callable[[BrokerProcess], int]
 ) -> None:
-    """Flipped bytes in an old segment, after a clean stop or a kill: the records around them stay."""
+    """Bytes are flipped in an old segment, after a clean stop or a kill. The records around them are kept."""
     broker = new_broker()
     broker.start()
     create(AdminClient({"bootstrap.servers": broker.bootstrap_servers}), NewTopic("t", 1, 1, config=SEGMENT))

@@ -1,6 +1,6 @@
-"""``parley doctor`` on brokers in processes of their own, and on Apache Kafka: each fault is found by its name.
+"""``parley doctor`` on brokers in processes of their own, and on Apache Kafka: it finds each fault by its name.
 
-`tests/tools/doctor` stages what one process can hold, in every run; these take longer.
+``tests/tools/doctor`` covers what a single process can stage, in every run. These tests take longer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Found = dict[str, list[dict[str, Any]]]
 
 
 def doctor(*words: str) -> Found:
-    """Run the command. Returns the findings by name, and the reasons of what was not examined as ``not-examined``."""
+    """Run the command. Returns the findings by name, and the reasons for what was not examined as ``not-examined``."""
     done = subprocess.run(
         [sys.executable, "-m", "parley", "doctor", *words, "--output", "json"],
         capture_output=True, text=True, timeout=280, check=False,
@@ -61,7 +61,7 @@ def doctor(*words: str) -> Found:
 
 @contextmanager
 def started(broker: BrokerProcess) -> Iterator[None]:
-    """The broker runs in the block."""
+    """Run the broker inside the context."""
     with watched(broker):
         broker.start()
         try:
@@ -71,7 +71,7 @@ def started(broker: BrokerProcess) -> Iterator[None]:
 
 
 def until_found(name: str, text: str, *words: str) -> Found:
-    """Examine again until the finding is there: brokers learn of some faults a little later."""
+    """Examine repeatedly until the finding appears: brokers learn of some faults with a delay."""
     while True:
         found = doctor(*words)
         if re.search(text, texts(found, name)):
@@ -81,7 +81,7 @@ def until_found(name: str, text: str, *words: str) -> Found:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfProcesses]:
-    """Three brokers on two racks, the third with a wrong clock and the second as an older release."""
+    """Three brokers in two racks. The second runs an older release, and the third has a wrong clock."""
     made = ClusterOfProcesses(tmp_path_factory.mktemp("doctor"), overrides=SMALL)
     for number, broker in made.brokers.items():
         broker.overrides["metrics.listener"] = f"127.0.0.1:{free_port()}"
@@ -140,7 +140,7 @@ def test_a_limit_of_files(cluster: ClusterOfProcesses) -> None:
 
 
 def test_a_log_directory_goes_offline(cluster: ClusterOfProcesses) -> None:
-    """The broker writes checkpoints into it all the time."""
+    """The directory fails because the broker constantly writes checkpoints into it."""
     broker = cluster.brokers[2]
     second = broker.folder / "second"
     create_with(cluster.bootstrap_servers, "spread", *([[2]] * 4))
@@ -158,7 +158,7 @@ def test_a_log_directory_goes_offline(cluster: ClusterOfProcesses) -> None:
 
 
 class Slow(Tap):
-    """Every piece of a response takes a while."""
+    """Delays every part of a response."""
 
     def to_client(self, data: bytes) -> bytes:
         time.sleep(0.6)
@@ -221,7 +221,7 @@ class BrokerOnSmallDisk(BrokerProcess):
 
     @property
     def data_of_broker(self) -> Path:
-        """The data as the broker sees it."""
+        """Return the data folder as the broker sees it."""
         return Path(f"/proc/{self.pid}/root{self.data}")
 
 
@@ -265,7 +265,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka4]:
 
 
 def test_apache_kafka(kafka: Kafka4) -> None:
-    """What it cannot be asked for is said, and does not change the exit code."""
+    """What Apache Kafka does not report is listed as not examined, and does not change the exit code."""
     create_with(kafka.bootstrap_servers, "hung", [1])
     leave_open(kafka.bootstrap_servers, "hung")
     found = doctor("--bootstrap-server", kafka.bootstrap_servers, "--interval", "0")

@@ -1,4 +1,4 @@
-"""Exactly once, with Apache Kafka's own programs, while brokers and clients are killed: compared record by record."""
+"""Exactly once with Apache Kafka's own programs, while brokers and clients are killed: compared record by record."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfPro
 
 @pytest.fixture
 def cluster(processes: ClusterOfProcesses) -> ClusterOfProcesses:
-    """The cluster, whole at the beginning of each test."""
+    """The cluster, with all brokers running at the beginning of each test."""
     processes.heal()
     return processes
 
@@ -70,9 +70,9 @@ class Committed:
         return sum(map(len, self.values.values()))
 
     def wait_for(self, count: int, programs: Sequence[Program] = ()) -> None:
-        """Read on until the topic has so many records, and start programs again that end meanwhile.
+        """Read on until the topic contains this many records. Restarts programs that end meanwhile.
 
-        Raises AssertionError if nothing comes for long.
+        Raises AssertionError if no record arrives for long.
         """
         quiet_since = time.monotonic()
         while self.count < count:
@@ -88,7 +88,7 @@ class Committed:
             self.values[message.partition() or 0].append((key, value))
 
     def close(self) -> None:
-        """Check that nothing more comes, and end."""
+        """Check that no more records arrive, and close the consumer."""
         message = self._consumer.poll(1)
         assert message is None or message.error() is not None, f"{self._topic} has more than {self.count} records"
         self._consumer.close()
@@ -104,7 +104,7 @@ def fill(cluster: ClusterOfProcesses, topic: str, records: Sequence[tuple[int, s
 
 
 class Program:
-    """A Java program that can be killed and started again."""
+    """A Java program that can be killed and restarted."""
 
     def __init__(self, folder: Path, *command: str, more_libs: Path | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ class Program:
         self.lines: list[str] = []
 
     def kill(self) -> None:
-        """End the program at once; keep what it wrote."""
+        """End the program immediately. Its output is kept."""
         self._process.kill()
         self.lines += self._process.lines
 
@@ -123,14 +123,15 @@ class Program:
         self._process = JavaServer(self._command, cwd=self._folder)
 
     def start_again_if_ended(self) -> None:
-        """A copier ends when it has copied what its topic had in the beginning, or when it has been fenced."""
+        """Restart a copier that ended. A copier ends after copying the initial content of its topic, or when it is
+        fenced."""
         if self._process.ended:
             self.kill_and_start()
 
 
 @contextmanager
 def running(*programs: Program) -> Iterator[None]:
-    """End the programs afterwards, and show what they wrote if the test fails."""
+    """End the programs at the end of the context, and show their output if the test fails."""
     try:
         yield
     except BaseException as error:
@@ -144,7 +145,7 @@ def running(*programs: Program) -> Iterator[None]:
 
 
 def copier(cluster: ClusterOfProcesses, folder: Path, source: str, target: str, number: int) -> Program:
-    """A copier between two topics: a member of a group that commits its offsets in its transactions."""
+    """Return a copier between two topics: a group member that commits its offsets in its transactions."""
     words = {
         "--broker-list": cluster.bootstrap_servers,
         "--input-topic": source,
@@ -164,7 +165,7 @@ def copier(cluster: ClusterOfProcesses, folder: Path, source: str, target: str, 
 def test_copiers_in_a_chain(
     cluster: ClusterOfProcesses, new_name: Callable[..., str], tmp_path: Path, hops: int, count: int
 ) -> None:
-    """Two copiers from each topic to the next: a broker is killed during each hop, and a copier during the second."""
+    """Two copiers run between each pair of topics. A broker is killed during each hop, a copier during the second."""
     topics = [cluster.create_topic(new_name(), PARTITIONS) for _ in range(hops + 1)]
     sent = [(number % PARTITIONS, f"k{number}", f"v{number}") for number in range(count)]
     fill(cluster, topics[0], sent)
@@ -221,7 +222,7 @@ def test_streams(
 
 @pytest.mark.soak
 def test_transactions_of_librdkafka(cluster: ClusterOfProcesses, new_name: Callable[..., str]) -> None:
-    """Producers that are replaced again and again, while the coordinator and the leaders are killed.
+    """Producers are replaced again and again, while coordinators and leaders are killed.
 
     On a secured cluster, ``make test`` does the same.
     """

@@ -1,7 +1,7 @@
-"""Brokers with two log directories, one of which fails: what lies in the other goes on.
+"""Brokers with two log directories, one of which fails: the partitions in the other one continue.
 
-The failures are such as any user can make: a directory that is taken away, a checkpoint that leads to a device without
-room, and files that may not grow.
+The failures are ones that any user can cause: a removed directory, a checkpoint that links to a full device, and files
+that must not grow.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfPro
 
 @pytest.fixture
 def cluster(processes: ClusterOfProcesses) -> ClusterOfProcesses:
-    """The cluster, whole at the beginning of each test."""
+    """The cluster, with all brokers running at the beginning of each test."""
     processes.heal()
     return processes
 
@@ -78,7 +78,7 @@ def wait_for(condition: Callable[[], bool], what: Callable[[], str]) -> None:
 
 
 def wait_until_logged(broker: BrokerProcess, text: str, start: int) -> None:
-    """Wait for a text in the log from byte ``start`` on. A thread writes it, a moment after the fact."""
+    """Wait for a text in the log from byte ``start`` on. A thread writes the log with a short delay."""
     wait_for(lambda: text in broker.log(start), lambda: f"nothing of {text!r} in the log")
 
 
@@ -114,7 +114,7 @@ def test_only_its_partitions_go_offline(
 
 
 def test_a_log_that_may_not_grow(cluster: ClusterOfProcesses, new_name: Callable[..., str]) -> None:
-    """As on a disk that is full, or whose quota is used up: the append fails, not only a checkpoint."""
+    """Appends fail, not only checkpoints, as on a full disk or with an exhausted quota."""
     with losing_nothing(cluster, new_name("d"), client=IMPATIENT, record_bytes=1000) as running:
         running.wait_for_acknowledged(60)
         number = cluster.leader(running.topic)

@@ -1,4 +1,4 @@
-"""Kafka's own client in Java, of the newest version and of 3.9."""
+"""Kafka's own Java client, of the newest version and of 3.9."""
 
 from __future__ import annotations
 

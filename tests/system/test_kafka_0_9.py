@@ -10,7 +10,8 @@ from tests.system.running import BrokerProcess
 
 OLD = "0.9.0.1"
 ACKNOWLEDGED = ("--request-required-acks", "1", "--request-timeout-ms", "60000")
-"""Of the console's producer, which else ends before its records are written, and sends twice what is answered late."""
+"""Settings of the console producer, which otherwise ends before its records are written, and resends after late
+responses."""
 
 
 def _java(main: str, *words: str, stdin: str = "") -> str:

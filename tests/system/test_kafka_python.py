@@ -1,4 +1,4 @@
-"""kafka-python, in the protocol versions of today and of the oldest brokers it knows."""
+"""kafka-python, with current protocol versions and those of the oldest brokers that it supports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def take(consumer: KafkaConsumer, count: int) -> list[bytes]:
 def test_old_protocols(
     broker: BrokerProcess, new_topic: MakeTopic, new_name: MakeName, version: tuple[int, ...]
 ) -> None:
-    """Message formats 0, 1 and 2, and a group, with what a client of that time sends."""
+    """Message formats 0, 1 and 2, and a group, with the requests of clients of that time."""
     topic, group = new_topic(), new_name("g")
     common = {"bootstrap_servers": broker.bootstrap_servers, "api_version": version}
     codecs = [None, "gzip", "snappy", "lz4"]

@@ -54,7 +54,7 @@ class Tools:
         self._classes = {**CLASSES, **OTHER_CLASSES[version]}
 
     def __call__(self, tool: str, *args: str, stdin: str = "", connect: bool = True) -> Typed:
-        """Run a tool to its end, with ``--bootstrap-server`` unless not to ``connect``."""
+        """Run a tool to its end, with ``--bootstrap-server`` if ``connect``."""
         where = ("--bootstrap-server", self.bootstrap_servers) if connect else ()
         return run_tool(self._classes[tool], *where, *args, version=self.version, stdin=stdin)
 
@@ -221,7 +221,7 @@ def test_performance_tools(tools: Tools, new_topic: MakeTopic) -> None:
 
 
 def test_verifiable_producer_and_consumer(broker: BrokerProcess, new_topic: MakeTopic, new_name: MakeName) -> None:
-    """These two finish in hooks of the JVM's end, so that each has one of its own."""
+    """These two tools finish in JVM shutdown hooks, so each needs a JVM of its own."""
     topic = new_topic()
     common = ("--bootstrap-server", broker.bootstrap_servers, "--topic", topic, "--max-messages", "200")
     sent = _events(run_java(f"{PACKAGE}.VerifiableProducer", *common, "--acks", "-1"))

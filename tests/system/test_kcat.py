@@ -1,4 +1,4 @@
-"""kcat, with the librdkafka that Debian has."""
+"""kcat with Debian's librdkafka."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Realm:
 
 @dataclass(frozen=True)
 class Kerberized:
-    """A broker with two listeners for Kerberos: only ``User:alice`` and ``User:BOB`` have rights."""
+    """A broker with two Kerberos listeners. Only ``User:alice`` and ``User:BOB`` have permissions."""
 
     broker: Broker
     realm: Realm
@@ -125,7 +125,7 @@ def kerberized(realm: Realm, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def java(kerberized: Kerberized, path: Path, listener: str, line: str) -> tuple[str, ...]:
-    """The options of Apache Kafka's tools for a client with this JAAS line."""
+    """Return the options of Apache Kafka's tools for a client with this JAAS entry."""
     given = kerberized.properties(listener, line)
     path.write_text("".join(f"{key}={value}\n" for key, value in given.items()))
     return ("--bootstrap-server", kerberized.address(listener), "--command-config", str(path))
@@ -171,7 +171,7 @@ def test_librdkafka_with_cyrus_sasl(kerberized: Kerberized, new_name: Callable[.
 
 @pytest.fixture
 def tickets(kerberized: Kerberized, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The settings of a client in Python that uses the tickets of ``kinit``."""
+    """Return the settings of a Python client that uses the tickets of ``kinit``."""
     monkeypatch.setenv("KRB5CCNAME", kerberized.realm.kdc.kinit("alice", kerberized.realm.alice))
     return {
         "bootstrap_servers": kerberized.address("SASL_PLAINTEXT"),
@@ -283,7 +283,7 @@ async def test_a_session_is_renewed_on_the_same_connection(kerberized: Kerberize
 
 
 async def test_new_keys_of_a_broker_need_no_restart(realm: Realm, tmp_path: Path) -> None:
-    """Clients with a ticket for the old keys are refused once, and then get another ticket."""
+    """Clients with a ticket for the old keys are refused once, and then get a new ticket."""
     name = "rotated/localhost"
     realm.kdc.add(name)
     keytab = realm.kdc.keytab(name)
@@ -349,7 +349,7 @@ async def test_brokers_log_in_to_each_other(realm: Realm, tmp_path: Path) -> Non
 
 
 def mechanism(realm: Realm, line: str = "", **properties: str) -> Mechanism:
-    """GSSAPI as a listener makes it."""
+    """Return the GSSAPI mechanism as a listener creates it."""
     config = BrokerConfig.from_properties({key.replace("_", "."): value for key, value in properties.items()})
     module = single_login_module(line or realm.broker_line)
     setup = MechanismSetup(
@@ -387,7 +387,7 @@ async def test_a_token_is_accepted_once(realm: Realm, alice: GssapiLogin) -> Non
 
 
 def context(alice: GssapiLogin) -> Any:
-    """A context of the client's own, to send other messages than it should."""
+    """Return a client security context that can send invalid messages."""
     return alice._begin("localhost")
 
 
@@ -448,7 +448,7 @@ def test_arbitrary_bytes_are_refused(realm: Realm, token: bytes) -> None:
 
 @given(place=st.integers(0, 10_000), change=st.integers(1, 255))
 def test_a_damaged_token_logs_nobody_else_in(realm: Realm, alice: GssapiLogin, place: int, change: int) -> None:
-    """Bits that no signature covers may change; the identity is that of the ticket all the same."""
+    """Bits that no signature covers may change, but the identity is always that of the ticket."""
     server, (made, token) = mechanism(realm).begin(), context(alice)
     damaged = bytearray(token)
     damaged[place % len(token)] ^= change

@@ -1,4 +1,4 @@
-"""``make cluster``: three brokers and the server of their store, which stop in order and find everything again."""
+"""``make cluster``: three brokers and the server of their store stop in order and find all data again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STOP_SECONDS = 120
 
 @contextmanager
 def running(store: str, folder: Path, *options: str) -> Iterator[tuple[list[str], str]]:
-    """The cluster until Ctrl-C: what it said until it was ready, and where it is."""
+    """Run the cluster until Ctrl-C. Yields its output until it was ready, and its folder."""
     words = [
         *options,
         "--folder",
@@ -146,6 +146,6 @@ def test_make_starts_it(store: str) -> None:
 
 
 def secured(*words: str) -> list[str]:
-    """The commands that ``make`` would run with ``SECURE=1``."""
+    """Return the commands that ``make`` runs with ``SECURE=1``."""
     lines = subprocess.run([*words, "SECURE=1"], capture_output=True, text=True, check=True).stdout.splitlines()
     return [" ".join(shlex.split(line)) for line in lines]

@@ -1,7 +1,7 @@
-"""All brokers are killed, and the disk of one of them is emptied or damaged: no acknowledged record is lost.
+"""All brokers are killed, and the disk of one is emptied or damaged: no acknowledged record is lost.
 
-The damaged broker starts first, and has the cluster to itself for a while. Before eligible leader replicas (KIP-966) it
-was elected, and the other replicas were cut to match it.
+The damaged broker starts first, and is alone for a while. Before eligible leader replicas (KIP-966) it was elected, and
+the other replicas were truncated to match it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def emptied(broker: BrokerProcess) -> None:
 
 
 def flipped(broker: BrokerProcess) -> None:
-    """Eight bytes of the first segment are altered."""
+    """Change eight bytes of the first segment."""
     path = segments(broker)[0]
     data = bytearray(path.read_bytes())
     data[5000:5008] = bytes(byte ^ 0xFF for byte in data[5000:5008])
@@ -51,13 +51,13 @@ def flipped(broker: BrokerProcess) -> None:
 
 
 def cut(broker: BrokerProcess) -> None:
-    """The active segment is empty."""
+    """Empty the active segment."""
     path = segments(broker)[-1]
     path.write_bytes(b"")
 
 
 def beheaded(broker: BrokerProcess) -> None:
-    """Only the active segment is left."""
+    """Delete all segments except the active one."""
     for segment in segments(broker)[:-1]:
         for path in segment.parent.glob(f"{segment.stem}.*"):
             path.unlink()
@@ -72,7 +72,7 @@ def segments(broker: BrokerProcess) -> list[Path]:
 
 
 def everything_is_there(cluster: ClusterOfProcesses, first: int) -> None:
-    """Start one broker before the others; then every record must be there."""
+    """Start one broker before the others. Then every record must be there."""
     cluster.brokers[first].start()
     cluster.start_all()
     cluster.wait_until_in_sync()
@@ -123,10 +123,11 @@ def test_a_broker_that_stopped_cleanly_lost_a_partition_since_and_starts_first(c
 
 @pytest.mark.soak
 def test_directories_are_exchanged(tmp_path: Path, new_name: Callable[..., str]) -> None:
-    """The two directories of a broker; then the disks of two brokers, and the operator corrects the ids in them.
+    """The two directories of a broker are swapped; then the disks of two brokers, whose ids the operator corrects.
 
-    The two brokers may start before the third one has a session again. Then they alone are in the ISR until the
-    controller learns that their directories are others, so it cannot exclude a loss, and logs that. Nothing is lost.
+    These two brokers may start before the third has a session again. Then they alone are in the ISR until the
+    controller learns of their different directories. So the controller cannot rule out a loss and logs that. Nothing is
+    lost.
     """
     cluster = ClusterOfProcesses(tmp_path)
     for broker in cluster.brokers.values():

@@ -1,7 +1,7 @@
-"""A real Prometheus watches a cluster of processes: every panel has data, and alerts fire while their fault is staged.
+"""A real Prometheus watches a cluster of processes: every panel has data, and alerts fire during their fault.
 
-The waits and windows of the alerts are made short (``quick_rules``), nothing else of them changes. What cannot be
-staged in seconds is in ``tests/deploy/test_monitoring_rules.py``, with made-up series.
+Only the waits and windows of the alerts are shortened (``quick_rules``). Faults that cannot be staged in seconds are in
+``tests/deploy/test_monitoring_rules.py``, with synthetic series.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ pytestmark = [pytest.mark.soak, pytest.mark.slow, pytest.mark.timeout(1200), pyt
 
 WAIT_S = 300
 SCRAPE = "3s"
-"""Between scrapes, and at most for each: a busy machine takes a second for one."""
+"""The scrape interval and timeout. On a busy machine a scrape takes a second."""
 WINDOW = "40s"
-"""Of rates and increases: some scrapes may fail in it."""
+"""The window of rates and increases. Some scrapes may fail in it."""
 SMALL_DISK = "48m"
 STORE_ERRORS = "parley_store_errors_total"
-"""A series of each kind of error, from the first one on."""
+"""A series for each kind of error, starting with the first one."""
 LONE_TOPIC = "lone"
 """A topic with one replica, on broker 3."""
 SETTINGS = {
@@ -74,7 +74,7 @@ def quick_rules() -> str:
 
 
 class Prometheus:
-    """A server of its own, and its answers."""
+    """A Prometheus server for this test, and its query results."""
 
     def __init__(self, folder: Path, targets: list[str]) -> None:
         folder.mkdir()
@@ -124,7 +124,7 @@ class Prometheus:
             return False
 
     def query(self, expr: str) -> list[Any]:
-        """The series of an expression now."""
+        """Return the current series of an expression."""
         expr = expr.replace("$__rate_interval", WINDOW)
         expr = re.sub(r"\$\w+", ".*", expr)
         expr = re.sub(r"\[\d+[mh]\]", f"[{WINDOW}]", expr)
@@ -133,7 +133,7 @@ class Prometheus:
             return found
 
     def firing(self) -> set[str]:
-        """The alerts that fire."""
+        """Return the alerts that fire."""
         with urlopen(f"{self._url}/api/v1/alerts", timeout=WAIT_S) as answer:
             alerts = json.load(answer)["data"]["alerts"]
         return {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}
@@ -264,7 +264,7 @@ class Watched:
 
 
 def pid_of_store(folder: Path) -> int:
-    """The process whose command line names the folder's data."""
+    """Return the process whose command line names the folder's data."""
     (pid,) = [
         int(each.name)
         for each in Path("/proc").iterdir()
@@ -283,7 +283,7 @@ def _command_line(process: Path) -> bytes:
 
 @contextmanager
 def small_disk(path: Path) -> Iterator[bool]:
-    """A file system of its own, if this user may mount one."""
+    """Mount a separate file system, if this user may."""
     path.mkdir(parents=True)
     options = ["-t", "tmpfs", "-o", f"size={SMALL_DISK}", "tmpfs", str(path)]
     is_mounted = subprocess.run(["mount", *options], capture_output=True, check=False).returncode == 0

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moving stores")]
 ROUNDS = 6  # in tests/broker/store_move one dies at each step; this one at any moment
 MOVE_SECONDS = 120
 SETTINGS = {"coordination.session.timeout.ms": "6000"}
-"""Brokers import a client library while they move, and a machine that runs tests may be slow at it."""
+"""Long timeouts: brokers import a client library during the move, and a machine that runs tests may be slow."""
 
 
 def parley(*words: str) -> subprocess.CompletedProcess[str]:
@@ -35,7 +35,7 @@ def parley(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def move(cluster: ClusterOfProcesses, url: str) -> None:
-    """Move with the tool, and find the cluster there."""
+    """Move with ``parley coordination migrate``, and check that the cluster is on the new store."""
     moved = parley("coordination", "migrate", "--to", url, "--bootstrap-server", cluster.bootstrap_servers)
     assert moved.stdout == f"The cluster has moved. It uses {url}.\n", moved.stdout + moved.stderr
 
@@ -50,14 +50,14 @@ def state(url: str) -> str:
 
 
 def longest_pause(trial: Trial) -> float:
-    """The longest time in which nothing was acknowledged to any producer, in seconds."""
+    """Return the longest time without an acknowledgement to any producer, in seconds."""
     times = sorted(at for each in trial.history.producers.values() for at, _ in each.acknowledged_at)
     return max(after - before for before, after in itertools.pairwise(times))
 
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[Callable[[str], str]]:
-    """The address of a server of a kind, which is started when it is first used."""
+    """Return the URL of a server of a kind, which is started at the first use."""
     with ExitStack() as running:
         yield functools.cache(lambda kind: running.enter_context(STORES[kind]()))
 

@@ -1,4 +1,4 @@
-"""What `make peers` does when all is there, and when a download fails."""
+"""``make peers`` when everything is installed, and when a download fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal of the tests' disks that can lose their power: what was synced survives, and nothing that never was."""
+"""The journal of the tests' disks that can lose power: synced data survives, and nothing that was never written."""
 
 from __future__ import annotations
 

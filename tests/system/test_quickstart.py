@@ -14,7 +14,7 @@ from parley.tools.store_servers import KINDS
 
 
 def run(folder: Path, *words: str) -> str:
-    """Run the quickstart to its end with these options; return its output."""
+    """Run the quickstart to its end with these options. Returns its output."""
     source = folder / "lines.txt"
     source.write_text("".join(f"line {number}\n" for number in range(300)))
     command = [sys.executable, "-m", "parley.tools.quickstart", *words, str(source)]
@@ -45,7 +45,7 @@ def test_steps_are_those_of_kafkas_quickstart_and_a_running_store_gets_its_own_p
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["local", *(pytest.param(each, marks=pytest.mark.soak) for each in KINDS)])
 def test_strangers_are_refused_at_each_door(store: str, tmp_path: Path) -> None:
-    """The program itself ends with an error if a stranger is let in."""
+    """The program itself ends with an error if an unauthorized client is let in."""
     output = run(tmp_path, "--secure", "--store", store)
     refused, _, let_in = output.partition("is let in")
     doors = [line.removeprefix("# ").rstrip(":") for line in refused.splitlines() if line.startswith("# ")]

@@ -1,4 +1,4 @@
-"""Quotas as clients meet them: librdkafka beyond its rates beside a client without quotas, and changes of topics."""
+"""Quotas from the client's side: librdkafka above its rates beside a client without quotas, and changes of topics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOTAL = 600_000
 MESSAGE = 20_000
 SETTINGS = {"quota.window.num": "2", "num.partitions": "1"}
 AT_LEAST_S = 0.8 * (TOTAL / RATE - 2)
-"""What the total takes at the rate, less what a client may use at once, less 20 percent."""
+"""The minimum time for the total at this rate, less the allowed burst, less 20 percent."""
 WAIT_S = 60.0
 
 
@@ -117,7 +117,7 @@ def new(name: str) -> CreateTopicsRequest:
 
 
 async def create(address: str, client_id: str, name: str, version: int | None = None) -> CreateTopicsResponse:
-    """Create a topic over a new connection: one that has been throttled would have to wait."""
+    """Create a topic over a new connection, because a throttled connection would have to wait."""
     async with Client(address, client_id=client_id) as client:
         response: CreateTopicsResponse = await client.send(new(name), version=version)
     return response

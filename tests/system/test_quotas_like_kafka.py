@@ -1,4 +1,4 @@
-"""Apache Kafka and Parley accept the same client quotas, refuse the same, and select the same for a filter."""
+"""Apache Kafka and Parley accept and reject the same client quotas, and select the same quotas for a filter."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ALTERATIONS: list[tuple[Parts, Ops]] = [
 ]
 
 ONLY_KAFKA_TAKES = {f"{[('ip', 'localhost')]} {[('connection_creation_rate', rate)]}" for rate in (6, None)}
-"""Alterations that Parley refuses: its brokers look up no names of hosts (docs/quotas.md)."""
+"""Alterations that Parley rejects because its brokers do not resolve host names (docs/quotas.md)."""
 
 EXACT, DEFAULT, ANY = MatchType.EXACT, MatchType.DEFAULT, MatchType.SPECIFIED
 FILTERS: list[Components] = [

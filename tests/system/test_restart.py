@@ -1,4 +1,4 @@
-"""Stopping, killing and starting again; and what refuses to start."""
+"""Stopping, killing and restarting a broker, and conditions under which it refuses to start."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _admin(broker: BrokerProcess) -> AdminClient:
 
 
 def _state(broker: BrokerProcess) -> dict[str, object]:
-    """What must be the same before and after."""
+    """Return what must be the same before and after."""
     admin = _admin(broker)
     metadata = admin.list_topics(timeout=WAIT_SECONDS)
     configs = {}
@@ -152,7 +152,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_by_kills(new_broker: NewBroker)
 
 
 def _refusal(broker: BrokerProcess) -> str:
-    """What a broker says that does not start."""
+    """Return the error of a broker that refuses to start."""
     done = subprocess.run(broker.command(), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1, done
     assert "Traceback" not in done.stderr

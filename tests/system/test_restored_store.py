@@ -1,4 +1,5 @@
-"""Real processes: the coordination store is restored from a dump, a copy, or what is left without its WAL."""
+"""The coordination store of real processes is restored from a dump, from a copy, or from what is left
+without its WAL."""
 
 from __future__ import annotations
 

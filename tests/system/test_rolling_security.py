@@ -1,5 +1,8 @@
-"""A cluster under load is secured while it runs: a secure port opens, brokers move to it, clients move, the plain one
-closes, and then the brokers change their mechanism. librdkafka's clients lose nothing and see no error."""
+"""A running cluster under load is secured: a secure port opens, brokers and then clients move to it, the plain port
+closes.
+
+Then the brokers change their mechanism. librdkafka's clients lose nothing and see no error.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def line(module: str, user: str, more: str = "") -> str:
 
 
 class Rolling:
-    """Three brokers that are restarted with other settings, one after the other."""
+    """Three brokers that are restarted with other settings, one after another."""
 
     def __init__(self, folder: Path) -> None:
         authority = Authority()
@@ -63,7 +66,7 @@ class Rolling:
             self.secure[number] = f"SECURE://127.0.0.1:{free_port()}"
 
     def restart(self, *listeners: Mapping[int, str], client: Mapping[str, Any], **settings: str) -> None:
-        """Restart each broker with these listeners, when the one before is in all ISRs again."""
+        """Restart each broker with these listeners, once the previous one is in all ISRs again."""
         for number, broker in self.cluster.brokers.items():
             assert broker.stop() == 0, broker.log()
             broker.overrides["listeners"] = ",".join(each[number] for each in listeners)

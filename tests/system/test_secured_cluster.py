@@ -1,8 +1,8 @@
 """Transactions, idempotent producers and groups on a cluster secured as in production, while brokers are killed.
 
-Brokers speak SASL_SSL with each other, the authorizer is on, everything has three replicas. The clients' user has
-exactly the rights that Kafka asks for. A guard or a login that disturbs replication, forwarding or a coordinator shows
-here: on one broker, or without an authorizer, it does not.
+Brokers use SASL_SSL between each other, the authorizer is on, and everything has three replicas. The clients' user has
+exactly the permissions that Kafka requires. If a check or a login disturbs replication, forwarding or a coordinator, it
+shows only here, not on a single broker or without an authorizer.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ RIGHTS = {
     ResourceType.GROUP: (AclOperation.READ,),
     ResourceType.TRANSACTIONAL_ID: (AclOperation.WRITE,),
 }
-"""What alice may, on resources whose names begin with ``t-``."""
+"""The permissions of alice on resources whose names begin with ``t-``."""
 PLAIN = f"{MODULES}.plain.PlainLoginModule required"
 
 
 class SecuredCluster(ClusterOfProcesses):
-    """Three brokers. The test looks at them through listeners without TLS, its clients use secured ones."""
+    """Three brokers. The test observes them through listeners without TLS; its clients use secured listeners."""
 
     def __init__(self, folder: Path) -> None:
         authority = Authority()
@@ -112,7 +112,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredCluster
 
 @contextmanager
 def copying(client: Mapping[str, Any], source: str, target: str) -> Iterator[None]:
-    """Copy a topic with librdkafka meanwhile, in transactions that commit the offsets of a group."""
+    """Copy a topic with librdkafka inside the context, in transactions that commit the offsets of a group."""
     over, failures = Event(), list[BaseException]()
 
     def run() -> None:
@@ -168,7 +168,7 @@ def _copy_in_a_transaction(consumer: Consumer, producer: Producer, target: str, 
 
 
 def _repeated(call: Callable[..., Any], *arguments: Any) -> None:
-    """Call again while the error says that the call may be repeated."""
+    """Repeat a call while it fails with a retriable error."""
     while True:
         try:
             call(*arguments)
@@ -186,7 +186,7 @@ def _rewind(consumer: Consumer) -> None:
 def test_exactly_once_while_each_broker_is_killed(
     cluster: SecuredCluster, new_name: Callable[..., str], tmp_path: Path
 ) -> None:
-    """Java copies the first topic to the second, librdkafka the second to the third, and others produce beside them."""
+    """Java copies the first topic to the second, librdkafka the second to the third, while others produce."""
     source, between, target = (cluster.create_topic(new_name(), PARTITIONS) for _ in range(3))
     count = 1500
     sent = [(number % PARTITIONS, f"k{number}", f"v{number}") for number in range(count)]

@@ -33,7 +33,7 @@ MODULES = "org.apache.kafka.common.security"
 LOGIN_MODULES = {"PLAIN": "plain.PlainLoginModule"}
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 PASSWORD = 'a "secret" of ö, = and \\'
-"""Characters that JAAS, SCRAM and UTF-8 treat specially."""
+"""A password with characters that JAAS, SCRAM and UTF-8 treat specially."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def rdkafka(secured: Secured, listener: str, mechanism: str = "PLAIN", password: str = PASSWORD) -> dict[str, str]:
-    """The configuration of a client of librdkafka."""
+    """Return the configuration of a librdkafka client."""
     found = {"bootstrap.servers": secured.address(listener), "security.protocol": listener}
     if "SSL" in listener:
         found["ssl.ca.location"] = secured.trust
@@ -136,7 +136,7 @@ def java(secured: Secured, path: Path, listener: str, mechanism: str = "PLAIN", 
 
 
 def _escaped(value: str) -> str:
-    """A value as in a properties file of Java."""
+    """Return a value escaped for a Java properties file."""
     return "".join("\\\\" if each == "\\" else each if each < "\x7f" else f"\\u{ord(each):04x}" for each in value)
 
 
@@ -257,7 +257,7 @@ async def test_aiokafka(secured: Secured, new_name: Callable[..., str], mechanis
 
 
 def bearer(secured: Secured, token: str) -> dict[str, Any]:
-    """The configuration of a client of librdkafka that has this token."""
+    """Return the configuration of a librdkafka client with this token."""
     return {
         "bootstrap.servers": secured.address("SASL_PLAINTEXT"),
         "security.protocol": "SASL_PLAINTEXT",
@@ -281,7 +281,7 @@ def test_librdkafka_learns_that_its_token_is_forged(secured: Secured) -> None:
 
 
 class Token(AbstractTokenProvider):  # type: ignore[misc]
-    """What aiokafka asks for its token."""
+    """The provider from which aiokafka gets its token."""
 
     async def token(self) -> str:
         return signed()
@@ -299,7 +299,7 @@ async def test_aiokafka_logs_in_with_a_token(secured: Secured, new_name: Callabl
 
 
 def openssl(secured: Secured, listener: str, *args: str) -> str:
-    """What ``openssl s_client`` prints of a handshake."""
+    """Return the output of ``openssl s_client`` for a handshake."""
     command = ["openssl", "s_client", "-connect", secured.address(listener), "-CAfile", secured.trust, *args]
     done = subprocess.run(command, input="", capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
     return done.stdout + done.stderr

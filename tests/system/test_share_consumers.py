@@ -42,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfProce
 
 
 class Member:
-    """A share consumer that acknowledges what it gets, and names each acknowledged offset."""
+    """A share consumer that acknowledges what it receives, and prints each acknowledged offset."""
 
     def __init__(self, cluster: ClusterOfProcesses, folder: Path, group: str, topic: str) -> None:
         folder.mkdir()
@@ -51,9 +51,10 @@ class Member:
         self._process = JavaServer(java_command(CONSUMER, *words, *flags), cwd=folder)
 
     def acknowledged(self, *, confirmed: bool) -> Counter[tuple[int, int]]:
-        """How often the leader has confirmed the acknowledgement of each record (partition, offset).
+        """Return how often the leader has confirmed the acknowledgement of each record (partition, offset).
 
-        If not ``confirmed``: how often it has not. It may have stored it: the response is lost if the leader dies.
+        Without ``confirmed``: how often it has not. It may still have stored it, if the leader died before its
+        response.
         """
         found: Counter[tuple[int, int]] = Counter()
         for line in tuple(self._process.lines):
@@ -82,7 +83,7 @@ def acknowledged(members: Sequence[Member], *, confirmed: bool) -> Counter[tuple
 
 
 def until_acknowledged(members: Sequence[Member], count: int) -> None:
-    """Wait until the members have acknowledged so many different records."""
+    """Wait until the members have acknowledged this many different records."""
     deadline = time.monotonic() + 2 * WAIT_SECONDS
     while True:
         found = len(acknowledged(members, confirmed=True).keys() | acknowledged(members, confirmed=False).keys())
@@ -93,7 +94,7 @@ def until_acknowledged(members: Sequence[Member], count: int) -> None:
 
 
 def until_nothing_is_left(cluster: ClusterOfProcesses, group: str, sent: int) -> None:
-    """Wait until the group has consumed all partitions: what was not stored is delivered again."""
+    """Wait until the group has consumed all partitions. Acknowledgements that were not stored lead to redelivery."""
     words = ("--bootstrap-server", cluster.bootstrap_servers, "--describe", "--group", group, "--offsets")
     wanted = [[str(index), str(sent // PARTITIONS), "0"] for index in range(PARTITIONS)]
     deadline = time.monotonic() + WAIT_SECONDS

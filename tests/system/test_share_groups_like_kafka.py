@@ -42,10 +42,10 @@ EARLY = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-"""Errors with which a client tries again."""
+"""Errors after which a client retries."""
 TOPICS = {"t": 3, "u": 2}
 LONG_MS = 1_800_000
-"""Timeouts that do not pass while the test runs."""
+"""Timeouts that do not expire during the test."""
 SETTINGS = {
     "group.share.assignment.interval.ms": "0",
     "group.share.session.timeout.ms": str(LONG_MS),
@@ -59,7 +59,7 @@ SETTINGS = {
 
 @dataclass
 class Slot:
-    """A client of the script, and what it knows."""
+    """A client of the script, and its state."""
 
     name: str
     member_id: str = ""
@@ -120,7 +120,7 @@ class Script:
         return self._shown(response)
 
     async def wrong(self, slot: Slot) -> object:
-        """Send what a member must not send."""
+        """Send an invalid request of a member."""
         kind = self.rng.randrange(6)
         member, epoch = slot.member_id or "x", max(slot.epoch, 1)
         fields: dict[str, Any] = {}
@@ -152,7 +152,7 @@ class Script:
         return code.name, response.member_id, response.member_epoch, response.heartbeat_interval_ms, has_assignment
 
     async def foreign(self, slot: Slot) -> object:
-        """Send requests of other protocols."""
+        """Send requests of other group protocols."""
         kind = JoinGroupRequest
         join = kind(
             group_id=self.group,
@@ -221,7 +221,7 @@ class Script:
     # --- What can be seen ---
 
     async def state(self) -> object:
-        """The group as all requests show it, after its share partitions are initialized."""
+        """Return the group as all requests show it, after its share partitions are initialized."""
         offsets = await self._settled_offsets()
         listed = await self._listed()
         other = await self._send(DescribeGroupsRequest(groups=[self.group]), 6, lambda r: r.groups[0].error_code)

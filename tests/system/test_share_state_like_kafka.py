@@ -1,6 +1,6 @@
-"""Parley's share coordinator and Apache Kafka's respond alike to the same requests, sound or not (KIP-932).
+"""Parley's share coordinator and Apache Kafka's give the same responses to the same requests, valid or not (KIP-932).
 
-The cases are in a fixed order, each with one share partition. Texts and topic ids are not compared.
+The cases run in a fixed order, each with one share partition. Error texts and topic ids are not compared.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FENCED_HERE_ONLY = {
     "write, a leader that has not read": "docs/groups.md: a leader can replace only the state that it has read",
     "write, higher state epoch": "the epochs of a group that was made again begin again, so no higher one is known",
 }
-"""Writes that Parley refuses with FENCED_STATE_EPOCH, and Kafka stores; each with the reason."""
+"""Writes that Parley rejects with FENCED_STATE_EPOCH and Kafka stores, each with the reason."""
 
 Batches = list[tuple[int, int, int, int]]
 
@@ -94,7 +94,7 @@ def delete(topic: UUID, index: int, group: str = GROUP) -> DeleteShareGroupState
 
 
 def cases(t: UUID) -> Iterator[tuple[str, Any]]:
-    """Return each request with its name; ``t`` has two partitions."""
+    """Return each request with its name. ``t`` has two partitions."""
     for label, topic, index, group in (
         ("no group", t, 0, ""),
         ("an unknown topic", UNKNOWN, 0, GROUP),
@@ -143,7 +143,7 @@ def cases(t: UUID) -> Iterator[tuple[str, Any]]:
 
 
 def shown(value: Any) -> Any:
-    """Return a message as plain data, without texts and topic ids."""
+    """Return a message as plain data, without error texts and topic ids."""
     if isinstance(value, list):
         return [shown(each) for each in value]
     if not type(value).__module__.startswith("parley.protocol.messages"):
@@ -156,7 +156,7 @@ def shown(value: Any) -> Any:
 
 
 async def transcript(bootstrap_servers: str) -> dict[str, Any]:
-    """Return what a broker responds to each case."""
+    """Return a broker's response to each case."""
     async with Client(bootstrap_servers) as client:
         topic = CreateTopicsRequest.CreatableTopic(
             name="t", num_partitions=2, replication_factor=1, assignments=[], configs=[]
@@ -174,7 +174,7 @@ async def transcript(bootstrap_servers: str) -> dict[str, Any]:
 
 
 async def _response(client: Client, request: Any) -> Any:
-    """Return the response, once the coordinator and its metadata are up to date with the new topic."""
+    """Return the response, once the coordinator is loaded and knows the new topic."""
     while True:
         response = shown(await client.send(request, version=VERSIONS.get(type(request), 0)))
         codes = {each["error_code"] for result in response["results"] for each in result["partitions"]}

@@ -1,4 +1,4 @@
-"""Brokers whose process runs out of file descriptors or memory: the cluster goes on, and loses nothing."""
+"""Brokers whose process runs out of file descriptors or memory: the cluster continues and loses nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("starved")]
 
 @pytest.fixture(params=["local", *(pytest.param(scheme, marks=pytest.mark.soak) for scheme in STORES)])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ClusterOfProcesses]:
-    """A cluster whose segments are so short that appends open files all the time."""
+    """A cluster with segments so short that appends constantly open files."""
     overrides = {"log.roll.ms": "1000"}
     with ExitStack() as running:
         if request.param in STORES:
@@ -44,7 +44,7 @@ def address_space(broker: BrokerProcess) -> int:
 
 @contextmanager
 def idle_clients(broker: BrokerProcess, count: int) -> Iterator[None]:
-    """Open connections that send nothing, as many as the broker's backlog lets in."""
+    """Open as many idle connections as the broker's backlog allows."""
     sockets = []
     for _ in range(count):
         client = socket.socket()

@@ -55,7 +55,7 @@ def until(reached: Callable[[], bool]) -> None:
 
 
 def counted(sent: list[tuple[int, str, str]]) -> dict[str, list[str]]:
-    """What the application makes of records: each record of a key has its number."""
+    """Return the application's expected output: each record of a key with its number."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for *_, value in sent:
         key, _, text = value.partition(":")

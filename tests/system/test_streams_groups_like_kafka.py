@@ -39,10 +39,10 @@ EARLY = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-"""Errors with which a client tries again."""
+"""Errors after which a client retries."""
 TOPICS = {"t": 4, "u": 4, "v": 3}
 LONG_MS = 1_800_000
-"""Timeouts that do not pass while the test runs."""
+"""Timeouts that do not expire during the test."""
 SETTINGS = {
     "group.streams.assignment.interval.ms": "0",
     "group.streams.initial.rebalance.delay.ms": "0",
@@ -55,7 +55,7 @@ Tasks = dict[str, list[int]]
 
 
 def topologies(group: str) -> dict[str, StreamsGroupHeartbeatRequest.Topology]:
-    """Topologies of one application: with internal topics, joined topics, missing topics, and wrong ones."""
+    """Return topologies of an application: with internal topics, joined topics, missing topics, and invalid ones."""
     r, store = f"{group}-r", f"{group}-store"
     counts = (
         subtopology("0", ["t"], sinks=(r,)),
@@ -87,7 +87,7 @@ GOOD = ("counts", "plain")
 
 @dataclass
 class Slot:
-    """A client of the script, and what it knows."""
+    """A client of the script, and its state."""
 
     name: str
     member_id: str = ""
@@ -100,8 +100,8 @@ class Slot:
 class Script:
     """A random order of requests about one group; the same seed gives the same requests.
 
-    Which of several equal members gets a task depends on the order of Java's hash tables. So the script compares
-    what does not: epochs, states, errors, numbers of tasks, and whether each task has an owner.
+    Which of several equal members gets a task depends on the order of Java's hash tables. So the script compares only
+    epochs, states, errors, numbers of tasks, and whether each task has an owner.
     """
 
     def __init__(self, client: Client, seed: int) -> None:
@@ -165,7 +165,7 @@ class Script:
             await asyncio.sleep(POLL_S)
 
     async def beat_all(self, slot: Slot) -> object:
-        """Let every member send heartbeats until nothing changes: then it does not matter whose tasks moved."""
+        """Let every member send heartbeats until nothing changes, so that it does not matter whose tasks moved."""
         shown: object = None
         for _ in range(8):
             for each in self.slots:
@@ -199,7 +199,7 @@ class Script:
         return self._shown(response)
 
     async def wrong(self, slot: Slot) -> object:
-        """Send what a member must not send."""
+        """Send an invalid request of a member."""
         member, epoch = slot.member_id or "x", max(slot.epoch, 1)
         none: Mapping[str, Any] = {"active_tasks": [], "standby_tasks": [], "warmup_tasks": []}
         joins = {**none, "rebalance_timeout_ms": 5, "topology": self.topologies["counts"]}

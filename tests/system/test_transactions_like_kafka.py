@@ -34,14 +34,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 STEPS = 25
 POLL_S = 0.005
-"""How often a request is repeated while markers are written: asking without a pause takes the CPU that they need."""
+"""The interval at which a request is repeated while markers are written. Constant polling would take the
+CPU they need."""
 EARLY = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-"""Errors with which a client tries again. How often they come depends on the time that markers take."""
+"""Errors after which a client retries. How often they occur depends on how long markers take."""
 
 Identity = tuple[int, int]
 
@@ -54,7 +55,7 @@ class Script:
         self.rng = Random(seed)
         self.name = f"id-{seed}"
         self.seen: list[int] = []
-        """Producer ids, in the order in which they appeared. The transcript has their places."""
+        """Producer ids in order of appearance. The transcript contains their positions instead."""
         self.given: list[Identity] = []
 
     async def find(self) -> None:
@@ -86,7 +87,7 @@ class Script:
         return 1 + self.seen.index(producer_id)
 
     def _somebody(self) -> Identity:
-        """The current producer most often, else one that was fenced, or one that does not exist."""
+        """Return the current producer most often, otherwise a fenced or nonexistent one."""
         if not self.given or self.rng.random() < 0.05:
             return 987_654_321, self.rng.randrange(3)
         return self.given[-1] if self.rng.random() < 0.8 else self.rng.choice(self.given)
@@ -97,7 +98,7 @@ class Script:
         return response
 
     async def state(self) -> object:
-        """The state once no markers are being written."""
+        """Return the state once no markers are being written."""
         while (state := await self._described()).transaction_state.startswith("Prepare"):  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
         return (

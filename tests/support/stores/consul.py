@@ -1,4 +1,4 @@
-"""Real Consul servers for tests: ``make peers`` provides the server; ``PARLEY_CONSUL`` names another one."""
+"""Real Consul servers for tests. ``make peers`` provides the server; ``PARLEY_CONSUL`` names another one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from parley.tools.store_servers import consul_ports_off, consul_program
 from tests.support.stores.servers import Node, OwnServers, Servers, serving
 
 TTL_MS_MIN = 500
-"""Of servers in tests; Consul's own default is 10 s, and everything that waits for an expiry would take minutes."""
+"""The minimum TTL of servers in tests. With Consul's default of 10 s, tests that wait for an expiry would
+take minutes."""
 
 
 @dataclass(slots=True)
 class ConsulServers(Servers):
-    """A node listens for HTTP, for RPC and for gossip."""
+    """Consul nodes. Each listens for HTTP, for RPC and for gossip."""
 
     product = "Consul"
     ports_per_node = 3
@@ -37,7 +38,7 @@ class ConsulServers(Servers):
 
     @property
     def query(self) -> str:
-        """What an address has to say of these servers."""
+        """Return the options of a store URL for these servers."""
         return f"session-ttl-min-ms={self.ttl_ms_min}"
 
     @property
@@ -57,7 +58,7 @@ class ConsulServers(Servers):
         return bool(self.ask(node, "/v1/status/leader") == f"127.0.0.1:{node.ports[1]}")
 
     def ask(self, node: Node, path: str, method: str = "GET", body: object = None) -> Any:
-        """What a node answers; ``None`` if it does not, or refuses."""
+        """Return a node's response, or None if it does not respond or refuses the request."""
         url = f"{'https' if self.tls else 'http'}://127.0.0.1:{node.port}{path}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data=data, method=method, headers={"X-Consul-Token": self.token})
@@ -91,12 +92,12 @@ class ConsulServers(Servers):
 
 
 def consul_servers(count: int = 1, ttl_ms_min: int = TTL_MS_MIN, **more: Any) -> AbstractContextManager[ConsulServers]:
-    """Running servers, whose wall clock can be moved. ``more`` is for ``ConsulServers``."""
+    """Run servers whose wall clock can be moved. ``more`` is passed to ``ConsulServers``."""
     return serving(lambda directory, clock: ConsulServers(directory, clock, ttl_ms_min=ttl_ms_min, **more), count)
 
 
 class OwnConsulHarness(OwnServers, ConsulHarness):
-    """The kit's harness on servers of one's own."""
+    """The conformance kit's harness on separate servers."""
 
     def __init__(self, servers: ConsulServers) -> None:
         super().__init__(servers.url)

@@ -17,7 +17,7 @@ from tests.support.stores.servers import Node, OwnServers, Servers, serving
 
 @dataclass(slots=True)
 class EtcdServers(Servers):
-    """A node listens to clients, and to its peers."""
+    """etcd nodes. Each listens for clients and for its peers."""
 
     product = "etcd"
     ports_per_node = 2
@@ -55,7 +55,7 @@ class EtcdServers(Servers):
         return "etcd_server_is_leader 1" in self._metrics(node)
 
     def etcdctl(self, *arguments: str) -> str:
-        """What etcd's own tool answers."""
+        """Return the output of etcd's own tool."""
         endpoints = ",".join(map(self._client_url, self.nodes))
         # Its own limit of five seconds is short on a busy machine: to hash a password takes a tenth of a second alone.
         command = ["etcdctl", f"--endpoints={endpoints}", "--command-timeout=60s", *arguments]
@@ -87,12 +87,12 @@ def _peer_url(node: Node) -> str:
 def etcd_servers(
     count: int = 1, options: Sequence[str] = (), scheme: str = "http"
 ) -> AbstractContextManager[EtcdServers]:
-    """Running servers, whose wall clock can be moved."""
+    """Run servers whose wall clock can be moved."""
     return serving(lambda directory, clock: EtcdServers(directory, clock, options=options, scheme=scheme), count)
 
 
 class OwnEtcdHarness(OwnServers, EtcdHarness):
-    """The kit's harness on servers of one's own."""
+    """The conformance kit's harness on separate servers."""
 
     def __init__(self, servers: EtcdServers) -> None:
         super().__init__(servers.url)

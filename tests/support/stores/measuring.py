@@ -1,6 +1,7 @@
-"""``python -m tests.support.stores.measuring STORE...``: run the kit and keep what it measured in docs/measured/.
+"""``python -m tests.support.stores.measuring STORE...``: run the conformance kit and save its measurements.
 
-From there ``make docs`` takes the table of docs/stores.md. Real servers are started for it, and stopped.
+They are saved in docs/measured/, from which ``make docs`` generates the table in docs/stores.md. Real servers are
+started and stopped for this.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ HARNESSES: Mapping[str, Callable[[], AbstractContextManager[Harness]]] = {
 
 
 def main(stores: list[str]) -> int:
-    """Measure these stores; 1 if one does not conform."""
+    """Measure these stores. Returns 1 if one does not conform."""
     os.environ.setdefault("TMPDIR", tempfile.gettempdir())  # a disk is measured with the rest, not memory
     FOLDER.mkdir(exist_ok=True)
     failed = 0

@@ -1,4 +1,4 @@
-"""Every real store that tests can be run on, by the scheme of its address; what each needs is imported by its users."""
+"""All real stores that tests can use, by URL scheme. A store's dependencies are imported when it is first used."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[Servers]]] = {
     "etcd": _etcd,
     "zookeeper": _zookeeper,
 }
-"""For each scheme what starts a server."""
+"""The function that starts a server, by scheme."""
 
 
 @contextmanager
@@ -44,10 +44,11 @@ def _address(start: Callable[[], AbstractContextManager[Servers]]) -> Iterator[s
 STORES: dict[str, Callable[[], AbstractContextManager[str]]] = {
     scheme: partial(_address, start) for scheme, start in SERVERS.items()
 }
-"""For each scheme what starts a server and gives its address; ``below`` leads to a folder of one's own there."""
+"""The function that starts a server and yields its URL, by scheme. ``below`` returns the URL of a folder in
+the store."""
 
 
 def below(url: str, folder: str) -> str:
-    """The address of a folder of the store at ``url``, which may say more of the store behind a ``?``."""
+    """Return the URL of a folder in the store at ``url``, which may contain options after a ``?``."""
     address, *more = url.split("?", 1)
     return "?".join([f"{address}/{folder}", *more])

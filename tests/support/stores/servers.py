@@ -1,6 +1,6 @@
-"""Real servers of a coordination store: one node or several, on free ports, each with data of its own.
+"""Real servers of a coordination store: one or several nodes, on free ports, each with its own data.
 
-A store's own module says how a node is launched, and when it serves; everything else is the same for all of them.
+A store's own module defines how a node is started, and when it is ready. Everything else is common to all stores.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _MEMORY_BYTES_MIN: Final = 4 << 30
 
 @dataclass(slots=True)
 class Node:
-    """One server."""
+    """A server."""
 
     number: int
-    """Its place among the nodes, from 0."""
+    """The index of the node, from 0."""
     ports: Sequence[int]
-    """Where it listens, the first for clients."""
+    """The node's ports, the first for clients."""
     data: Path
     process: subprocess.Popen[bytes] | None = None
 
     @property
     def name(self) -> str:
-        """What it is called, and its files."""
+        """The name of the node and of its files."""
         return f"n{self.number}"
 
     @property
     def port(self) -> int:
-        """Where clients find it."""
+        """The port for clients."""
         return self.ports[0]
 
 
@@ -79,18 +79,18 @@ class Servers(ABC):
 
     @abstractmethod
     def command(self, node: Node) -> list[str]:
-        """What starts a node; writes its configuration."""
+        """Write the configuration of a node, and return the command that starts it."""
 
     @abstractmethod
     def serves(self, node: Node) -> bool:
-        """Whether a node can be used."""
+        """Return True if a node can be used."""
 
     @abstractmethod
     def leads(self, node: Node) -> bool:
-        """Whether a node is the leader."""
+        """Return True if a node is the leader."""
 
     def start(self, *numbers: int) -> None:
-        """Start these nodes, or all, and wait until each serves."""
+        """Start these nodes, or all nodes, and wait until they serve."""
         chosen = [self.nodes[number] for number in numbers] or self.nodes
         for node in chosen:
             with self._log(node).open("ab") as log:
@@ -100,26 +100,26 @@ class Servers(ABC):
             self._wait(node)
 
     def kill(self, number: int = 0) -> None:
-        """End a node as SIGKILL does."""
+        """End a node with SIGKILL."""
         process = self._process(number)
         process.kill()
         process.wait()
 
     def pause(self, number: int = 0) -> None:
-        """Let a node stand still."""
+        """Freeze a node."""
         self._process(number).send_signal(signal.SIGSTOP)
 
     def resume(self, number: int = 0) -> None:
-        """Let it go on."""
+        """Let a frozen node continue."""
         self._process(number).send_signal(signal.SIGCONT)
 
     def restart(self, number: int = 0) -> None:
-        """Kill a node and start it again on its data."""
+        """Kill a node and restart it with its data."""
         self.kill(number)
         self.start(number)
 
     def wipe(self) -> None:
-        """Kill all nodes, delete what they have, and start them as a new cluster at the same addresses."""
+        """Kill all nodes, delete their data, and start them as a new cluster at the same addresses."""
         for node in self.nodes:
             self.kill(node.number)
             shutil.rmtree(node.data)
@@ -127,7 +127,7 @@ class Servers(ABC):
         self.start()
 
     def leader(self) -> int:
-        """The number of the node that leads; waits until one does."""
+        """Return the number of the leading node. Waits until there is one."""
         deadline = time.monotonic() + self.start_seconds
         while time.monotonic() < deadline:
             for node in self.nodes:
@@ -137,7 +137,7 @@ class Servers(ABC):
         raise TimeoutError(f"no {self.product} node has become the leader")
 
     def stop(self) -> None:
-        """End all nodes, whatever state they are in."""
+        """End all nodes, whatever their state."""
         for node in self.nodes:
             if node.process is not None:
                 self.kill(node.number)
@@ -160,9 +160,9 @@ class Servers(ABC):
 
 
 def data_place() -> str | None:
-    """Where the nodes' data go: into memory where there is enough of it, unless TMPDIR says another place.
+    """Return a folder for the nodes' data: in memory if there is enough, unless TMPDIR names another place.
 
-    A node that is killed finds there what it wrote, as on a disk; no test takes the machine's power away.
+    A node that is killed still finds its data there. No test cuts the machine's power.
     """
     if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK):
         return None
@@ -174,7 +174,7 @@ ServersT = TypeVar("ServersT", bound=Servers)
 
 @contextmanager
 def serving(make: Callable[[Path, WallClock], ServersT], count: int) -> Iterator[ServersT]:
-    """So many nodes in operation; gone at the end, whatever happened."""
+    """Run this many servers inside the context."""
     with ExitStack() as folders:
         made = (tempfile.TemporaryDirectory(prefix="parley-servers-", dir=place) for place in (None, data_place()))
         directory, data = (Path(folders.enter_context(each)) for each in made)
@@ -196,7 +196,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class OwnServers(ProcessHarness):
-    """Goes before a store's harness: servers of one's own, which are wiped and restarted, and whose clock is moved."""
+    """A mixin for a store's harness: separate servers that are wiped and restarted, and whose clock is moved."""
 
     _servers: Servers
 

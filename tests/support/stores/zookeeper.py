@@ -1,4 +1,4 @@
-"""Real ZooKeeper servers for tests: those of Debian's package, or what ``PARLEY_ZOOKEEPER`` names as a class path."""
+"""Real ZooKeeper servers for tests: Debian's package, or the class path that ``PARLEY_ZOOKEEPER`` names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ maxClientCnxns=0
 
 @dataclass(slots=True)
 class ZookeeperServers(Servers):
-    """A server, or an ensemble of several. A node listens to clients, to its peers, and for elections."""
+    """A ZooKeeper server or ensemble. A node listens for clients, for its peers, and for elections."""
 
     product = "ZooKeeper"
     ports_per_node = 3
@@ -86,12 +86,12 @@ class ZookeeperServers(Servers):
 def zookeeper_servers(
     count: int = 1, settings: str = "", java: Sequence[str] = ()
 ) -> AbstractContextManager[ZookeeperServers]:
-    """Running servers, whose wall clock can be moved. ``{port}`` in settings is the node's port for clients."""
+    """Run servers whose wall clock can be moved. ``{port}`` in settings stands for the node's port for clients."""
     return serving(lambda directory, clock: ZookeeperServers(directory, clock, settings=settings, java=java), count)
 
 
 class OwnZookeeperHarness(OwnServers, ZookeeperHarness):
-    """The kit's harness on servers of one's own."""
+    """The conformance kit's harness on separate servers."""
 
     def __init__(self, servers: ZookeeperServers) -> None:
         super().__init__(servers.url)
