@@ -1,4 +1,4 @@
-"""The memory store of a broker in the test's process, under what measures it."""
+"""The in-memory store of a broker in the test's process, without the wrapper that measures it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compaction in a whole broker: the offsets topic stays short, and is read back after it was compacted."""
+"""Compaction in a whole broker: the offsets topic stays short, and can be loaded after it was compacted."""
 
 from __future__ import annotations
 

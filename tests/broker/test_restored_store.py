@@ -1,4 +1,4 @@
-"""The coordination store is restored to an older state than the brokers know."""
+"""The coordination store is restored to an older state than the brokers have seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A broker's data path without network, controller or store: metadata, partitions, purgatories, logs in a directory."""
+"""A broker's data path without network, controller or store: metadata, partitions, purgatories, and logs in a
+directory."""
 
 from __future__ import annotations
 
@@ -38,16 +39,16 @@ NOW_MS = 1_700_000_000_000
 
 
 class Logs:
-    """Opens logs below one directory, as the broker's LogManager does."""
+    """Opens logs below a directory, like the broker's LogManager."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.deleted: list[tuple[str, int]] = []
         self.may_open: asyncio.Event | None = None
-        """What is waited for before a log is opened."""
+        """An event that must be set before a log is opened."""
 
     async def note_new_logs(self) -> None:
-        """Nothing: these logs have files at once."""
+        """Do nothing: these logs have files immediately."""
 
     async def get_or_create(
         self, topic: str, partition: int, *, topic_id: UUID, config: LogConfig, is_new: bool = True
@@ -114,14 +115,14 @@ class Bench:
 
     @staticmethod
     async def idle() -> None:
-        """Let the loop go round once."""
+        """Let the loop run once."""
         await asyncio.sleep(0)
 
     def delete(self, name: str) -> None:
         self.change(TopicDeleted(name, self.metadata.image.topics[name].topic_id))
 
     def alter(self, name: str, index: int = 0, **changes: Any) -> None:
-        """A new state of a partition, a new leader epoch with it if the leader changes."""
+        """Publish a new state of a partition. The leader epoch increases if the leader changes."""
         state = self.metadata.image.topics[name].partitions[index]
         epoch = state.leader_epoch + (1 if "leader" in changes else 0)
         new = replace(state, **{"leader_epoch": epoch, **changes}, partition_epoch=state.partition_epoch + 1)
@@ -131,20 +132,20 @@ class Bench:
         return self.partitions.find(name, index)
 
     def write(self, name: str, count: int = 1, *, index: int = 0, size: int = 100) -> int:
-        """Append one batch of ``count`` records; its first offset."""
+        """Append a batch of ``count`` records. Returns its first offset."""
         return self.partition(name, index).append(batch(count, size=size), acks=1, now_ms=NOW_MS).first_offset
 
     def write_in_transaction(
         self, name: str, producer: int = 7, *, epoch: int = 0, sequence: int = 0, count: int = 1, size: int = 100
     ) -> int:
-        """Append one batch of a transactional producer; its first offset."""
+        """Append a batch of a transactional producer. Returns its first offset."""
         data = batch(
             count, size=size, producer_id=producer, producer_epoch=epoch, base_sequence=sequence, transactional=True
         )
         return self.partition(name).append(data, acks=1, now_ms=NOW_MS).first_offset
 
     def end_transaction(self, name: str, producer: int = 7, *, epoch: int = 0, committed: bool = True) -> int:
-        """Append the marker that ends a producer's transaction; its offset."""
+        """Append the marker that ends a producer's transaction. Returns its offset."""
         marker = ControlMarker(ControlType.COMMIT if committed else ControlType.ABORT, 0)
         data = build_marker(marker, producer_id=producer, producer_epoch=epoch, timestamp=NOW_MS)
         return self.partition(name).append(data, acks=1, now_ms=NOW_MS, origin=Origin.COORDINATOR).first_offset
@@ -166,7 +167,7 @@ def context(version: int, *, client_id: str = "test", api_key: int = 1) -> Reque
 
 
 async def answered(api: MetadataApi, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """What a client reads in the response to a Metadata request."""
+    """Return the response to a Metadata request as a client decodes it."""
     response = api.metadata(context, request)
     response = response if isinstance(response, MetadataResponse) else await response
     return decode(MetadataResponse, context.api_version, encode(response, context.api_version))

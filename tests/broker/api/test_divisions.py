@@ -1,4 +1,4 @@
-"""Requests about very many things are handled in parts of a bounded size, and are answered as if they were not."""
+"""Very large requests are handled in parts of a bounded size, with the same response as if they were handled whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata responses with topics that were encoded for earlier ones: each is as if it were the first."""
+"""Metadata responses that reuse encoded topics: each response is correct, as if nothing had been cached."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ NAMES = ("a", "b", "c", "d", OFFSETS_TOPIC)
 
 
 class Rights(Authorizer):
-    """Users may do what is in a set, from one moment to the next."""
+    """Permissions of users, which the test changes at any time."""
 
     def __init__(self) -> None:
         self.given: set[tuple[str, Operation, str]] = set()
@@ -92,7 +92,7 @@ class Logs:
 
 
 class World:
-    """A cluster that changes at random, and a broker that describes it to two users through two listeners."""
+    """A cluster that changes at random, and a broker that describes it to two users over two listeners."""
 
     def __init__(
         self, rng: random.Random, *, is_secured: bool = True, brokers: int = 3, bytes_max: int = ENCODED_BYTES_MAX
@@ -137,7 +137,7 @@ class World:
         self.change(TopicCreated(TopicImage(name, topic_id, tuple(self.state() for _ in range(partitions)))))
 
     def step(self) -> None:
-        """Change something: a topic, a broker, the logs, or what users may do."""
+        """Change something: a topic, a broker, the logs, or permissions."""
         rng, topics = self.rng, self.image.topics
         match rng.randrange(9), rng.choice(NAMES):
             case 0 | 1, name if name not in topics:
@@ -176,7 +176,7 @@ class World:
         return context, request
 
     def expected(self, context: RequestContext, request: MetadataRequest, image: MetadataImage) -> MetadataResponse:
-        """The response, made from the image alone."""
+        """Return the expected response, computed from the image alone."""
         alive = {number for number, broker in image.brokers.items() if not broker.fenced}
         endpoints = {number: image.brokers[number].endpoint(context.listener) for number in sorted(alive)}
         reachable = {number: endpoint for number, endpoint in endpoints.items() if endpoint is not None}
@@ -244,7 +244,7 @@ class World:
         return response
 
     async def check(self, context: RequestContext, request: MetadataRequest) -> None:
-        """Ask, and compare the response with the expected one."""
+        """Send a request, and compare the response with the expected one."""
         expected = decoded(self.expected(context, request, self.image), context.api_version)
         assert await answered(self.api, context, request) == expected
 
@@ -302,7 +302,7 @@ async def test_a_broker_alone_responds_at_once() -> None:
 
 
 class Counting:
-    """Encodes nothing, and counts how often."""
+    """Encodes nothing, and counts the calls."""
 
     def __init__(self, size: int = 100) -> None:
         self.made: list[tuple[int, str]] = []

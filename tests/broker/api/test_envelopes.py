@@ -1,4 +1,4 @@
-"""Requests in envelopes keep their client: its principal, its address, and what it asked."""
+"""Requests in envelopes keep their client's principal, address and content."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Controller:
 
 
 class Handled:
-    """A handler that keeps what it got."""
+    """A handler that records its requests."""
 
     def __init__(self, *errors: ErrorCode) -> None:
         self.errors = errors

@@ -1,4 +1,4 @@
-"""The messages of errors in responses: without the name of the code, which the response has beside them."""
+"""Error messages in responses do not contain the name of the error code, which the response has in another field."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEMBER = "00000000-0000-0000-0000-000000000001"
 
 
 def refused() -> dict[str, tuple[Request, Any]]:
-    """Requests that fail, with the way to the part of the response that has the error."""
+    """Return requests that fail, each with a function that gets the part of the response with the error."""
     offsets = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup(group_id="", topics=None)
     state = ReadShareGroupStateRequest.ReadStateData(
         topic_id=ZERO_UUID, partitions=[ReadShareGroupStateRequest.PartitionData(partition=0, leader_epoch=0)]

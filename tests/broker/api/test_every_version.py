@@ -19,7 +19,7 @@ from parley.protocol.schema import ZERO_UUID, Request, Struct
 
 TOPIC, GROUP = "t", "g"
 NOT_FOR_GUESSES = -1
-"""An error code that a client cannot act upon: somewhere a handler failed."""
+"""An error code that clients cannot act upon. It means that a handler failed."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ async def client(broker: Broker) -> AsyncIterator[Client]:
 
 
 def filled(request: type[Request], version: int, topic_id: Any) -> Request:
-    """A request with one element in each list and plausible values; each version uses its own group."""
+    """Return a request with one element in each list and plausible values. Each version uses a group of its own."""
     message: Any = _filled(request, topic_id)
     if hasattr(message, "group_id"):
         message.group_id = f"{GROUP}-{version}"
@@ -134,7 +134,7 @@ def fit(message: Any, version: int) -> None:
 
 
 def name_topics_once(message: Any, version: int) -> None:
-    """Where a topic may be named by its id or its name, only one is given."""
+    """Keep only the id or the name of a topic if a field exists for both."""
     for declared in message.fields():
         value = getattr(message, declared.name)
         for part in value if isinstance(value, list) else [value]:
@@ -145,7 +145,7 @@ def name_topics_once(message: Any, version: int) -> None:
 
 
 def codes(message: Any) -> Iterator[int]:
-    """All error codes anywhere in a response."""
+    """Return all error codes anywhere in a response."""
     for declared in message.fields():
         value = getattr(message, declared.name)
         if declared.name == "error_code":

@@ -73,7 +73,7 @@ async def refusals(bootstrap_servers: str) -> list[tuple[int, str | None, float]
 
 
 async def timed(work: Coroutine[Any, Any, Any]) -> tuple[Any, float]:
-    """Return the result and its duration. For how long the whole process stood still meanwhile does not count."""
+    """Return the result and its duration. Time during which the whole process was frozen does not count."""
     task, ticks = asyncio.ensure_future(work), 0
     while not task.done():
         await asyncio.wait({task}, timeout=TICK_S)

@@ -1,4 +1,4 @@
-"""Metadata for clients if some brokers are down, or lack the listener of the client."""
+"""Metadata for clients if some brokers are down, or do not have the client's listener."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def image(controller_id: int = 1) -> MetadataImage:
 
 
 class NoCreation:
-    """Nothing is created by mentioning it."""
+    """Never creates topics automatically."""
 
     automatic = False
 

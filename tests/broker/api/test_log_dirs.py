@@ -76,7 +76,7 @@ async def create(client: Client, partitions: int = 1) -> None:
 
 
 async def places(client: Client) -> dict[tuple[str, int, bool], int]:
-    """Directory, partition, and whether it is a copy -> how far that is behind."""
+    """Return the replicas: directory, partition, and whether it is a future replica, mapped to its lag."""
     return {
         (Path(result.log_dir).name, partition.partition_index, partition.is_future_key): partition.offset_lag
         for result in (await describe(client)).results

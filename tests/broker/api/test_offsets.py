@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: every position, in every version that knows it."""
+"""ListOffsets and OffsetForLeaderEpoch: every position, in every version that supports it."""
 
 from __future__ import annotations
 

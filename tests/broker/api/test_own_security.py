@@ -1,4 +1,5 @@
-"""Changes of a broker's own security over the API: tried before they are stored, and then used."""
+"""Changes to a broker's own security settings through the API are validated before they are stored, and then take
+effect."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ async def alter(client: Client, *resources: Any) -> list[tuple[int, str]]:
 
 
 async def names(broker: Broker) -> set[str]:
-    """The names in the certificate that a new client gets."""
+    """Return the names in the certificate that a new client receives."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=AUTHORITY.pem)
     port = broker.server.endpoints[1].port

@@ -1,4 +1,4 @@
-"""Produce: appends, refusals, and when the response is sent."""
+"""Produce: appends, errors, and when the response is sent."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class ProduceBench(Bench):
         self.asks_again_ms = 60_000
         self.asked: list[tuple[str, int, int, list[tuple[str, int]], bool]] = []
         self.coordinates = False
-        """True if this broker's own coordinator verifies at once."""
+        """True if this broker's own coordinator verifies immediately."""
         self.refusals: list[Errors] = []
-        """What the transaction coordinator refuses, request by request; nothing after that."""
+        """The errors of the transaction coordinator, request by request; then it accepts."""
         self.api = ProduceApi(
             self.partitions,
             self.metadata,
@@ -68,7 +68,7 @@ class ProduceBench(Bench):
     async def ask(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[tuple[str, int]], *, adds: bool
     ) -> Errors:
-        """Respond as the transaction coordinator."""
+        """Respond like the transaction coordinator."""
         self.asked.append((transactional_id, producer_id, epoch, list(partitions), adds))
         await self.idle()
         return self.refusals.pop(0) if self.refusals else {}
@@ -76,7 +76,7 @@ class ProduceBench(Bench):
     def verify_at_once(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[tuple[str, int]]
     ) -> Errors | None:
-        """Respond as a transaction coordinator of this broker; None if it has to wait."""
+        """Respond like a transaction coordinator on this broker. Returns None if it would have to wait."""
         if not self.coordinates:
             return None
         self.asked.append((transactional_id, producer_id, epoch, list(partitions), False))
@@ -258,7 +258,7 @@ async def test_several_partitions_are_answered_together(bench: ProduceBench) -> 
 
 
 def sequenced(sequence: int, epoch: int = 0) -> bytearray:
-    """Two records of one producer."""
+    """Return two records of a producer."""
     return build(
         [Record(i, NOW_MS, None, b"v", ()) for i in range(2)],
         producer_id=7,

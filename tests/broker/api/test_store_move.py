@@ -1,4 +1,4 @@
-"""Who may move the cluster to another store while no authorizer decides it."""
+"""The permission to move the cluster to another store, if there is no authorizer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parley.protocol.messages.coordination import STATUS, MigrateCoordinationReq
 
 
 def ask(host: str, *, listener: str = "PLAINTEXT", authorizer: bool = False) -> tuple[int, str | None]:
-    """The response's error, and "handled" if the request got past the guard."""
+    """Return the response's error, or "handled" if the request passed the check."""
 
     def handle(context: RequestContext, request: MigrateCoordinationRequest) -> MigrateCoordinationResponse:
         return MigrateCoordinationResponse(error_message="handled")

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: pages, what a page costs, and what it waits for."""
+"""DescribeTopicPartitions: pages, the cost of a page, and what it waits for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ Response = DescribeTopicPartitionsResponse
 
 
 class Rights:
-    """The client may describe the topics of ``visible``; ``checked`` has those whose rights were checked."""
+    """The client may describe the topics in ``visible``. ``checked`` records the topics whose permissions
+    were checked."""
 
     def __init__(self, visible: set[str]) -> None:
         self.visible = visible
@@ -54,7 +55,7 @@ def served(
 
 
 async def pages(api: TopicPartitionsApi, *names: str, limit: int) -> list[Response]:
-    """Ask for one page after the other, to the last."""
+    """Request one page after another, up to the last."""
     found: list[Response] = []
     asked = [DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in names]
     request = DescribeTopicPartitionsRequest(topics=asked, response_partition_limit=limit)

@@ -1,4 +1,4 @@
-"""The names of all keys of Apache Kafka 0.9.0.1, as its own definitions have them."""
+"""The names of all keys of Apache Kafka 0.9.0.1, from its own definitions."""
 
 from __future__ import annotations
 

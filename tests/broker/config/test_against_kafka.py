@@ -1,4 +1,4 @@
-"""Compares the definitions with those of Apache Kafka, and the reader of properties files with Java's."""
+"""Compare the definitions with those of Apache Kafka, and the reader of properties files with Java's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OTHER_DEFAULTS = {
 OTHER_RANGES = {
     "node.id": "-1 lets the cluster give out an id",
 }
-"""Keys that allow numbers that Kafka does not, or the other way about, and why."""
+"""Keys whose range differs from Kafka's, and the reasons."""
 
 DYNAMIC_HERE = {
     "log.cut.retention.bytes": "Parley's own",
@@ -48,11 +48,11 @@ DYNAMIC_HERE = {
     "transactional.ids.max.per.partition": "Parley's own",
     "unclean.recovery.strategy": "planned for Kafka by KIP-966",
 }
-"""Keys that can be changed at run time though Kafka 4 does not list them."""
+"""Keys that can be changed at run time in Parley, although Kafka 4 does not list them as dynamic."""
 
 
 class Theirs(NamedTuple):
-    """One definition of Kafka."""
+    """A definition of Kafka."""
 
     type: str
     default: str
@@ -72,7 +72,7 @@ def definitions(version: str) -> dict[str, dict[str, Theirs]]:
 
 @cache
 def newest(kind: str) -> dict[str, Theirs]:
-    """Every key that 3.9 or 4.3 has, as the later of them defines it."""
+    """Return every key of 3.9 or 4.3, as the newer release defines it."""
     return {**definitions(KAFKA_3)[kind], **definitions(KAFKA_4)[kind]}
 
 

@@ -1,4 +1,4 @@
-"""A broker's configuration as a whole: defaults, precedence, layers, listeners, complaints."""
+"""A broker's configuration as a whole: defaults, precedence, layers, listeners, errors."""
 
 from __future__ import annotations
 

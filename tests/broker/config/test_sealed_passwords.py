@@ -69,7 +69,7 @@ async def test_a_password_travels_sealed_and_is_used_in_the_clear() -> None:
     controller.metadata.subscribe(dynamic.apply)
 
     async def opened() -> None:
-        """Nothing to wait for."""
+        """Return immediately."""
 
     administration = Administration(1, controller, controller.metadata, dynamic, Random(1), opened, balanced)  # type: ignore[arg-type]
     resource = ConfigResource(ResourceType.BROKER, "1")

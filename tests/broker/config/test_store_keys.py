@@ -1,4 +1,4 @@
-"""The keys of coordination stores in a broker's configuration, with a store that another package brings."""
+"""The keys of coordination stores in a broker's configuration, with a store from another package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small clusters to decide about, and a controller without a store."""
+"""Small clusters for testing decisions, and a controller without a store."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def image_with(*states: PartitionState, brokers: int = 5, fenced: Collection[int
 
 
 class DirectController:
-    """A controller without a store: carries out each decision at once while it is active."""
+    """A controller without a store. While it is active, each decision takes effect immediately."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.metadata = Metadata(image)

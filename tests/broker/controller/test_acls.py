@@ -1,4 +1,4 @@
-"""Decisions about ACLs: what is added and deleted, and when the cluster cannot have them yet."""
+"""Decisions about ACLs: what is added and deleted, and when the cluster does not support them yet."""
 
 from __future__ import annotations
 

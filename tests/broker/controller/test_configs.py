@@ -1,4 +1,4 @@
-"""Which resources may be configured, and what changes do to their entries."""
+"""Which resources can be configured, and how changes affect their entries."""
 
 from __future__ import annotations
 

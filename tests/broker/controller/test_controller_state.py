@@ -1,4 +1,4 @@
-"""The states of a controller: every step of a life is in the table, and no other step is possible."""
+"""The states of a controller: the table contains every legal step, and every other step raises."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ goals = st.lists(st.integers(1, 6), min_size=0, max_size=4).map(tuple)
 
 
 def rules(image: MetadataImage, topic: str) -> ElectionRules:
-    """Topic "a" needs one replica in sync, and allows unclean elections; "b" needs two."""
+    """Return the rules: topic "a" needs one replica in sync and allows unclean elections; "b" needs two."""
     return ElectionRules(1, RecoveryStrategy.AGGRESSIVE) if topic == "a" else ElectionRules(2)
 
 
@@ -76,7 +76,7 @@ def write(stored: dict[str, bytes], writes: Writes) -> None:
 
 
 def check_sound(image: MetadataImage) -> None:
-    """Check what must hold for every partition."""
+    """Check the invariants of every partition."""
     live = {broker.broker_id for broker in image.live_brokers()}
     for _, _, state in image.partitions():
         assert not set(state.isr) & set(state.elr)
@@ -264,7 +264,7 @@ class Controlling(RuleBasedStateMachine):
         late=st.tuples(st.integers(-1, 1), st.integers(-1, 1), st.integers(-1, 1)),
     )
     def alter(self, topic: str, index: int, sender: int, isr: list[int], late: tuple[int, int, int]) -> None:
-        """A broker asks for an arbitrary ISR, with present or outdated epochs."""
+        """A broker proposes an arbitrary ISR, with current or outdated epochs."""
         state = self.image.partition(topic, index)
         if sender not in self.image.brokers or state is None:
             return
@@ -280,7 +280,7 @@ class Controlling(RuleBasedStateMachine):
     @precondition(lambda self: self.image.topics)
     @rule(data=st.data(), count=st.integers(1, 5))
     def agree(self, data: st.DataObject, count: int) -> None:
-        """A leader asks for a valid ISR: itself, and live followers."""
+        """A leader proposes a valid ISR: itself, and live followers."""
         live = {broker.broker_id for broker in self.image.live_brokers()}
         led = [each for each in self.image.partitions() if each[2].leader != NO_LEADER]
         if led:
@@ -322,7 +322,7 @@ class Controlling(RuleBasedStateMachine):
     # What must hold.
 
     def check_torn(self, begun: Writes) -> None:
-        """A controller that dies in the middle of its writes leaves a state that the next one can read and repair."""
+        """Check that if a controller dies in the middle of its writes, the next one can read and repair the state."""
         stored = dict(self.stored)
         write(stored, begun)
         torn = read_image("c", stored)

@@ -1,4 +1,4 @@
-"""What the controller decides when the coordination store is older than the brokers' logs."""
+"""The controller's decisions if the coordination store is older than the brokers' logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which levels of features an operator may choose: Kafka's rules (KIP-584, KIP-778)."""
+"""The feature levels that an operator may choose, by Kafka's rules (KIP-584, KIP-778)."""
 
 from __future__ import annotations
 

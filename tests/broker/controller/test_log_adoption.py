@@ -1,4 +1,4 @@
-"""Logs found in a data directory when a cluster begins become topics."""
+"""Logs found in a data directory when a new cluster starts become topics."""
 
 from __future__ import annotations
 

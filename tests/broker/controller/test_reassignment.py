@@ -1,4 +1,4 @@
-"""Reassignments: how they begin, complete, are cancelled, and are replaced by another one."""
+"""Reassignments: how they begin, complete, are canceled, and are replaced by another one."""
 
 from __future__ import annotations
 

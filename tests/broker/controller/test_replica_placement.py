@@ -1,4 +1,5 @@
-"""Replicas of new partitions are spread evenly, on different brokers, and on different racks if there are enough."""
+"""Replicas of new partitions are spread evenly, over different brokers, and over different racks if there
+are enough."""
 
 from __future__ import annotations
 

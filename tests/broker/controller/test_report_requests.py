@@ -1,4 +1,4 @@
-"""Requests for brokers' reports: pages of them, brokers that fail, and logs that do not know their topic's id."""
+"""Requests for brokers' reports: paging, brokers that fail, and logs that do not know their topic's id."""
 
 from __future__ import annotations
 

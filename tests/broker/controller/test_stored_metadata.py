@@ -1,4 +1,4 @@
-"""What changes write to the coordination store if several concern one topic."""
+"""The writes to the coordination store if several changes concern the same topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics that are created because they are needed: by this controller, or by one on another broker."""
+"""Topics that are created on demand, by this controller or by a controller on another broker."""
 
 from __future__ import annotations
 

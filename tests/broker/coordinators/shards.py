@@ -1,4 +1,4 @@
-"""A coordinator's shard without a broker: a counter per key, and a log whose replicas the test moves."""
+"""A coordinator's shard without a broker: a counter per key, and a log whose high watermark the test moves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def now_ms() -> int:
 
 
 class Values:
-    """A state that keeps the last value of each key, and those of open transactions apart."""
+    """A state that holds the last value of each key, and separately the values of open transactions."""
 
     def __init__(self, partition: int = 0) -> None:
         self.partition = partition
@@ -58,7 +58,7 @@ class Values:
 
 
 class FakeLog:
-    """The log of one shard in memory. ``high_watermark`` moves when the test says, or with each append."""
+    """The in-memory log of a shard. ``high_watermark`` moves with each append, or when the test moves it."""
 
     def __init__(self, *, follows: bool = True) -> None:
         self.batches: list[bytes] = []
@@ -106,7 +106,7 @@ class FakeLog:
             subscriber.on_change(self, 0)
 
     def fails_with(self, code: ErrorCode) -> None:
-        """Let the partition fail."""
+        """Make the partition fail."""
         self.code = code
         self.notify()
 
@@ -138,7 +138,7 @@ class FakeLog:
 
 
 class FakeTopic:
-    """The partitions of an internal topic in memory. Reading fails with each of ``failures`` first."""
+    """The partitions of an internal topic in memory. The first reads fail with the errors in ``failures``."""
 
     def __init__(self, *failures: Exception, name: str = "__topic", follows: bool = True) -> None:
         self.name = name
@@ -150,7 +150,7 @@ class FakeTopic:
         self._follows = follows
 
     def log(self, partition: int) -> FakeLog:
-        """Return the log of a partition, after making it if it does not exist."""
+        """Return the log of a partition. It is created if it does not exist."""
         return self.logs.setdefault(partition, FakeLog(follows=self._follows))
 
     async def read(self, partition: int, state: ShardState) -> ReadBack:

@@ -1,4 +1,4 @@
-"""Events that an idle shard decides while they are submitted. In virtual time."""
+"""Events that an idle shard decides as soon as they are submitted. In virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the partitions of an internal topic are appended to, waited for, and read."""
+"""Appending to, waiting for and reading the partitions of an internal topic."""
 
 from __future__ import annotations
 

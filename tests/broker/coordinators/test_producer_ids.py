@@ -1,4 +1,4 @@
-"""Producer ids are given out once, by whichever broker."""
+"""Each producer id is allocated only once, whichever broker allocates it."""
 
 from __future__ import annotations
 

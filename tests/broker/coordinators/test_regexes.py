@@ -1,4 +1,4 @@
-"""Expressions of clients are RE2's, and are matched in linear time, or they are refused."""
+"""Clients' regular expressions use RE2 and are matched in linear time; other expressions are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shards of a coordinator as their partitions change leaders and fail, in virtual time."""
+"""The shards of a coordinator when their partitions change leaders and fail, in virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a shard carries out decisions: turns, appends, replies, timers, and how it ends. In virtual time."""
+"""How a shard executes decisions: turns, appends, replies, timers, and its end. In virtual time."""
 
 from __future__ import annotations
 

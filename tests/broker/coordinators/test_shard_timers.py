@@ -1,4 +1,4 @@
-"""Timers that are prolonged, replaced and cancelled, before they are due and after. In virtual time."""
+"""Timers that are extended, replaced and canceled, before and after they are due. In virtual time."""
 
 from __future__ import annotations
 

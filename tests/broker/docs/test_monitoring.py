@@ -1,4 +1,4 @@
-"""The alerts and dashboards name metrics that exist, and pages that exist."""
+"""The metrics and pages that alerts and dashboards refer to exist."""
 
 from __future__ import annotations
 

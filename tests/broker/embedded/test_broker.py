@@ -1,4 +1,4 @@
-"""The broker in a Python program, in its own loop or in a thread."""
+"""The broker in a Python program, in the program's loop or in a thread."""
 
 from __future__ import annotations
 

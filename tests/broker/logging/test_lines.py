@@ -1,4 +1,4 @@
-"""The broker's own log: one line for an event, no secrets, no waiting."""
+"""The broker's own log: one line per event, no secrets, no blocking."""
 
 from __future__ import annotations
 

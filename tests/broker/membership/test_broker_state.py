@@ -1,4 +1,4 @@
-"""The table of a broker's membership: the ways through it, and that an illegal step raises."""
+"""The table of a broker's membership states: the legal paths, and that an illegal step raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker logs about a controller that is gone while no other one can be elected."""
+"""What a broker logs if the controller is gone and no other one can be elected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a controller is silent for most brokers, and the response to a broker of an earlier version."""
+"""Whether a controller is silent for most brokers, and the response to a broker of an older version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ids of the cluster and of its brokers: given out once, or kept from the data directories."""
+"""The ids of the cluster and of its brokers: allocated once, or read from the data directories."""
 
 from __future__ import annotations
 

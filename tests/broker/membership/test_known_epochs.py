@@ -1,4 +1,4 @@
-"""What a broker remembers on disk of the epochs and ids that it has seen."""
+"""The epochs and ids that a broker has seen and remembers on disk."""
 
 from __future__ import annotations
 

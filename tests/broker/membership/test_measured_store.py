@@ -1,4 +1,4 @@
-"""What a broker measures of its coordination store."""
+"""A broker's measurements of its coordination store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a controller writes, and in which order, when its coordination store was set back."""
+"""What a controller writes, and in which order, if its coordination store was set back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every subscriber gets a change of the metadata, even if another one fails."""
+"""Every subscriber receives a change of the metadata, even if another subscriber fails."""
 
 from __future__ import annotations
 

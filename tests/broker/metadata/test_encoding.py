@@ -1,4 +1,4 @@
-"""All metadata changes can be encoded and decoded; other bytes are refused."""
+"""All metadata changes can be encoded and decoded; other bytes are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controllers' terms in the store, against the metadata that brokers have seen."""
+"""Comparison of the controllers' terms in the store with the metadata that brokers have seen."""
 
 from __future__ import annotations
 

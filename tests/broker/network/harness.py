@@ -1,4 +1,4 @@
-"""A listener on a free port with handlers of the test's own, and a client that writes and reads raw bytes."""
+"""A listener on a free port with the test's own handlers, and a client that writes and reads raw bytes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from parley.protocol.schema import Request
 
 
 class Unchanged:
-    """Leaves principals as they are: a part of a listener's security."""
+    """Maps principals to themselves; part of a listener's security."""
 
     def identified(self, session: ClientSession) -> ClientSession:
         return session
 
 
 WALL_MS = 1_700_000_000_000
-"""The time of day during these tests."""
+"""The wall clock time during these tests."""
 
 
 @asynccontextmanager
@@ -74,7 +74,8 @@ async def serving(
 
 
 class Clock:
-    """A clock that stands still until the test starts it: no connection is idle before, however slow the test."""
+    """A clock that stands still until the test starts it, so that no connection is idle before, however slow the test
+    is."""
 
     def __init__(self) -> None:
         self._started_s: float | None = None

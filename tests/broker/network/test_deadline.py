@@ -1,4 +1,4 @@
-"""The deadline that does not count an event loop that stands still."""
+"""A deadline that does not count time during which the event loop is frozen."""
 
 from __future__ import annotations
 

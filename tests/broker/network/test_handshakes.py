@@ -1,4 +1,4 @@
-"""The order of TLS handshakes: a few steps at once, the others wait, and those of lost clients are dropped."""
+"""The scheduling of TLS handshakes: a few steps at a time, others wait, and handshakes of lost clients are dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The responses in the making share an amount of memory; beyond it, the nearest to its end and the oldest proceed."""
+"""Responses being built share a memory limit. Beyond it, only the one nearest to its end and the oldest continue."""
 
 from __future__ import annotations
 

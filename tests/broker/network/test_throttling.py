@@ -1,4 +1,4 @@
-"""Throttled clients: the response comes at once, the connection is not read from, and no other connection waits."""
+"""Throttled clients: the response is sent immediately, the connection is not read, and no other connection waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that shake hands honestly, and then send records that bring no data, or very little."""
+"""Clients that complete the handshake honestly, and then send records with no or very little data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses that clients do not take are bounded together; a client that reads slowly is not closed."""
+"""Responses that clients do not read are bounded together; a client that reads slowly is not disconnected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which quota counts for a request, and whom the request shares it with."""
+"""Which quota applies to a request, and which clients share it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What quotas do to requests: throttle times, the longest of several, exemptions, and changes while clients run."""
+"""The effect of quotas on requests: throttle times, the longest of several, exemptions, and changes at run time."""
 
 from __future__ import annotations
 

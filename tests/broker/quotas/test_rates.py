@@ -1,4 +1,4 @@
-"""Rates and token buckets, in virtual time; the numbers of the first tests are those of Kafka's own classes."""
+"""Rates and token buckets, in virtual time. The numbers of the first tests are from Kafka's own classes."""
 
 from __future__ import annotations
 

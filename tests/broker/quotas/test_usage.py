@@ -1,4 +1,4 @@
-"""The entries of what clients have used: found again, forgotten, and bounded."""
+"""The entries of clients' usage are found again, expire, and are bounded."""
 
 from __future__ import annotations
 

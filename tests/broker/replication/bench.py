@@ -76,7 +76,7 @@ from tests.support.uuids import new_uuid
 
 NAME = "PLAINTEXT"
 QUICK = {"replica.fetch.backoff.ms": "20", "replica.fetch.wait.max.ms": "200"}
-"""A test does not wait a second for the second attempt."""
+"""Short retry delays, so that a test does not wait a second for the second attempt."""
 
 
 def now_ms() -> int:
@@ -101,7 +101,7 @@ def values_of(log: Log, start: int = 0) -> list[bytes]:
 
 
 class Node:
-    """One broker. It may be stopped and started again: its directory stays, and it gets a new epoch."""
+    """A broker. It may be stopped and restarted: its directory stays, and it gets a new epoch."""
 
     def __init__(
         self, broker_id: int, directory: Path, settings: dict[str, str], controller: Callable[[Any], Awaitable[Any]]
@@ -116,7 +116,7 @@ class Node:
         directory.mkdir()
 
     async def start(self, image: MetadataImage, config_of: Callable[[str], LogConfig]) -> BrokerRegistration:
-        """Open the logs and listen. The metadata arrive through ``hear``."""
+        """Open the logs and listen. The metadata is delivered by ``hear``."""
         own = {"node.id": str(self.id), "log.dirs": str(self.directory)}
         config = BrokerConfig.from_properties({**own, **QUICK, **self._settings})
         self.epoch += 1
@@ -188,7 +188,7 @@ class Node:
         return BrokerRegistration(self.id, self.epoch, new_uuid(), (endpoint,), rack=f"rack-{self.id}")
 
     async def ask_controller(self, request: Request, *, version: int | None = None) -> Any:
-        """Send a request to the test, which is the controller. ``asked`` keeps the requests."""
+        """Send a request to the test, which acts as the controller. ``asked`` keeps the requests."""
         if isinstance(request, AlterPartitionRequest):
             self.asked.append(request)
         return await self.controller(request)
@@ -234,13 +234,13 @@ class Node:
         await self.listener.start(bind("127.0.0.1", 0), backlog=100)
 
     def hear(self, image: MetadataImage) -> None:
-        """Apply an image, as after a gap: the changes since the last one are computed here."""
+        """Apply an image, as after a gap: the changes since the previous image are computed here."""
         changes = image.changes_since(self.metadata.image)
         if changes:
             self.metadata.replace(image, Delta(image.controller_epoch, image.version, changes))
 
     async def stop(self, *, crash: bool = False) -> None:
-        """Stop. With ``crash`` the logs are left as after a kill."""
+        """Stop the node. With ``crash`` the logs are left as after a kill."""
         self.is_up = False
         await self.fetchers.close()
         self.listener.stop_accepting()
@@ -266,7 +266,7 @@ class Node:
 
 
 class Nodes:
-    """Several nodes, with the metadata that the test decides on."""
+    """Several nodes, with metadata that the test decides on."""
 
     def __init__(self, directory: Path, count: int, **settings: str) -> None:
         named = {key.replace("_", "."): value for key, value in settings.items()}
@@ -274,7 +274,7 @@ class Nodes:
         self.image = MetadataImage("cluster")
         self.configs: dict[str, LogConfig] = {}
         self.deaf: set[int] = set()
-        """Nodes that hear nothing of changes for now."""
+        """Nodes that currently do not hear of changes."""
 
     async def controller(self, request: Request) -> Any:
         """Return the controller's response to a leader."""
@@ -286,11 +286,11 @@ class Nodes:
         return await api.alter_partition(context(3, api_key=AlterPartitionRequest.API_KEY), request)
 
     def rules(self, image: MetadataImage, topic: str) -> ElectionRules:
-        """Return the rules that the leaders go by, too."""
+        """Return the rules that the leaders also apply."""
         return ElectionRules(self.configs.get(topic, LogConfig()).min_insync_replicas)
 
     async def submit(self, decide: Callable[[MetadataImage], Decision[Any]]) -> Any:
-        """Decide as the controller does."""
+        """Decide like the controller."""
         decision = decide(self.image)
         if decision.changes:
             self.change(*decision.changes)
@@ -300,7 +300,7 @@ class Nodes:
         return self.nodes[broker_id]
 
     def change(self, *changes: Change) -> None:
-        """Publish the metadata to every node that is up and not in ``deaf``."""
+        """Publish the metadata to every running node that is not in ``deaf``."""
         self.image = self.image.with_changes(changes)
         self.tell()
 
@@ -352,7 +352,7 @@ class Nodes:
 
 @asynccontextmanager
 async def nodes(directory: Path, count: int, **settings: str) -> AsyncIterator[Nodes]:
-    """``count`` nodes, numbered from 1; ``settings`` are broker settings with underscores for dots."""
+    """Run ``count`` nodes, numbered from 1. ``settings`` are broker settings with underscores for dots."""
     made = Nodes(directory, count, **settings)
     try:
         for broker_id in made.nodes:

@@ -1,4 +1,4 @@
-"""When a damaged partition hands over, whom it asks for records, and when it asks again."""
+"""When a damaged partition gives up leadership, which replicas it asks for records, and when it asks again."""
 
 from __future__ import annotations
 

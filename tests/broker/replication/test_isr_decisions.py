@@ -1,4 +1,4 @@
-"""The decision which ISR a leader wants."""
+"""The ISR that a leader proposes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of another replica are taken only if they belong into this replica's log."""
+"""Batches from another replica are accepted only if they belong in this replica's log."""
 
 from __future__ import annotations
 

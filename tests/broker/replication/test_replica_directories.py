@@ -1,4 +1,4 @@
-"""The controller knows which log directory each replica is in, and a broker names the directories that it has lost."""
+"""The controller knows the log directory of each replica, and a broker reports the directories that it has lost."""
 
 from __future__ import annotations
 

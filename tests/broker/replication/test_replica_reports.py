@@ -1,4 +1,4 @@
-"""GetReplicaLogInfo: what a broker reports of its logs to the controller."""
+"""GetReplicaLogInfo: a broker's reports about its logs to the controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rolling restart must wait for."""
+"""The conditions that a rolling restart must wait for."""
 
 from __future__ import annotations
 

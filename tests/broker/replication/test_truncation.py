@@ -1,4 +1,4 @@
-"""The guard of committed records against the truncation of a follower's log."""
+"""The protection of committed records when a follower's log is truncated."""
 
 from __future__ import annotations
 

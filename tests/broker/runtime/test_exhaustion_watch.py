@@ -1,4 +1,4 @@
-"""A starved broker: how it divides its file descriptors, when it makes room, and when it lets go."""
+"""A broker that runs out of resources: how it divides file descriptors, when it frees some, and when it gives up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks are held, their failures logged, and none outlives its owner."""
+"""Tasks are referenced, their failures are logged, and none outlives its owner."""
 
 from __future__ import annotations
 

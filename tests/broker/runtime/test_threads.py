@@ -1,4 +1,4 @@
-"""Slow work of one kind keeps work of another kind from nothing."""
+"""Slow work of one kind does not delay work of another kind."""
 
 from __future__ import annotations
 

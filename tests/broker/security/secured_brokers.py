@@ -1,4 +1,4 @@
-"""Brokers in this process whose listeners are secured, on a store in memory, and the properties of their clients."""
+"""Brokers in this process with secured listeners, on a store in memory, and the properties of their clients."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _stores = itertools.count(1)
 
 
 def plain_line(username: str, users: Mapping[str, str] | None = None) -> str:
-    """The JAAS line of a client, or with ``users`` of a listener."""
+    """Return the JAAS entry of a client or, with ``users``, of a listener."""
     accepted = "".join(f' user_{name}="{password}"' for name, password in (users or {}).items())
     return f'{PLAIN} username="{username}" password="{USERS[username]}"{accepted};'
 
 
 @dataclass
 class SecuredBrokers:
-    """How to start brokers with one listener, SECURE, and what their clients need to know."""
+    """How to start brokers with one listener, SECURE, and what their clients need."""
 
     folder: Path
     authority: Authority = field(default_factory=Authority)
@@ -77,7 +77,7 @@ class SecuredBrokers:
 
     @asynccontextmanager
     async def running(self, *settings: Mapping[str, str]) -> AsyncIterator[list[BrokerServer]]:
-        """Start a broker with each of the settings; stop them in reverse order."""
+        """Start a broker with each of the settings. They are stopped in reverse order."""
         async with AsyncExitStack() as stack:
             servers = []
             for given in settings:

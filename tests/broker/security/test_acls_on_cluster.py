@@ -1,4 +1,4 @@
-"""ACLs of a cluster: every broker has a change before the response to it, and still has it after a restart."""
+"""ACLs of a cluster: every broker applies a change before the response to it, and still has it after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Authorizers: the one that decides by ACLs, its cache, and classes of the operator."""
+"""Authorizers: the built-in one, which decides by ACLs, its cache, and custom classes."""
 
 from __future__ import annotations
 

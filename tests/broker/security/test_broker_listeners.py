@@ -1,4 +1,4 @@
-"""Which listeners serve what brokers ask each other, while an operator changes the brokers' listener."""
+"""Which listeners serve inter-broker requests, while an operator changes the brokers' listener."""
 
 from __future__ import annotations
 

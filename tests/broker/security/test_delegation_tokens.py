@@ -1,4 +1,4 @@
-"""Delegation tokens on a broker: created, seen, used to log in, renewed, expired, and gone when they have expired."""
+"""Delegation tokens on a broker: created, described, used to log in, renewed, expired, and then removed."""
 
 from __future__ import annotations
 

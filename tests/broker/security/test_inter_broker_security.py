@@ -1,4 +1,4 @@
-"""Brokers reach each other over a secured listener: the controller's metadata, replication, forwarding."""
+"""Brokers communicate over a secured listener: the controller's metadata, replication, forwarding."""
 
 from __future__ import annotations
 

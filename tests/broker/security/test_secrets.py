@@ -1,4 +1,4 @@
-"""Marked secrets are put wherever a secret can be, and looked for wherever a text comes out.
+"""Marked secrets are put wherever a secret can be configured, and searched for in all output.
 
 Each secret contains MARK. The log is searched before the log writer replaces secrets in it.
 """

@@ -1,4 +1,4 @@
-"""Members of share groups without a network: a broker's data path, and a persister in memory."""
+"""Members of share groups without a network: a broker's data path, and an in-memory persister."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ GROUP = "group"
 
 
 class MemoryPersister:
-    """Keeps the state of share partitions, record by record. ``refuse`` is what it raises (``refuse_write``: what
-    only writes raise); ``gate`` holds up writes."""
+    """Keeps the state of share partitions, record by record.
+
+    ``refuse`` is the error that it raises, ``refuse_write`` the error that only writes raise. ``gate`` delays writes.
+    """
 
     def __init__(self) -> None:
         self.start: dict[Any, int] = {}
@@ -97,7 +99,7 @@ class MemoryPersister:
         self.records[key] = {each: kept for each, kept in records.items() if each >= start_offset}
 
     def forget(self) -> None:
-        """Forget everything, and refuse nothing."""
+        """Forget everything, and raise no more errors."""
         self.start, self.records, self.refuse = {}, {}, None
 
     async def delete(self, group_id: str, topic_id: UUID, partition: int, state_epoch: int) -> None:
@@ -109,7 +111,7 @@ class MemoryPersister:
 
 
 class ShareBench(Bench):
-    """A broker that serves share groups, all with the same settings."""
+    """A broker that serves share groups, which all have the same settings."""
 
     def __init__(self, directory: Path, authorization: Authorization = EVERYONE_MAY) -> None:
         super().__init__(directory)
@@ -144,7 +146,7 @@ class ShareMember:
         self.topics = topics
         self.epoch = 0
         self.acknowledges_all = False
-        """Set if all topics get the acknowledgements, not only the first one."""
+        """Set if acknowledgements are for all topics, not only for the first."""
         self.client = ConnectedClient(anonymous("127.0.0.1", "PLAINTEXT"), 1)
 
     def begin_fetch(
@@ -165,11 +167,11 @@ class ShareMember:
         return asyncio.ensure_future(self._response(ShareFetchResponse, self.bench.api.fetch, 78, asked))
 
     async def fetch(self, *acknowledged: tuple[int, int, list[int]], **request: Any) -> ShareFetchResponse:
-        """Fetch, and return the response as the member reads it."""
+        """Fetch, and return the response as the member decodes it."""
         return await self.begin_fetch(*acknowledged, **request)
 
     async def acquired(self, *acknowledged: tuple[int, int, list[int]], **request: Any) -> list[tuple[int, int, int]]:
-        """Fetch, and return the acquired records of all partitions: the first, the last, the delivery count."""
+        """Fetch, and return the acquired records of all partitions: first offset, last offset, delivery count."""
         response = await self.fetch(*acknowledged, **request)
         return [
             (each.first_offset, each.last_offset, each.delivery_count)

@@ -1,4 +1,4 @@
-"""Share partitions of a real broker: what was acknowledged is stored, and a restart does not deliver it again."""
+"""Share partitions of a real broker: acknowledgements are stored, and acknowledged records are not redelivered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics of coordinators, from the work of a broker."""
+"""The metrics of coordinators, produced by the work of a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics of single groups: computed from what the coordinator and the hosted replicas know, and bounded."""
+"""The metrics of single groups, computed from the state of the coordinator and the hosted replicas, and bounded."""
 
 from __future__ import annotations
 

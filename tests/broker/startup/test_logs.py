@@ -1,4 +1,4 @@
-"""Failed log directories, before and after the parts that use the logs exist."""
+"""Failed log directories, before and after the components that use the logs exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A running broker exports every metric of the catalogue, and counts what no other test reads."""
+"""A running broker exports every metric of the catalog, including those that no other test reads."""
 
 from __future__ import annotations
 

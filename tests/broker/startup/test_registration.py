@@ -1,4 +1,4 @@
-"""A broker whose membership in the cluster ends for good, or before it has begun."""
+"""A broker whose membership in the cluster ends permanently, or before it has begun."""
 
 from __future__ import annotations
 

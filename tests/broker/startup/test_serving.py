@@ -1,4 +1,4 @@
-"""What a broker serves before it is registered."""
+"""The requests that a broker serves before it is registered."""
 
 from __future__ import annotations
 

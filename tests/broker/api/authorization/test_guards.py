@@ -1,4 +1,4 @@
-"""For each row of the table of requirements: a client that lacks only this right gets the error of the row."""
+"""For each row of the table of permissions: a client that lacks only this permission gets the error of the row."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ ASKS_GROUP_FIRST = (
     "AlterShareGroupOffsets",
     "DeleteShareGroupOffsets",
 )
-"""APIs whose handlers are asked about the group even if the client may not use any of the topics."""
+"""APIs whose handlers check the group even if the client may not use any of the topics."""
 
 
 class AllBut(Authorizer):
-    """Allows everything but some operations on some types, and records what it was asked."""
+    """Allows everything but some operations on some types, and records the checks."""
 
     def __init__(self, *denied: Right) -> None:
         self.denied = denied
@@ -152,7 +152,8 @@ def send(
     client_id: str = "test",
     listener: str = "PLAINTEXT",
 ) -> Any:
-    """The response, or the error of a request that is refused as a whole. ``HANDLED`` has what the handler got."""
+    """Return the response, or the error of a request that is refused as a whole. ``HANDLED`` holds what the handler
+    received."""
     HANDLED.clear()
     request: Any = filled(APIS[api_key].request, version, TOPIC_ID)
     if change is not None:
@@ -178,7 +179,7 @@ async def _awaited(response: Any) -> Any:
 
 
 def errors_in(message: Any) -> set[int]:
-    """Every error code in a response."""
+    """Return every error code in a response."""
     if isinstance(message, KafkaError):
         return {message.code}
     found = set()
@@ -270,7 +271,7 @@ CHANGES: dict[tuple[str, ResourceType], Any] = {
         for type, number in ((ResourceType.TOPIC, 2), (ResourceType.CLUSTER, 4), (ResourceType.GROUP, 32))
     },
 }
-"""What a request must say so that the row applies."""
+"""The content that a request needs for the row to apply."""
 
 ALTERNATIVES: dict[str, tuple[Right, ...]] = {}
 for _row in REQUIREMENTS:

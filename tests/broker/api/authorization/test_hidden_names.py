@@ -1,4 +1,4 @@
-"""A client without rights learns no name from a broker, and sees no difference between topics that exist and others."""
+"""A client without permissions learns no name, and cannot distinguish topics that exist from others."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SECRET = "the-secret-topic"
 """The topic that exists."""
 MISSING = "one-that-is-not!"[: len(SECRET)].replace("!", "x")
 BY_NAME = {0: 12, 1: 12, 8: 9, 9: 9}
-"""The last versions of Produce, Fetch, OffsetCommit and OffsetFetch that name topics by name. An id is no secret."""
+"""The last versions of Produce, Fetch, OffsetCommit and OffsetFetch that use topic names. Topic ids are not secret."""
 TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
 
 
@@ -105,7 +105,7 @@ async def doors() -> AsyncIterator[Doors]:
 
 
 def renamed(message: Any) -> None:
-    """Name the topics of a request ``MISSING`` instead of the one that exists."""
+    """Replace the topic in a request by ``MISSING``, which does not exist."""
     for declared in message.fields():
         value = getattr(message, declared.name)
         if value == "t":
@@ -118,7 +118,7 @@ def renamed(message: Any) -> None:
 
 
 async def shown(client: Client, request: Any, version: int) -> str:
-    """The whole response as text."""
+    """Return the whole response as text."""
     try:
         return re.sub("0x[0-9a-f]+", "", repr(await client.send(request, version=version)))
     except KafkaError as error:

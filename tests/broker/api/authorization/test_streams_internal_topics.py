@@ -1,4 +1,4 @@
-"""The internal topics of a streams application are created with the rights of its client."""
+"""The internal topics of a streams application are created with the permissions of its client."""
 
 from __future__ import annotations
 

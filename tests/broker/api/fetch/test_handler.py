@@ -1,4 +1,4 @@
-"""Fetch: order and limits, waiting, sessions, isolation of mistakes, old clients."""
+"""Fetch: order and limits, waiting, sessions, isolation of errors, old clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Fetches under a quota: no records beyond it, none lost in a session, and smaller responses instead of waits."""
+"""Fetches under a quota: no records beyond the quota, none lost in a session, and smaller responses instead
+of delays."""
 
 from __future__ import annotations
 

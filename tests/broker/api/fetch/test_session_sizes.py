@@ -1,4 +1,4 @@
-"""Clients choose how many partitions their sessions remember: they need not exist. So all sessions have a bound."""
+"""Clients choose how many partitions their sessions remember, existing or not. So all sessions together are bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn from leaders to coordinators: to which broker, how many at once, and what its errors mean."""
+"""AddPartitionsToTxn from leaders to coordinators: the destination, batching, and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACE = ("t", 0)
 
 
 class Coordinator:
-    """Responds as it is told to, and counts."""
+    """Responds as the test specifies, and counts requests."""
 
     def __init__(self) -> None:
         self.errors: Mapping[tuple[str, int], int] = {}

@@ -1,4 +1,4 @@
-"""DescribeProducers: what operators learn of the transactions in a partition."""
+"""DescribeProducers: what operators see of the transactions in a partition."""
 
 from __future__ import annotations
 

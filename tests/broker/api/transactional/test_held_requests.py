@@ -25,7 +25,7 @@ from tests.broker.api.bench import Bench, context
 
 
 class Coordinator:
-    """Notes which of its methods are called."""
+    """Records which of its methods are called."""
 
     def __init__(self) -> None:
         self.waited: list[str] = []

@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: what is written, what is refused, and when the response is sent."""
+"""WriteTxnMarkers: what is written, what is rejected, and when the response is sent."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MarkersBench(Bench):
         )
 
     def _monotonic(self) -> float:
-        """Each look at the clock is 4 ms later than the one before: so long an append takes."""
+        """Return a time that advances 4 ms with each call, as if each append took so long."""
         self.looks += 1
         return self.looks * 0.004
 
@@ -57,7 +57,7 @@ class MarkersBench(Bench):
         return codes(await self.api.write_markers(context(version, api_key=27), request))
 
     def markers(self, name: str, index: int = 0) -> list[tuple[int, int, ControlMarker | None]]:
-        """Offset, producer and marker of each control batch in a log."""
+        """Return offset, producer and marker of each control batch in a log."""
         log = self.partition(name, index).log
         data = log.read(log.log_start_offset, 1 << 30, up_to=log.log_end_offset).read()
         return [(h.base_offset, h.producer_id, read_marker(data, p)) for p, h in headers(data) if h.is_control]

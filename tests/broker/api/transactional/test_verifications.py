@@ -1,4 +1,4 @@
-"""Verification of the first batch of a transaction: which batches need it, and until when it counts."""
+"""Verification of the first batch of a transaction: which batches need it, and how long it is valid."""
 
 from __future__ import annotations
 

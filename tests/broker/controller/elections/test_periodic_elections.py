@@ -1,4 +1,4 @@
-"""Elections that the controller holds by itself, and what follows from a change of a topic's configuration."""
+"""Elections that the controller starts by itself, and the effects of a change to a topic's configuration."""
 
 from __future__ import annotations
 

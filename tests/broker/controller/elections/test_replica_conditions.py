@@ -1,4 +1,4 @@
-"""In which condition the replicas of a broker are when it registers."""
+"""The condition of a broker's replicas when it registers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which replica a recovery elects, when it waits, and when it says that records may be lost."""
+"""Which replica a recovery elects, when it waits, and when it reports that records may be lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The duty that recovers partitions without eligible replicas: whom it asks, when it looks again, what it logs."""
+"""The duty that recovers partitions without eligible replicas: whom it asks, when it retries, what it logs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ INTACT = ReplicaReport(4, 9, 9)
 
 
 class Bench:
-    """A controller, the duty, and brokers that report as the test says."""
+    """A controller, the duty, and brokers that report what the test specifies."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.controller = DirectController(image)
         self.logs: dict[int, ReplicaReport] = {}
-        """The report of each broker for all its logs; a broker that is missing here does not respond."""
+        """The report of each broker for all its logs. A broker that is not listed does not respond."""
         self.asked: list[tuple[int, int]] = []
         """Each request: the broker, and the number of logs."""
         self.recovery = UncleanRecovery(self.controller.metadata, self.request, balanced)
@@ -52,7 +52,7 @@ class Bench:
         return [state.leader for _, _, state in self.controller.metadata.image.partitions()]
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait for requests and changes of the metadata until something holds."""
+        """Wait for requests and changes of the metadata until a condition holds."""
         while not holds():
             self.changed.clear()
             await self.changed.wait()
@@ -72,7 +72,7 @@ async def running(bench: Bench) -> AsyncIterator[None]:
 
 
 async def settled() -> None:
-    """Let the duty do all that it can do now."""
+    """Let the duty do everything that it can do now."""
     for _ in range(20):
         await asyncio.sleep(0)
 

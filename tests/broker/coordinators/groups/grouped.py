@@ -41,7 +41,7 @@ ASSIGNORS = load_assignors(("uniform", "range"))
 
 
 def surroundings(image: MetadataImage, **properties: str) -> Surroundings:
-    """Return the surroundings of a shard that works alone, in a cluster with this metadata."""
+    """Return the environment of a shard that works alone, in a cluster with this metadata."""
     config = BrokerConfig.from_properties(properties)
     return Surroundings(
         config=lambda: config,
@@ -63,7 +63,7 @@ def surroundings(image: MetadataImage, **properties: str) -> Surroundings:
 
 
 def no_need(image: MetadataImage | None = None) -> ConsumerGroupsNeed:
-    """Return what consumer groups need, in a cluster with this metadata where clients may see every topic."""
+    """Return the dependencies of consumer groups, in a cluster with this metadata where clients may see every topic."""
     known = MetadataImage("c") if image is None else image
     return ConsumerGroupsNeed(lambda: known, ASSIGNORS, lambda context, names: set(names))
 
@@ -88,7 +88,7 @@ class Unreachable:
 
 
 def no_share_need() -> ShareGroupsNeed:
-    """Return what share groups need, where no share coordinator can be reached."""
+    """Return the dependencies of share groups, where no share coordinator can be reached."""
 
     async def latest_offset(topic: str, partition: int) -> int:
         raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
@@ -97,7 +97,7 @@ def no_share_need() -> ShareGroupsNeed:
 
 
 class Replay:
-    """A shard that is loaded from records, and how many of them were skipped."""
+    """A shard that is loaded from records, and the number of records skipped."""
 
     def __init__(self, partition: int = 0) -> None:
         self.shard = empty_shard(partition)
@@ -112,7 +112,7 @@ class Replay:
         self._offset += 1
 
     def groups(self) -> list[Group]:
-        """Return the groups, as they begin to be served."""
+        """Return the groups in their state when serving begins."""
         self.shard.loaded(0)
         return list(self.shard.groups.values())
 
@@ -156,13 +156,13 @@ class Coordinated:
         return asyncio.ensure_future(self.groups.commit(NOT_A_MEMBER, {(topic, partition): at(offset)}))
 
     def in_log(self) -> dict[tuple[str, int], int]:
-        """Return the offsets of the group as the log has them."""
+        """Return the offsets of the group in the log."""
         shard = empty_shard()
         self.log.replay(shard)
         return {p: found.offset for group in shard.groups.values() for p, found in group.offsets.items()}
 
     def offsets(self) -> dict[tuple[str, int], int]:
-        """Return the offsets of the group as the coordinator has them."""
+        """Return the offsets of the group in the coordinator."""
         group = self.groups.find("g")
         return {} if group is None else {p: found.offset for p, found in group.offsets.items()}
 

@@ -1,4 +1,4 @@
-"""What groups write to the log, and how it is read."""
+"""The records that groups write to the log, and how they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Committed offsets and groups of one shard: what counts, what is removed, and when. In virtual time."""
+"""Committed offsets and groups of a shard: what is valid, what is removed, and when. In virtual time."""
 
 from __future__ import annotations
 

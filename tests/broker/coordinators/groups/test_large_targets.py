@@ -1,4 +1,4 @@
-"""A large target assignment is decided in a thread; the members keep the one before until it is stored."""
+"""A large target assignment is computed in a thread. Members keep the previous one until it is stored."""
 
 from __future__ import annotations
 

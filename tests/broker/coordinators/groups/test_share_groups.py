@@ -1,4 +1,4 @@
-"""Share groups at their coordinator: what is stored of their partitions, whatever the order of slow calls."""
+"""Share groups at their coordinator: what is stored of their partitions, regardless of the order of slow calls."""
 
 from __future__ import annotations
 

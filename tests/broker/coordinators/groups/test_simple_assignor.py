@@ -1,4 +1,4 @@
-"""The assignor of share groups: how partitions are shared out."""
+"""The assignor of share groups: how partitions are distributed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any order of events: a shard of share partitions has what a plain model has, and its log, pruned or not, says so."""
+"""Any order of events: a shard of share partitions agrees with a simple model, and so does its log, pruned or not."""
 
 from __future__ import annotations
 

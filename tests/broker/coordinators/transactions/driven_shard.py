@@ -1,4 +1,4 @@
-"""A shard of transactional ids without a log: decisions take effect at once, as if all replicas were in sync."""
+"""A shard of transactional ids without a log: decisions take effect immediately, as if all replicas were in sync."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ P0, P1 = ("t", 0), ("t", 1)
 
 
 class SentMarkers:
-    """Notes the transactions whose markers would be written."""
+    """Records the transactions whose markers would be written."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, Transaction]] = []
@@ -56,7 +56,7 @@ class DrivenShard:
         return self.state.transactions[ID]
 
     def set(self, **changes: object) -> None:
-        """Change the stored transaction, to begin a test in a state that takes long to reach."""
+        """Change the stored transaction, to begin a test in a state that is laborious to reach."""
         self.state.transactions[ID] = self.transaction._replace(**changes)  # type: ignore[arg-type]
 
     def submit(self, decide: Callable[[TransactionShard, int], Decision[T]]) -> T:
@@ -70,7 +70,7 @@ class DrivenShard:
         return decision.reply
 
     def read_back(self) -> TransactionShard:
-        """Return the state that a new coordinator would have."""
+        """Return the state that a new coordinator would load."""
         state = self._empty()
         for offset, (key, value) in enumerate(self.log):
             state.replay(key, value, None, offset)
@@ -125,7 +125,7 @@ class DrivenShard:
         return result
 
     def complete(self, transactional_id: str = ID) -> None:
-        """All markers of the prepared transaction are written."""
+        """Report that all markers of the prepared transaction are written."""
         producer = self.state.transactions[transactional_id].identity
         self.submit(partial(complete, transactional_id=transactional_id, producer=producer))
 
@@ -135,7 +135,7 @@ class DrivenShard:
         self.submit(abort_timed_out)
 
     def expire(self) -> None:
-        """The periodic look for expired transactional ids."""
+        """Run the periodic search for expired transactional ids."""
         self.submit(expire)
 
 

@@ -1,4 +1,4 @@
-"""The coordinator on its runtime: what a client is told is kept, and markers go on after any failure."""
+"""The coordinator on its runtime: responses to clients remain true, and markers are written despite any failure."""
 
 from __future__ import annotations
 

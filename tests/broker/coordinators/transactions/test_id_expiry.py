@@ -1,4 +1,4 @@
-"""Transactional ids expire when they are at rest for long enough."""
+"""Transactional ids expire after they have been inactive for long enough."""
 
 from __future__ import annotations
 

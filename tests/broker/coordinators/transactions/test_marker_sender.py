@@ -1,4 +1,4 @@
-"""Writing markers: to which leaders, how often, until when; and the completion afterwards."""
+"""Writing markers: to which leaders, how often, how long; and the completion afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any order of events: the state equals its log, identities are given out once, and a stored outcome is kept."""
+"""Any order of events: the state equals the replayed log, ids are allocated once, and a stored outcome is final."""
 
 from __future__ import annotations
 

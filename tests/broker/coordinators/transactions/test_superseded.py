@@ -1,4 +1,4 @@
-"""What a transaction coordinator withholds that another broker may have replaced."""
+"""What a transaction coordinator withholds if another broker may have replaced it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records of ``__transaction_state``: Kafka's formats, and what is refused."""
+"""The records of ``__transaction_state``: Kafka's formats, and what is rejected."""
 
 from __future__ import annotations
 

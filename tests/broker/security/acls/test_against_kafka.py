@@ -1,4 +1,4 @@
-"""Random sets of ACLs and requests: Parley's authorizer and Apache Kafka's decide alike."""
+"""For random ACLs and requests, Parley's authorizer and Apache Kafka's make the same decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of ACLs, beside a model that follows Kafka's rules word for word."""
+"""The index of ACLs, compared with a model that follows Kafka's rules literally."""
 
 from __future__ import annotations
 

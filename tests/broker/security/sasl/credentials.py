@@ -23,7 +23,7 @@ def credential(mechanism: str, password: str, iterations: int = 4096) -> ScramCr
 
 @dataclass
 class Users:
-    """A credential source with these passwords, and these tokens."""
+    """A credential source with these passwords and tokens."""
 
     passwords: Mapping[str, str] = field(default_factory=dict)
     tokens: Mapping[str, TokenLogin] = field(default_factory=dict)
@@ -48,7 +48,7 @@ def mechanism(
     handler: str = "",
     properties: Mapping[str, str] | None = None,
 ) -> Mechanism:
-    """A mechanism as a listener makes it."""
+    """Return a mechanism as a listener creates it."""
     return maker(name)(
         MechanismSetup(
             name,

@@ -36,7 +36,7 @@ class _Keys:
         return [jwk("rsa")]
 
     async def refresh(self, key_id: str | None) -> None:
-        """Nothing changes."""
+        """Do nothing: nothing changes."""
 
 
 @cache
@@ -59,7 +59,7 @@ def _token(token: bytes, version: int = 1) -> bytes:
 
 @cache
 def proper_frames() -> tuple[bytes, ...]:
-    """Frames that a client may send in some state: what examples begin from."""
+    """Return frames that a client may send in some state, as the starting point of examples."""
     tokens = [
         b"\0alice\0wrong",
         b"n,,n=alice,r=nonce",
@@ -81,7 +81,7 @@ def proper_frames() -> tuple[bytes, ...]:
 
 
 async def send(frames: Sequence[bytes]) -> LoginState:
-    """Send frames until the connection ends; returns the last state of the login. Any other exception is a finding."""
+    """Send frames until the connection ends. Returns the last state of the login. Any other exception is a bug."""
     reached: list[object] = []
     tasks = TaskSet()
     sasl = SaslApi(tasks, lambda: 0.0, lambda: WALL_MS)

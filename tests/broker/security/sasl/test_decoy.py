@@ -1,4 +1,4 @@
-"""Decoys have the form of credentials that are stored."""
+"""Decoys have the form of stored credentials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""GSSAPI without Kerberos: what is missing is said, and how to get it. Logins are in tests/system/test_kerberos.py."""
+"""GSSAPI without Kerberos: the error says what is missing and how to install it. tests/system/test_kerberos.py tests
+logins."""
 
 from __future__ import annotations
 

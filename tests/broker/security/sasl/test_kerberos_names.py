@@ -1,4 +1,4 @@
-"""Rules for Kerberos principals mean here what they mean to Apache Kafka."""
+"""Rules for Kerberos principals have the same meaning as in Apache Kafka."""
 
 from __future__ import annotations
 

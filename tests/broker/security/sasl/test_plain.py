@@ -1,4 +1,4 @@
-"""PLAIN with the users of a JAAS entry, and with a verifier of the operator."""
+"""PLAIN with the users of a JAAS entry, and with a custom verifier."""
 
 from __future__ import annotations
 

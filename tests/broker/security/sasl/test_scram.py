@@ -1,4 +1,4 @@
-"""SCRAM on the server's side, with the client's side of ``parley.protocol.security.logins`` as the counterpart."""
+"""The server side of SCRAM, with the client side of ``parley.protocol.security.logins`` as its counterpart."""
 
 from __future__ import annotations
 

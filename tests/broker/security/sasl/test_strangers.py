@@ -1,4 +1,4 @@
-"""Any bytes before a login: nothing but a refusal comes of them."""
+"""Arbitrary bytes before a login lead only to a refusal."""
 
 from __future__ import annotations
 

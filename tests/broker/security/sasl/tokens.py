@@ -19,7 +19,7 @@ ISSUER = "https://issuer.example"
 
 
 def jwk(kid: str, **more: str) -> dict[str, Any]:
-    """The public part of a key, as a set has it."""
+    """Return the public part of a key, as a key set contains it."""
     algorithm: Any = jwt.algorithms.ECAlgorithm if kid == "ec" else jwt.algorithms.RSAAlgorithm
     return {**algorithm.to_jwk(_KEYS[kid].public_key(), as_dict=True), "kid": kid, "use": "sig", **more}
 
@@ -29,20 +29,20 @@ def jwks(*kids: str) -> bytes:
 
 
 def claims(**changed: Any) -> dict[str, Any]:
-    """The claims of a token that is accepted; None leaves one out."""
+    """Return the claims of a valid token. A value of None removes a claim."""
     now = int(time.time())
     found = {"sub": "alice", "iss": ISSUER, "aud": "kafka", "iat": now, "exp": now + 300, **changed}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def signed(kid: str = "rsa", algorithm: str = "", *, named: str | None = "", **changed: Any) -> str:
-    """A token signed with a key; ``named`` is the key that it claims to be signed with."""
+    """Return a token signed with a key. ``named`` is the key id in its header."""
     key: Any = _KEYS[kid]
     header: Mapping[str, Any] = {} if named is None else {"kid": named or kid}
     return jwt.encode(claims(**changed), key, algorithm or ("ES256" if kid == "ec" else "RS256"), dict(header))
 
 
 def message(token: str, *, authorization_id: str = "", extensions: str = "") -> bytes:
-    """The first message of a client of OAUTHBEARER."""
+    """Return the first message of an OAUTHBEARER client."""
     header = f"a={authorization_id}" if authorization_id else ""
     return f"n,{header},\x01auth=Bearer {token}\x01{extensions}\x01".encode()

@@ -44,7 +44,7 @@ clients = st.integers(0, 3)
 
 @dataclass
 class GroupClient:
-    """A client, and what it knows of its place in the group. Client 0 is a static member."""
+    """A client, and its knowledge of its place in the group. Client 0 is a static member."""
 
     instance: str | None
     member_id: str = ""
@@ -52,7 +52,7 @@ class GroupClient:
     synced_in: int = -1
 
     def rejoin(self, code: ErrorCode) -> None:
-        """React to an error. Only some of them make the member id invalid."""
+        """React to an error. Only some errors invalidate the member id."""
         self.joined = None
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             self.member_id = ""
@@ -69,7 +69,7 @@ class Waiting:
 
 @dataclass
 class Term:
-    """What clients were told while the shard was loaded, from one load to the next."""
+    """The responses to clients while the shard was loaded, from one load to the next."""
 
     leaders: dict[int, int] = field(default_factory=dict)
     """The number of the client that leads a generation."""
@@ -92,7 +92,7 @@ class ClassicGroup(RuleBasedStateMachine):
         self.values: list[tuple[Membership, str]] = []
 
     def do(self, call: Callable[[], Any] = lambda: None, seconds: float = 0.0) -> Any:
-        """Call something on the loop, let the shard take its turn, and take the responses."""
+        """Call a function on the loop, let the shard take its turn, and collect the responses."""
 
         async def step() -> Any:
             result = call()
@@ -240,7 +240,7 @@ class ClassicGroup(RuleBasedStateMachine):
 
     @rule()
     def an_append_fails(self) -> None:
-        """The log fails although it seemed writable: state and log differ, and the shard is read back."""
+        """The log fails although it seemed writable. State and log differ, so the shard is loaded again."""
 
         def write() -> None:
             self.bench.log.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -310,7 +310,7 @@ class ClassicGroup(RuleBasedStateMachine):
         self.values = [*self.values[-3:], (self.bench.group, repr(self.bench.group))]
 
     def teardown(self) -> None:
-        """Every request gets its response, at the latest when the log works again."""
+        """Check that every request gets its response, at the latest when the log works again."""
 
         def heal() -> None:
             log = self.bench.log

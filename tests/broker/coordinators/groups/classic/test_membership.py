@@ -1,4 +1,4 @@
-"""The states of a group: the table allows what the protocol needs, and every other step raises. And its members."""
+"""The states of a group, whose table allows exactly the steps of the protocol, and its members."""
 
 from __future__ import annotations
 

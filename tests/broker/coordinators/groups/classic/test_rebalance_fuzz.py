@@ -1,4 +1,4 @@
-"""Robots that follow the group protocol, disturbed at random: the group must stay consistent and become stable."""
+"""Clients that follow the group protocol are disturbed at random. The group must stay consistent and become stable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.virtual_time import run
 
 
 class Robot:
-    """A client: joins, gets its assignment, sends heartbeats, and joins again when it has to."""
+    """A client that joins, gets its assignment, sends heartbeats, and rejoins when it has to."""
 
     def __init__(self, bench: Bench, name: str, rng: Random) -> None:
         self.bench = bench

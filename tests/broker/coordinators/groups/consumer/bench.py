@@ -66,7 +66,7 @@ def with_topics(**partitions: int) -> MetadataImage:
 
 
 def matched(regexes: Iterable[str], names: Iterable[str]) -> Matches:
-    """Take all turns of a match."""
+    """Run a match to its end."""
     turns = matching(regexes, names)
     while (found := next_turn(turns)) is None:
         pass
@@ -76,7 +76,7 @@ def matched(regexes: Iterable[str], names: Iterable[str]) -> Matches:
 def checked(
     request: ConsumerGroupHeartbeatRequest, sender: Sender, shard: GroupShard, now_ms: int
 ) -> Decision[ConsumerGroupHeartbeatResponse]:
-    """Decide about a heartbeat. If it is found to change nothing, its steps find the same."""
+    """Decide about a heartbeat. If the shortcut finds that it changes nothing, check that the full decision agrees."""
     decision = heartbeat(request, sender, shard, now_ms)
     if request.member_epoch >= JOIN and changes_nothing(request, sender.context, shard):
         same_decision(decision, in_all_steps(request, sender, shard, now_ms))
@@ -84,7 +84,7 @@ def checked(
 
 
 def same_decision(one: Decision[Any], other: Decision[Any]) -> None:
-    """Check that two decisions change nothing, with the same reply and timers."""
+    """Check that two decisions change nothing, and have the same reply and timers."""
     assert one.reply == other.reply
     assert [*one.records, *other.records] == []
     assert (one.then, other.then) == (None, None)
@@ -96,7 +96,7 @@ def delays(decision: Decision[Any]) -> dict[Hashable, float | None]:
 
 
 class ConsumerBench:
-    """A shard to which decisions are applied at once."""
+    """A shard to which decisions are applied immediately."""
 
     def __init__(self, image: MetadataImage, **properties: str) -> None:
         self.image = image
@@ -123,7 +123,7 @@ class ConsumerBench:
     # --- Decisions ---
 
     def decide(self, event: Callable[[GroupShard, int], Decision[Any]]) -> Any:
-        """Make a decision, and apply it. Raises what it raises."""
+        """Make a decision and apply it. Raises the error of the decision."""
         decision = event(self.shard, self.now_ms)
         for key, value in decision.records:
             self.shard.replay(key, value, None, len(self.log))
@@ -139,31 +139,31 @@ class ConsumerBench:
         return decision.reply
 
     def fire(self, name: Hashable) -> None:
-        """Let a timer be due."""
+        """Trigger a timer."""
         self.decide(self.timers.pop(name).event)
 
     def reload(self) -> None:
-        """Read the log back, as the next coordinator does."""
+        """Replay the log, as the next coordinator does."""
         self.shard.unloaded()
         self.shard = self.replayed()
         self.timers = dict(self.shard.loaded(self.now_ms))
 
     def replayed(self) -> GroupShard:
-        """Return a shard that has read the log."""
+        """Return a shard that has replayed the log."""
         shard = GroupShard(0, self._around)
         for offset, (key, value) in enumerate(self.log):
             shard.replay(key, value, None, offset)
         return shard
 
     def change_topics(self, **partitions: int) -> None:
-        """Let the cluster have these topics. A topic of the same name stays the same one."""
+        """Replace the topics of the cluster. A topic that keeps its name keeps its id."""
         self.image = replace(with_topics(**partitions), version=self.image.version + 1)
         group = self.shard.consumer_group(GROUP)
         if group is not None:
             group.metadata_checked = False
 
     def resolve(self) -> None:
-        """Match the regular expressions of the group, as the thread does."""
+        """Match the regular expressions of the group, as the worker thread does."""
         group = self.group
         found = matched(subscribed_regexes(group), self.image.topics).topics
         self.decide(lambda shard, now_ms: install_matches(GROUP, found, version_of(self.image), shard, now_ms))
@@ -193,7 +193,7 @@ class ConsumerBench:
         return self.group.members[member_id].progress
 
     def targets(self) -> dict[str, dict[str, tuple[int, ...]]]:
-        """Return the target assignment, by the names of topics."""
+        """Return the target assignment by topic name."""
         names = self.image.topic_names
         return {
             member_id: {names[topic]: partitions for topic, partitions in target.items() if topic in names}
@@ -201,7 +201,7 @@ class ConsumerBench:
         }
 
     def assigned(self, member_id: str) -> dict[str, list[int]]:
-        """Return what a member has, by the names of topics."""
+        """Return a member's assignment by topic name."""
         names = self.image.topic_names
         return {names[topic]: list(each) for topic, each in self.progress(member_id).assigned.items()}
 
@@ -216,7 +216,7 @@ class ConsumerBench:
         version: int = 9,
         protocol_type: str = "consumer",
     ) -> JoinGroupResponse | None:
-        """Join, and return the response; None if it waits."""
+        """Join, and return the response, or None if the request waits."""
         request = JoinGroupRequest(
             group_id=GROUP,
             session_timeout_ms=10_000,

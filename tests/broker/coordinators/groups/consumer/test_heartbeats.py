@@ -1,4 +1,4 @@
-"""Heartbeats of consumer groups, case by case, as Kafka decides them."""
+"""Heartbeats of consumer groups, case by case, with Kafka's decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hash of topics, whose change is a reason for another target assignment."""
+"""The hash of topics, whose change triggers a new target assignment."""
 
 from __future__ import annotations
 

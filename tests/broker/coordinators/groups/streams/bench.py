@@ -37,7 +37,7 @@ def subtopology(
     repartitions: tuple[Request.TopicInfo, ...] = (),
     together: bool = False,
 ) -> Request.Subtopology:
-    """Return a subtopology. All that it reads is in one copartition group if ``together``."""
+    """Return a subtopology. With ``together``, all its source topics are in one copartition group."""
     group = Request.CopartitionGroup(
         source_topics=list(range(len(sources))),
         source_topic_regex=[],
@@ -62,7 +62,7 @@ PLAIN = topology(subtopology("0", ["a"], changelogs=("store",)))
 COUNTS = topology(
     subtopology("0", ["a"], sinks=("r",)), subtopology("1", [], repartitions=(topic("r"),), changelogs=("store",))
 )
-"""What counts words: one subtopology gives each record its key, the other one counts."""
+"""A word count: one subtopology gives each record its key, the other one counts."""
 
 
 def ids(tasks: Tasks) -> list[Request.TaskIds]:
@@ -77,7 +77,7 @@ def said(found: Any) -> Tasks | None:
 def checked(
     request: StreamsGroupHeartbeatRequest, context: RequestContext, shard: GroupShard, now_ms: int
 ) -> Decision[Outcome]:
-    """Decide about a heartbeat. If it is found to change nothing, its steps find the same."""
+    """Decide about a heartbeat. If the shortcut finds that it changes nothing, check that the full decision agrees."""
     decision = heartbeat(request, context, shard, now_ms)
     if request.member_epoch >= JOIN and changes_nothing(request, context, shard):
         same_decision(decision, in_all_steps(request, context, shard, now_ms))
@@ -85,7 +85,7 @@ def checked(
 
 
 class StreamsBench:
-    """A shard to which decisions are applied at once."""
+    """A shard to which decisions are applied immediately."""
 
     def __init__(self, image: MetadataImage, **properties: str) -> None:
         self.image = image
@@ -111,7 +111,7 @@ class StreamsBench:
     # --- Decisions ---
 
     def decide(self, event: Callable[[GroupShard, int], Decision[Any]]) -> Any:
-        """Make a decision, and apply it. Raises what it raises."""
+        """Make a decision and apply it. Raises the error of the decision."""
         decision = event(self.shard, self.now_ms)
         for key, value in decision.records:
             self.shard.replay(key, value, None, len(self.log))
@@ -126,24 +126,24 @@ class StreamsBench:
         return decision.reply
 
     def fire(self, name: Hashable) -> None:
-        """Let a timer be due."""
+        """Trigger a timer."""
         self.decide(self.timers.pop(name).event)
 
     def reload(self) -> None:
-        """Read the log back, as the next coordinator does."""
+        """Replay the log, as the next coordinator does."""
         self.shard.unloaded()
         self.shard = self.replayed()
         self.timers = dict(self.shard.loaded(self.now_ms))
 
     def replayed(self) -> GroupShard:
-        """Return a shard that has read the log."""
+        """Return a shard that has replayed the log."""
         shard = GroupShard(0, self._around)
         for offset, (key, value) in enumerate(self.log):
             shard.replay(key, value, None, offset)
         return shard
 
     def change_topics(self, **partitions: int) -> None:
-        """Let the cluster have these topics. A topic of the same name stays the same one."""
+        """Replace the topics of the cluster. A topic that keeps its name keeps its id."""
         self.image = replace(with_topics(**partitions), version=self.image.version + 1)
         group = self.shard.streams_group(GROUP)
         if group is not None:
@@ -185,7 +185,7 @@ class StreamsBench:
         )
 
     def owning(self, member_id: str, epoch: int, active: Tasks, standby: Tasks | None = None, **fields: Any) -> Any:
-        """Send a heartbeat that says which tasks the member has."""
+        """Send a heartbeat that reports the tasks of the member."""
         return self.heartbeat(
             member_id, epoch, active_tasks=ids(active), standby_tasks=ids(standby or {}), warmup_tasks=[], **fields
         )

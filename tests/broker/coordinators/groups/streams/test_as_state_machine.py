@@ -1,4 +1,4 @@
-"""Any order of events: no task is run twice, epochs rise, the log has what the shard has, all tasks run in the end."""
+"""Any order of events: no task runs twice, epochs rise, the log equals the shard's state, and finally all tasks run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The partitions of repartition topics: a queue finds what turns over all subtopologies find."""
+"""The partitions of repartition topics: the queue finds the same numbers as repeated passes over all subtopologies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The assignor of streams groups: every task once, balanced, sticky, and copies only in other programs."""
+"""The assignor of streams groups: every task once, balanced, sticky, and standby tasks only on other processes."""
 
 from __future__ import annotations
 
