@@ -13,28 +13,28 @@ from parley.tools.doctor.table import CHECKS
 _INTRODUCTION: Final = f"""\
 # The doctor
 
-`make docs` generates this page from the table in `parley/tools/doctor/table.py`. A test types the commands.
+`make docs` generates this page from the table in `parley/tools/doctor/table.py`. A test runs the commands.
 
-`parley doctor` says what is wrong with a cluster, or with a broker that does not start, and what to do next. It changes
-nothing.
+`parley doctor` finds out what is wrong with a cluster, or with a broker that does not start, and what to do next. It
+changes nothing.
 
 | exit code | meaning |
 |---|---|
 | {HEALTHY} | nothing is wrong |
 | {WARNINGS} | there are warnings |
 | {ERRORS} | there are errors |
-| {INCOMPLETE} | nothing wrong was found, but not all could be examined: no response, or the time was over |
+| {INCOMPLETE} | no problem was found, but not everything could be examined: no response, or a timeout |
 
-As with all commands, wrong options end it with 1. `--output json` and `--output yaml` are for programs: each finding
-has a name, which never changes, the severity, a sentence, since when if that can be known, the evidence, what to do
-next, and a link to this page. `notExamined` lists what could not be examined, whatever the exit code is.
+As with all commands, the exit code for invalid options is 1. `--output json` and `--output yaml` are for programs: each finding
+has a name, which never changes, the severity, a sentence, the time since when (if known), the evidence, what to do
+next, and a link to this page. `notExamined` lists what could not be examined, whatever the exit code.
 
-The whole examination takes at most `--time-limit` seconds ({LIMIT_S:g}). What is not done by then is listed as not
-examined, and the findings until then are shown.
+The whole examination takes at most `--time-limit` seconds ({LIMIT_S:g}). Everything else is then listed as not
+examined, and the findings so far are shown.
 
 ## An example
 
-A running broker is examined by Kafka's protocol. What belongs to Parley alone, such as its metrics, is found as well:
+A running broker is examined through Kafka's protocol. The doctor also examines what only Parley has, such as its metrics:
 
 ```console
 $ parley start
@@ -47,7 +47,7 @@ coordination store: name a broker's properties file with --config to examine it
 Healthy: ... checks.
 ```
 
-A second broker does not start. Its file has a misspelt key, and the port of the first broker:
+A second broker does not start. Its file contains a misspelled key, and the port of the first broker:
 
 ```console
 $ echo 'listeners=PLAINTEXT://127.0.0.1:9092' > second.properties
@@ -78,19 +78,19 @@ transactions (`--command-config`). It reads the brokers' metrics if their config
 port that this machine reaches; `--metrics ID=host:port` names another address, with `https://` and `user:password@` if
 needed. `--config broker.properties` adds the coordination store, as this machine reaches it.
 
-Each step has a limit of {STEP_S:g} to {2 * STEP_S:g} seconds, so a broker that stands still is a finding and does not
-hold up the rest. Groups with a lag and reassignments are looked at twice, `--interval` seconds apart (10). The interval
+Each step has a limit of {STEP_S:g} to {2 * STEP_S:g} seconds, so a broker that hangs becomes a finding and does not
+delay the rest. Groups with a lag and reassignments are sampled twice, `--interval` seconds apart (10). The interval
 should be longer than `auto.commit.interval.ms` of the consumers (5 seconds unless set): otherwise a group may seem
-stuck. Of more than 500 groups, 500 are described.
+stuck. If there are more than 500 groups, 500 are described.
 
-Of Apache Kafka the doctor does not know what its brokers show in JMX only, and there is no coordination store: the
-checks marked "Parley" below are left out, and listed as not examined. That does not change the exit code.
+The doctor does not see what Apache Kafka's brokers report only through JMX, and Kafka has no coordination store. So
+the checks marked "Parley" below are skipped and listed as not examined. That does not change the exit code.
 
 ## A broker on this machine
 
 `parley doctor broker.properties` examines the file and this machine, whether the broker runs or not: the settings, the
 ports, the log directories, the newest 256 MiB of the segments, the certificates, the limit of open files, the names in
-`advertised.listeners`, and the store. Run it as the broker's user: it then meets the same permissions. Only root sees
+`advertised.listeners`, and the store. Run it as the broker's user, so that it has the same permissions. Only root sees
 the processes of other users.
 
 ## Findings
