@@ -25,16 +25,17 @@ changes nothing.
 | {ERRORS} | there are errors |
 | {INCOMPLETE} | no problem was found, but not everything could be examined: no response, or a timeout |
 
-As with all commands, the exit code for invalid options is 1. `--output json` and `--output yaml` are for programs: each finding
-has a name, which never changes, the severity, a sentence, the time since when (if known), the evidence, what to do
-next, and a link to this page. `notExamined` lists what could not be examined, whatever the exit code.
+As with all commands, the exit code for invalid options is 1. `--output json` and `--output yaml` are for programs: each
+finding has a name, which never changes, the severity, a sentence, the time since when (if known), the evidence, what to
+do next, and a link to this page. `notExamined` lists what could not be examined, whatever the exit code.
 
 The whole examination takes at most `--time-limit` seconds ({LIMIT_S:g}). Everything else is then listed as not
 examined, and the findings so far are shown.
 
 ## An example
 
-A running broker is examined through Kafka's protocol. The doctor also examines what only Parley has, such as its metrics:
+A running broker is examined through Kafka's protocol. The doctor also examines what only Parley has, such as its
+metrics:
 
 ```console
 $ parley start
