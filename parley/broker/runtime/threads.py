@@ -15,6 +15,8 @@ from parley.storage.clean_shutdown import CLOSERS
 READS, RECORDS, UPKEEP, GROUPS, MESSAGES, COMPACTION = 8, 4, 4, 1, 1, 16
 HANDSHAKES = max(1, (os.cpu_count() or 1) - 1)  # one core is left for the event loop
 """The maximum number of threads per purpose. They are started on demand."""
+RECOVERING_MAX = 64
+"""The maximum number of threads for recovery, however many are configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,12 @@ class Threads:
 
     @classmethod
     def made(cls, recovering: int) -> Threads:
-        """Create the executors of a broker, with ``recovering`` threads for the recovery of its logs."""
+        """Create the executors of a broker, with ``recovering`` threads for the recovery of its logs, but at
+        most ``RECOVERING_MAX``."""
         return cls(
             reads=ThreadPoolExecutor(READS, "reads"),
             records=ThreadPoolExecutor(RECORDS, "records"),
-            upkeep=ThreadPoolExecutor(max(UPKEEP, recovering), "upkeep"),
+            upkeep=ThreadPoolExecutor(max(UPKEEP, min(recovering, RECOVERING_MAX)), "upkeep"),
             handshakes=ThreadPoolExecutor(HANDSHAKES, "handshakes"),
             groups=ThreadPoolExecutor(GROUPS, "groups"),
             messages=ThreadPoolExecutor(MESSAGES, "messages"),

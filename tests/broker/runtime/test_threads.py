@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from parley import Broker
-from parley.broker.runtime.threads import Threads
+from parley.broker.runtime.threads import RECOVERING_MAX, Threads
 from parley.protocol.client import Client
 from parley.protocol.messages.offsets import ListOffsetsRequest
 from tests.broker.test_server import create, produce
@@ -37,3 +38,10 @@ async def test_closing_ends_the_threads() -> None:
     assert [thread.name.rpartition("_")[0] for thread in threads] == ["reads", "records", "upkeep"]
     await executors.close()
     assert not any(thread.is_alive() for thread in threads)
+
+
+async def test_the_threads_of_a_recovery_are_bounded() -> None:
+    threads = Threads.made(2**31 - 1)
+    assert isinstance(threads.upkeep, ThreadPoolExecutor)
+    assert threads.upkeep._max_workers == RECOVERING_MAX
+    await threads.close()
