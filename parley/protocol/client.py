@@ -1,14 +1,15 @@
-"""A thin asyncio client: negotiated versions, one connection per broker, pipelining, time limits.
+"""A thin asyncio client: negotiated versions, one connection per broker, pipelining, timeouts.
 
-It sends the messages of ``parley.protocol.messages`` and returns the responses unchanged: the caller reads error codes
-in them. It never retries. Connections are made on demand. It raises ``KafkaError`` only if there is no response:
+It sends the messages of ``parley.protocol.messages`` and returns the responses unchanged: the caller checks their error
+codes. It never retries. Connections are opened on demand. It raises ``KafkaError`` only if there is no response:
 
-- NETWORK_EXCEPTION: no connection, or it ended before the response. A request that was sent may have been carried out.
+- NETWORK_EXCEPTION: the connection could not be opened, or it ended before the response. A request that was sent may
+  have been carried out.
 - REQUEST_TIMED_OUT: no response in time. The request may still be carried out. The connection stays usable, but
-  requests for any broker avoid this one until it responds again. Time in which the broker throttles this client
-  (KIP-219) counts, too; the request is sent after it.
+  requests that any broker can serve avoid it until it responds again. The time for which the broker throttles this
+  client (KIP-219) counts too; the request is sent after it.
 - UNSUPPORTED_VERSION: the broker and this client have no version of the API in common.
-- ``NotAuthenticated``: the broker refuses the login, or TLS cannot be agreed on.
+- ``NotAuthenticated``: the broker rejects the login, or the TLS handshake fails.
 - BROKER_NOT_AVAILABLE: no bootstrap address responds (``NoBrokerListens`` if none accepts a connection), or the cluster
   has no broker with this id.
 """
@@ -36,7 +37,7 @@ _TIMEOUT_S: Final = 30.0
 _CONNECT_TIMEOUT_S: Final = 10.0
 _DEFAULT_PORT: Final = 9092
 _TLS_SHUTDOWN_S: Final = 1.0
-"""How long a closing connection waits for the broker's closing alert."""
+"""How long a closing connection waits for the broker's close_notify alert."""
 
 
 class NoBrokerListens(KafkaError):
@@ -58,15 +59,15 @@ def parse_bootstrap(text: str) -> list[Address]:
             raise ValueError(f"{part!r} is not host:port")
         addresses.append(Address(host.strip("[]"), int(port)))
     if not addresses:
-        raise ValueError("there is no bootstrap address")
+        raise ValueError("no bootstrap address given")
     return addresses
 
 
 class Client:
-    """Sends requests to the brokers of a cluster; the module docstring says what it raises.
+    """Sends requests to the brokers of a cluster. The module docstring lists the errors that it raises.
 
     ``async with Client("localhost:9092") as client: response = await client.send(request)``. Nodes are broker ids; the
-    client takes the brokers' addresses from the cluster's metadata. Time limits are in seconds.
+    client takes the brokers' addresses from the cluster's metadata. Timeouts are in seconds.
     """
 
     def __init__(
@@ -85,13 +86,13 @@ class Client:
             self._bootstrap = [Address(*address) for address in bootstrap]
         self._client_id = client_id
         self.security = security
-        """For the connections that are made from now on."""
+        """The security settings of connections that are opened from now on."""
         self._timeout = timeout
         self._connect_timeout = connect_timeout
         self._max_frame_bytes = max_frame_bytes
         self._brokers: dict[int, Address] = {}
         self._leaders: dict[tuple[str, int], int] = {}
-        self._links: dict[int | None, Link] = {}  # None: to a bootstrap address, its node unknown
+        self._links: dict[int | None, Link] = {}  # None: a connection to a bootstrap address, whose node is unknown
         self._connecting: dict[int | None, asyncio.Lock] = {}
 
     async def __aenter__(self) -> Self:
@@ -116,10 +117,11 @@ class Client:
     async def send(
         self, request: Request, *, node: int | None = None, version: int | None = None, timeout: float | None = None
     ) -> Any:
-        """Send a request to a broker (None: to any) and return its response, or None for a produce request with acks=0.
+        """Send a request to a broker (None: any) and return its response, or None for a produce request with acks=0.
 
         ``timeout`` includes the time to connect. ``version`` defaults to the highest one that both sides support.
-        Raises ValueError if the request has values that the version cannot carry, and KafkaError as the module says.
+        Raises ValueError if the version cannot represent a value of the request, and the KafkaErrors of the module
+        docstring.
         """
         limit = self._timeout if timeout is None else timeout
         link: Link | None = None
@@ -143,12 +145,12 @@ class Client:
         return (await self._link(node)).version_for(request.API_KEY, request.VERSIONS)
 
     async def hold(self) -> None:
-        """Connect, and return when the connection has ended."""
+        """Connect to a broker, and return when the connection has ended."""
         await (await self._link(None)).until_closed()
 
     @property
     def lost_at(self) -> float | None:
-        """The time, by the loop's clock, when the node's last connection ended; None if one is open or none
+        """The time, by the loop's clock, at which the last connection to any broker ended; None if one is open or none
         ever existed."""
         if any(link.is_open for link in self._links.values()):
             return None
@@ -162,7 +164,7 @@ class Client:
         version = await self.version_for(MetadataRequest)
         asked = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
         if version == 0 and asked is None:
-            asked = []  # which means all in version 0
+            asked = []  # an empty list means all in version 0
         request = MetadataRequest(topics=asked, allow_auto_topic_creation=create or version < 4)
         response: MetadataResponse = await self.send(request, version=version)
         self._brokers = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
@@ -176,7 +178,7 @@ class Client:
         cluster has no controller."""
         node = (await self.metadata([])).controller_id
         if node < 0:
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, "the cluster has no controller at this moment")
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "the cluster currently has no controller")
         return node
 
     async def leader(self, topic: str, partition: int, *, fresh: bool = False) -> int:
@@ -230,7 +232,7 @@ class Client:
             if link is None:
                 link = await (self._connect_any() if node is None else self._connect_node(node))
                 if node in self._links:
-                    self._links[node].abort()  # it has ended, or is silent
+                    self._links[node].abort()  # the connection has ended or does not respond
                 self._links[node] = link
         return link
 
@@ -252,7 +254,8 @@ class Client:
         return {link.address for link in self._links.values() if link.is_silent}
 
     async def _connect_any(self) -> Link:
-        """Return a connection to the first address that responds. Addresses that were silent before are tried last."""
+        """Return a connection to the first address that responds. Addresses that did not respond before are
+        tried last."""
         failures = []
         for address in sorted(self._addresses(), key=self._silent().__contains__):
             try:
@@ -273,7 +276,7 @@ class Client:
         try:
             return await self._connect(self._brokers[node])
         except KafkaError:
-            self._brokers.pop(node, None)  # it may have another address by now
+            self._brokers.pop(node, None)  # the node may have another address now
             raise
 
     async def _connect(self, address: Address) -> Link:
@@ -300,7 +303,7 @@ class Client:
             raise tls_refused(address, error) from error
         except OSError as error:
             if security.tls is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError):
-                text = f"{address} closed the connection in the TLS handshake; the listener may be one without TLS"
+                text = f"{address} closed the connection in the TLS handshake; the listener may not use TLS"
                 raise KafkaError(ErrorCode.NETWORK_EXCEPTION, text) from None
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"cannot connect to {address}: {error}") from error
         return link

@@ -1,9 +1,9 @@
-"""Converts messages to bytes and back, and builds the frames that carry them.
+"""Converts messages to bytes and back, and builds the frames that contain them.
 
 The code for one version of one message is generated and compiled at its first use (``parley.protocol.decoding``,
 ``parley.protocol.encoding``) and kept. A decoding failure is always ``MalformedMessage``; an encoding failure is a
-ValueError that names the message, its version and the field. A version that the message does not have is a ValueError
-in both.
+ValueError that names the message, its version and the field. Both raise ValueError for a version that the message does
+not have.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _STORED_VERSION: Final = struct.Struct(">h")
 def decode(cls: type[M], version: int, data: Buffer, pos: int = 0) -> M:
     """Decode the message that fills ``data`` from ``pos`` to its end.
 
-    Records in the message are slices of ``data`` and valid until the caller overwrites it. Raises MalformedMessage,
-    also if bytes are left over.
+    Records in the message are slices of ``data``, valid until the caller overwrites it. Raises MalformedMessage, also
+    if bytes are left over.
     """
     message, end = decode_from(cls, version, data, pos)
     if end != len(data):
@@ -122,7 +122,7 @@ def decode_stored(cls: type[D], data: Buffer) -> tuple[D, int]:
     Raises MalformedMessage for a version that ``cls`` does not have, because newer software wrote it.
     """
     if len(data) < _STORED_VERSION.size:
-        raise MalformedMessage(f"{cls.__name__} of {len(data)} bytes has no version")
+        raise MalformedMessage(f"{cls.__name__}: {len(data)} bytes are too short for a version")
     version: int = _STORED_VERSION.unpack_from(data)[0]
     if version not in cls.VERSIONS:
         raise MalformedMessage(f"{cls.__name__} has versions {cls.VERSIONS}, not {version}")
@@ -160,7 +160,8 @@ def _framed(message: Message, version: int, out: bytearray, parts: list[Buffer])
 
 
 def _append(message: Message, version: int, out: bytearray, parts: list[Buffer]) -> bytearray:
-    """Append an encoded message to ``out``; return the bytearray to continue with. Completed ones go to ``parts``."""
+    """Append an encoded message to ``out``; return the bytearray to continue with. Adds completed bytearrays to
+    ``parts``."""
     cls = type(message)
     try:
         encoder = _encoders[cls, version]
@@ -173,7 +174,7 @@ def _append(message: Message, version: int, out: bytearray, parts: list[Buffer])
 
 
 def _refusal(this: Struct, version: int, flexible: bool, error: Exception) -> ValueError:
-    """The error for something that cannot be encoded. It names the field."""
+    """Return the error for a message that cannot be encoded. It names the field."""
     return ValueError(f"{type(this).__name__} v{version}: {fault(this, version, flexible) or error}")
 
 

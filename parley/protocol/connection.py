@@ -41,10 +41,10 @@ _UNSUPPORTED_VERSION: Final = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
 _READ_BYTES_MIN: Final = 4 * 1024
 _READ_BYTES_MAX: Final = 128 * 1024
 LOOKS_LIKE_HTTP: Final = "this looks like HTTP"
-"""Part of the message of an error if the other side speaks HTTP."""
+"""The part of an error message that appears if the other side uses HTTP."""
 _HTTP: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"CONN", b"HTTP", b"<!DO", b"<htm", b"<HTM")
-"""How requests and responses of HTTP begin, and pages without a header (HTTP/0.9)."""
-_FRAME_BYTES_FIRST: Final = 1024 * 1024  # what is allocated for a large frame before any more of it has arrived
+"""The first bytes of HTTP requests and responses, and of pages without a header (HTTP/0.9)."""
+_FRAME_BYTES_FIRST: Final = 1024 * 1024  # allocated for a large frame before more of it has arrived
 _SMALL_READS: Final = 256  # in a row, before the buffer is halved
 
 _PRODUCE_KEY: Final = 0
@@ -58,10 +58,10 @@ class FrameTooLarge(MalformedMessage):
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames of at most ``max_frame_bytes``.
+    """Splits a stream of bytes into frames of at most ``max_frame_bytes``.
 
-    Made for ``asyncio.BufferedProtocol``: receive into what ``get_buffer`` returns, then pass the number of received
-    bytes to ``buffer_updated`` and take the frames from it.
+    Suits ``asyncio.BufferedProtocol``: receive into the buffer from ``get_buffer``, then pass the number of received
+    bytes to ``buffer_updated`` and iterate over the frames.
     """
 
     __slots__ = ("_buffer", "_end", "_filled", "_frame", "_limit", "_size", "_small_reads", "_view")
@@ -81,7 +81,7 @@ class FrameReader:
         self._end = len(content)
 
     def limit(self, max_frame_bytes: int) -> None:
-        """Allow frames of another size from now on."""
+        """Change the maximum frame size from now on."""
         self._limit = max_frame_bytes
 
     @property
@@ -91,16 +91,16 @@ class FrameReader:
 
     @property
     def large_frame_bytes(self) -> int:
-        """The size of the incomplete large frame that holds memory; 0 if there is none."""
+        """The size of the large frame that is being received and uses memory; 0 if there is none."""
         return self._size if self._frame is not None else 0
 
     @property
     def large_frame_received_bytes(self) -> int:
-        """How much of that frame has arrived."""
+        """The number of bytes of that frame that have arrived."""
         return self._filled if self._frame is not None else 0
 
     def get_buffer(self, hint: int = -1) -> memoryview:
-        """The buffer to receive into, never empty. Valid until the next call of any method."""
+        """Return the buffer to receive into, which is never empty. It is valid until the next call of any method."""
         frame = self._frame
         if frame is None:
             return self._view[self._end :]
@@ -111,11 +111,11 @@ class FrameReader:
         return memoryview(frame)[self._filled :]
 
     def buffer_updated(self, received: int) -> Iterator[memoryview]:
-        """Yield the frames that ``received`` more bytes complete, without their sizes. Exhaust it before any other
+        """Yield the frames, without their sizes, that the ``received`` bytes complete. Exhaust it before any other
         call.
 
-        Raises FrameTooLarge or MalformedMessage after the frames before the bad one; then the stream cannot be read
-        further.
+        Raises FrameTooLarge or MalformedMessage after the frames before the bad one. After that, the stream cannot be
+        read further.
         """
         if self._frame is not None:
             self._filled += received
@@ -140,7 +140,7 @@ class FrameReader:
             self._keep(pos, end, needed, received)
 
     def _begin_large(self, size: int, content: bytearray) -> None:
-        """Receive the rest of this frame into bytes of its own."""
+        """Receive the rest of this frame into a bytearray of its own."""
         self._frame = bytearray(min(size, _FRAME_BYTES_FIRST))
         self._frame[: len(content)] = content
         self._size, self._filled = size, len(content)
@@ -169,18 +169,18 @@ class FrameReader:
         start = bytes(self._buffer[pos : pos + 4])
         hint = ""
         if start[:2] == b"\x16\x03":
-            hint = "; this looks like TLS on a port without it"
+            hint = "; this looks like a TLS client on a port without TLS"
         elif start[:2] == b"\x15\x03":
-            hint = "; this looks like a port with TLS"
+            hint = "; this looks like a port that uses TLS"
         elif start in _HTTP:
             hint = f"; {LOOKS_LIKE_HTTP}"
         if size < 0:
             raise MalformedMessage(f"a frame claims {size} bytes{hint}")
-        raise FrameTooLarge(f"a frame claims {size} bytes, {self._limit} are allowed{hint}")
+        raise FrameTooLarge(f"a frame claims {size} bytes, but only {self._limit} are allowed{hint}")
 
 
 class RequestHeader(NamedTuple):
-    """The header of a request, and where its body begins in the frame."""
+    """The header of a request, and the position of its body in the frame."""
 
     api_key: int
     api_version: int
@@ -208,7 +208,7 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
     if length >= 0:
         pos += length
         if pos > len(frame):
-            raise MalformedMessage(f"client_id claims {length} bytes of a frame of {len(frame)}")
+            raise MalformedMessage(f"client_id claims {length} bytes in a frame of {len(frame)} bytes")
         try:
             client_id = str(frame[_HEADER.size : pos], "utf-8")
         except UnicodeDecodeError:
@@ -272,8 +272,8 @@ class ClientConnection:
     def send(self, request: Request, version: int) -> tuple[int | None, list[Buffer]]:
         """Return the frame of a request, in pieces, and the correlation id of its response.
 
-        The id is None if there will be no response: a produce request with ``acks=0``. Raises ValueError if the request
-        cannot be encoded in this version, and then nothing has changed.
+        The id is None if there will be no response: a produce request with ``acks=0``. If this raises ValueError,
+        because the request cannot be encoded in this version, nothing has changed.
         """
         correlation_id = self._next_correlation_id
         frame = request_frame(request, version, correlation_id, self._client_id)
@@ -284,7 +284,7 @@ class ClientConnection:
         return correlation_id, frame
 
     def buffer_updated(self, received: int) -> Iterator[MatchedResponse]:
-        """Yield the responses that ``received`` more bytes complete; exhaust it."""
+        """Yield the responses that the ``received`` bytes complete. Exhaust it before any other call."""
         for frame in self._reader.buffer_updated(received):
             yield self._match(frame)
 
@@ -304,7 +304,8 @@ class ClientConnection:
 
 
 def _decode_response(response: type[Response], version: int, frame: memoryview, pos: int) -> Response:
-    """Decode a body. A broker that does not support the version of ApiVersions responds in version 0 (KIP-511)."""
+    """Decode the body of a response. A broker that does not support this version of ApiVersions responds in version 0
+    (KIP-511)."""
     if response.API_KEY == _API_VERSIONS_KEY and frame[pos : pos + 2] == _UNSUPPORTED_VERSION:
         version = 0
     return decode(response, version, frame, pos)

@@ -1,13 +1,13 @@
 """Generates the decoder of one version of one message as straight-line Python, and compiles it.
 
-A decoder is a function ``(buf, pos) -> (message, pos)``. It is fast because adjacent fields of fixed width, with the
+A decoder is a function ``(buf, pos) -> (message, pos)``. It is fast because adjacent fixed-width fields, with the
 length or count that follows, are read by one ``struct.Struct``, structs are decoded in place, and records are slices of
 the frame.
 
 It is safe because a read past the end raises (``struct.error``, IndexError), every length is compared with the bytes
-left, and a count is refused unless those bytes could hold that many of the smallest element. The elements and unknown
-tags of a message are limited, most closely in requests, which any client may send. Nothing recurses on input. Every
-failure becomes ``MalformedMessage``.
+left, and a count is rejected unless those bytes could contain that many of the smallest element. The elements and
+unknown tags of a message are limited, most strictly in requests, which any client may send. No input causes recursion.
+Every failure becomes ``MalformedMessage``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ FIXED: Final[dict[str, tuple[str, int]]] = {
     "uuid": ("16s", 16),
 }
 ELEMENTS_MAX: Final = 1 << 21  # in all arrays of a message, and its tags: a few hundred megabytes of objects
-REQUEST_ELEMENTS_MAX: Final = 1 << 16  # the same for a request: 0.1 s to read, tens of megabytes
-STRING_BYTES_MAX: Final = 32767  # in every version: the old length is an int16, and the compact one keeps its bound
+REQUEST_ELEMENTS_MAX: Final = 1 << 16  # the same in a request: 0.1 s to decode, tens of megabytes
+STRING_BYTES_MAX: Final = 32767  # in every version: the old length is an int16, and the compact length keeps its limit
 
 
 class Source:
@@ -62,12 +62,12 @@ class Source:
         self._indent -= blocks
 
     def local(self, stem: str) -> str:
-        """A new name for a local variable."""
+        """Return a new name for a local variable."""
         self._count += 1
         return f"{stem}{self._count}"
 
     def keep(self, stem: str, value: Any, key: Any = None) -> str:
-        """The name of an object from outside; equal keys share one name."""
+        """Return the name of an object from outside; equal keys share one name."""
         key = (stem, id(value) if key is None else key)
         if key not in self._names:
             self._names[key] = f"{stem}_{len(self._names)}"
@@ -84,12 +84,12 @@ class Source:
 
 
 def present(declared: Field, version: int) -> bool:
-    """Return True if this version has the field at its place, not in the tagged section."""
+    """Return True if this version contains the field in its regular position, not in the tagged section."""
     return version in declared.versions and version not in declared.tagged
 
 
 def tagged(cls: type[Struct], version: int) -> list[Field]:
-    """The known tagged fields of this version, by rising tag."""
+    """Return the known tagged fields of this version, sorted by tag."""
     found = [f for f in cls.fields() if f.tag is not None and version in f.tagged and version in f.versions]
     return sorted(found, key=lambda f: f.tag or 0)
 
@@ -247,7 +247,7 @@ class _DecoderWriter:
         length = self._length(kind.kind, compact)
         source.open(f"if {length} < 0:")
         if nullable:
-            # A compact length cannot be below -1; a non-compact one can, and is refused.
+            # A compact length cannot be below -1; a non-compact length can, and is rejected.
             if not compact:
                 source.line(f"if {length} != -1: refuse_length({name!r}, {length})")
             source.line(f"{target} = None")
@@ -339,15 +339,15 @@ class _DecoderWriter:
 def _refuse_length(name: str, length: int) -> NoReturn:
     if length < 0:
         raise MalformedMessage(f"{name} must not be null" if length == -1 else f"{name} has length {length}")
-    raise MalformedMessage(f"{name} claims a length of {length}, more than it may have or the message holds")
+    raise MalformedMessage(f"{name} claims a length of {length}, more than allowed or than the message contains")
 
 
 def _refuse_elements(name: str) -> NoReturn:
-    raise TooManyElements(f"the message has more elements than it may have up to {name}")
+    raise TooManyElements(f"the message has more elements than allowed, counted up to {name}")
 
 
 def _refuse_tag(tag: int) -> NoReturn:
-    raise MalformedMessage(f"tagged field {tag} is not as long as it says")
+    raise MalformedMessage(f"tagged field {tag} does not have the length that it claims")
 
 
 _SCOPE: Final[dict[str, Any]] = {

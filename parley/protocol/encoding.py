@@ -24,12 +24,12 @@ Encoder: TypeAlias = Callable[[Any, bytearray, list[Buffer]], bytearray]
 COPIED_BYTES_MAX: Final = 1024  # records up to this size are copied: cheaper than one more element of a writev
 
 ERROR_TEXT_CUT: Final = 1_000
-"""The number of characters kept of an error text that is too long for a string, because it lists what a client has
-named. The text is cut instead of failing the whole response: people read the beginning."""
+"""The number of characters kept of an error text that is too long for a string, because it lists names from the client.
+The text is cut so that the response does not fail: people read the beginning."""
 
 
 class EncodedArray:
-    """Elements of an array that are encoded already, for one version of their message."""
+    """The elements of an array, encoded in advance for one version of their message."""
 
     __slots__ = ("_content", "_count", "_version")
 
@@ -47,9 +47,9 @@ class EncodedArray:
         return len(self._content)
 
     def content(self, version: int) -> bytes:
-        """The bytes of the elements. Raises ValueError if they are of another version."""
+        """Return the bytes of the elements. Raises ValueError if they were encoded for another version."""
         if version != self._version:
-            raise ValueError(f"elements of version {self._version} cannot be sent in version {version}")
+            raise ValueError(f"elements encoded for version {self._version} cannot be sent in version {version}")
         return self._content
 
 
@@ -126,7 +126,7 @@ class _EncoderWriter:
             self._source.line(f"if {this}.unknown_tags: refuse()")
 
     def _is_default(self, declared: Field, this: str) -> str:
-        """An expression that is true if the field has its default value."""
+        """Return an expression that is true if the field has its default value."""
         value = f"{this}.{declared.name}"
         default = declared.default()
         if default is None:
@@ -139,7 +139,7 @@ class _EncoderWriter:
         return f"{value} == {self._source.keep('default', default)}"
 
     def _forbid(self, declared: Field, this: str) -> None:
-        """Refuse a value that this version cannot carry."""
+        """Reject a value that this version cannot represent."""
         if not declared.ignorable:
             self._source.line(f"if not {self._is_default(declared, this)}: refuse()")
 
@@ -155,7 +155,7 @@ class _EncoderWriter:
             self._value(kind, value, nullable, self._flexible and declared.compact)
 
     def _shortened(self, value: str) -> str:
-        """Cut an error text that is too long for a string; return the variable that has the rest."""
+        """Cut an error text that is too long for a string; return the name of the variable with the shortened text."""
         text = self._source.local("e")
         self._source.line(f"{text} = {value}")
         self._source.line(
@@ -276,7 +276,7 @@ class _EncoderWriter:
 
 
 def _is_error_text(declared: Field) -> bool:
-    """Return True if the field explains an error or a status to people."""
+    """Return True if the field is an explanation for people, of an error or a status."""
     return declared.type.kind == "str" and declared.name.endswith(("error_message", "status_detail"))
 
 
@@ -286,7 +286,7 @@ def _shortened(text: str) -> str:
 
 
 def _measured(records: Any) -> tuple[int, Any]:
-    """The size in bytes of a buffer or a sequence of buffers, and the buffers."""
+    """Return the size in bytes of a buffer or a sequence of buffers, and the buffers."""
     if isinstance(records, bytes | bytearray | memoryview):
         return len(records), (records,)
     return sum(map(len, records)), records
@@ -301,7 +301,11 @@ def fault(this: Struct, version: int, flexible: bool) -> str:
     for declared in type(this).fields():
         value = getattr(this, declared.name)
         if version not in declared.versions:
-            wrong = "" if declared.ignorable or value == declared.default() else f" has a value, {value!r}"
+            wrong = (
+                ""
+                if declared.ignorable or value == declared.default()
+                else f" has a value, {value!r}, that this version lacks"
+            )
         elif value is None:
             wrong = "" if version in declared.nullable else " must not be null"
         else:
@@ -314,7 +318,7 @@ def fault(this: Struct, version: int, flexible: bool) -> str:
     if tags and not flexible:
         return "unknown_tags must be empty"
     known = {declared.tag for declared in tagged(type(this), version)}
-    return "unknown_tags has a tag twice" if len({*tags, *known}) < len(tags) + len(known) else ""
+    return "unknown_tags contains a tag twice" if len({*tags, *known}) < len(tags) + len(known) else ""
 
 
 def _fault_of_value(kind: FieldType, value: Any, version: int, flexible: bool) -> str:

@@ -206,7 +206,7 @@ class ErrorCode(IntEnum):
 
 
 class KafkaError(Exception):
-    """A failure with its error code. ``message`` gives more detail than the code, or repeats the code's own meaning."""
+    """A failure with its error code. ``message`` gives more detail than the code, or is the meaning of the code."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(code, message)
@@ -222,4 +222,5 @@ class MalformedMessage(Exception):
 
 
 class TooManyElements(MalformedMessage):
-    """The arrays of a message have more elements than the protocol allows, or than the caller decodes in one call."""
+    """The arrays of a message contain more elements than the protocol allows, or than the caller decodes in
+    one call."""

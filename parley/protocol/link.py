@@ -20,18 +20,18 @@ from parley.version import VERSION
 
 __all__ = ["Address", "Link", "NotAuthenticated", "tls_refused"]
 
-MAYBE_TLS: Final = "; if the listener is one with TLS, set security.protocol"
-"""Appended to the error if the broker closes a connection without TLS before it responds."""
+MAYBE_TLS: Final = "; if the listener uses TLS, set security.protocol"
+"""Appended to the error if the broker closes a connection without TLS before its first response."""
 _LIFETIME_USED: Final = (0.85, 0.95)
 """The fraction of a session's lifetime after which the client logs in again, as in Kafka's client."""
 _THROTTLES_AFTERWARDS: Final = 2
-"""The version of ApiVersions since which a broker responds first and expects the client to wait then. Older ones delay
-the response."""
-_discarded = bytearray(4096)  # takes what arrives on a connection that has been given up
+"""The first version of ApiVersions in which a throttling broker responds immediately and expects the client to wait
+afterwards. With older versions, the broker delays the response."""
+_discarded = bytearray(4096)  # receives the data that arrives on an abandoned connection
 
 
 class NotAuthenticated(KafkaError):
-    """The broker refuses the login, or TLS cannot be agreed on. Another attempt helps only if a side changes."""
+    """The broker rejects the login, or the TLS handshake fails. Retrying is useless until one side changes."""
 
 
 class Address(NamedTuple):
@@ -45,14 +45,14 @@ class Address(NamedTuple):
 
 
 def tls_refused(address: Address, error: ssl.SSLError) -> NotAuthenticated:
-    """Return a client's error if TLS cannot be agreed on."""
+    """Return the client's error for a failed TLS handshake."""
     reason = (error.reason or str(error)).replace("_", " ").lower()
     if isinstance(error, ssl.SSLCertVerificationError):
-        text = f"the certificate of the broker is not accepted: {error.verify_message.rstrip('.')}"
+        text = f"the broker's certificate is not valid: {error.verify_message.rstrip('.')}"
     elif "alert" in reason and "cert" in reason:
-        text = f"the broker does not accept the client's certificate: {reason}"
+        text = f"the broker rejects the client's certificate: {reason}"
     elif reason in ("wrong version number", "record layer failure"):
-        text = f"the TLS handshake failed: {reason}; the listener may be one without TLS"
+        text = f"the TLS handshake failed: {reason}; the listener may not use TLS"
     else:
         text = f"the TLS handshake failed: {reason}"
     return NotAuthenticated(ErrorCode.NETWORK_EXCEPTION, f"{address}: {text}")
@@ -74,12 +74,12 @@ class Link(asyncio.BufferedProtocol):
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended: str | None = None
         self.ended_at: float | None = None
-        self._throttled_until = 0.0  # the broker reads no request before
+        self._throttled_until = 0.0  # the broker reads no request before this time
         self._login: Login | None = None
         self._login_due: float | None = None
-        """When to log in again, in the loop's time; None if the session does not expire."""
+        """The time of the next login, by the loop's clock; None if the session does not expire."""
         self._turn = asyncio.Lock()
-        """Held by the request that is handed over next: requests that must wait keep their order."""
+        """Held by the request that is handed over next, so that waiting requests keep their order."""
 
     # --- Calls by the transport ---
 
@@ -91,7 +91,7 @@ class Link(asyncio.BufferedProtocol):
             return self._connection.get_buffer(sizehint)
         except MemoryError:
             if self._ended is None:
-                self._ended = "no memory for the response"
+                self._ended = "not enough memory for the response"
                 # Not now: uvloop crashes if its transport is closed here.
                 asyncio.get_running_loop().call_soon(self.abort)
             return memoryview(_discarded)
@@ -110,11 +110,11 @@ class Link(asyncio.BufferedProtocol):
         except MalformedMessage as malformed:
             self._end(str(malformed))
         except MemoryError:
-            self._end("no memory for the response")
+            self._end("not enough memory for the response")
 
     @property
     def throttle_left_s(self) -> float:
-        """The seconds for which the broker will not yet read from this client, which has exceeded a quota."""
+        """The seconds for which the broker will not read from this client, because the client has exceeded a quota."""
         return self._throttled_until - asyncio.get_running_loop().time()
 
     def _note_throttle(self, seconds: float) -> None:
@@ -132,7 +132,7 @@ class Link(asyncio.BufferedProtocol):
         for waiting in self._waiting.values():
             if waiting.done():
                 continue
-            if isinstance(exc, ssl.SSLError):  # with TLS 1.3 a client's certificate is refused after the handshake
+            if isinstance(exc, ssl.SSLError):  # with TLS 1.3, certificates are checked after the handshake
                 waiting.set_exception(tls_refused(self.address, exc))
             else:
                 waiting.set_exception(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address}: {reason}"))
@@ -150,11 +150,11 @@ class Link(asyncio.BufferedProtocol):
     # --- Calls by the client ---
 
     async def ask(self, request: Request, version: int) -> Response | None:
-        """Send a request and return its response, or None if there is none (``acks=0``). Requests go out in the order
-        of the calls.
+        """Send a request and return its response, or None if there will be none (``acks=0``). Requests are sent in the
+        order of the calls.
 
-        If the broker throttles the client, wait until it reads requests again, as Java's client does. If the session is
-        about to expire (KIP-368), log in again first.
+        If the broker throttles the client, wait until the broker reads requests again, as Java's client does. If the
+        session is about to expire (KIP-368), log in again first.
         """
         async with self._turn:
             while self.is_open and (wait_s := self.throttle_left_s) > 0:
@@ -169,10 +169,10 @@ class Link(asyncio.BufferedProtocol):
         return None if response is None else await response
 
     async def _hand_over(self, request: Request, version: int) -> asyncio.Future[Response] | None:
-        """Hand a request to the connection. Returns the future of its response, or None if there is none."""
+        """Hand a request to the connection. Returns the future of its response, or None if there will be none."""
         await self._writable.wait()
         if not self.is_open:
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address}: the connection has ended")
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"the connection to {self.address} has ended")
         correlation_id, frame = self._connection.send(request, version)
         waiting: asyncio.Future[Response] | None = None
         if correlation_id is not None:
@@ -181,7 +181,8 @@ class Link(asyncio.BufferedProtocol):
         return waiting
 
     async def start(self, security: ClientSecurity) -> None:
-        """Learn the broker's versions, and log in. Raises KafkaError, ``NotAuthenticated`` if the login is refused."""
+        """Learn the broker's versions, and log in. Raises KafkaError, ``NotAuthenticated`` if the broker rejects the
+        login."""
         try:
             await self._negotiate()
         except KafkaError as error:
@@ -205,7 +206,8 @@ class Link(asyncio.BufferedProtocol):
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
     async def _log_in_again(self) -> None:
-        """Log in on the same connection. Requests wait meanwhile: the broker accepts none but those of the login."""
+        """Log in on the same connection. Other requests wait meanwhile, because the broker accepts only those of the
+        login."""
         if self._login is None:
             return
         try:
@@ -247,7 +249,7 @@ class Link(asyncio.BufferedProtocol):
         request = SaslAuthenticateRequest(auth_bytes=token)
         response: Any = await self._ask(request, self.version_for(request.API_KEY, request.VERSIONS))
         if response.error_code:
-            text = f"{self.address} refuses the login: {response.error_message or 'it gives no reason'}"
+            text = f"{self.address} rejects the login: {response.error_message or 'no reason given'}"
             raise NotAuthenticated(ErrorCode(response.error_code), text)
         accepted: SaslAuthenticateResponse = response
         return accepted
@@ -256,13 +258,13 @@ class Link(asyncio.BufferedProtocol):
         """Return the highest version that both sides support."""
         name = APIS[api_key].name
         if api_key not in self.versions:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self.address} does not have {name}")
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self.address} does not support {name}")
         lowest, highest = self.versions[api_key]
         version = min(highest, ours.max)
         if version < max(lowest, ours.min):
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"{self.address} has versions {lowest}-{highest} of {name}, this client {ours}",
+                f"{self.address} supports versions {lowest}-{highest} of {name}, but this client only {ours}",
             )
         return version
 
@@ -271,7 +273,7 @@ class Link(asyncio.BufferedProtocol):
         await asyncio.shield(self._closed)
 
     async def close(self, limit: float) -> None:
-        """Send what has been written, for at most ``limit`` seconds, then end the connection."""
+        """Send everything that has been written, waiting at most ``limit`` seconds, then end the connection."""
         self._transport.close()
         try:
             async with asyncio.timeout(limit):

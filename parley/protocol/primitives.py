@@ -27,14 +27,14 @@ def uvarint(value: int) -> bytes:
 
 
 def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
-    """Return the unsigned varint at ``pos``, and the position after it. It has at most five bytes and 32 bits."""
+    """Return the unsigned varint at ``pos``, and the position after it. A varint has at most five bytes and 32 bits."""
     first = buf[pos]
     return (first, pos + 1) if first < 128 else rest_of_uvarint(buf, pos + 1, first)
 
 
 def rest_of_uvarint(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
-    """Return what ``read_uvarint`` returns, if ``first``, the byte before ``pos``, was already read and more bytes
-    follow."""
+    """Return the same as ``read_uvarint``, given ``first``, the byte before ``pos``, which was already read and is not
+    the last."""
     value = first & 127
     for shift in (7, 14, 21, 28):
         byte = buf[pos]
@@ -59,13 +59,14 @@ def read_tags(buf: Buffer, pos: int, count: int) -> tuple[tuple[tuple[int, bytes
 
 
 def read_tag(buf: Buffer, pos: int, last: int) -> tuple[int, int, int]:
-    """Return the head of one tagged field: its tag, and where its content begins and ends. Tags must rise."""
+    """Return the tag of a tagged field, and the beginning and end of its content. Raises MalformedMessage unless tags
+    rise."""
     tag, pos = read_uvarint(buf, pos)
     size, pos = read_uvarint(buf, pos)
     if tag <= last:
-        raise MalformedMessage(f"tag {tag} after tag {last}")
+        raise MalformedMessage(f"tag {tag} follows tag {last}, but tags must rise")
     if pos + size > len(buf):
-        raise MalformedMessage(f"tagged field {tag} claims {size} bytes, {len(buf) - pos} are left")
+        raise MalformedMessage(f"tagged field {tag} claims {size} bytes, but only {len(buf) - pos} are left")
     return tag, pos, pos + size
 
 
@@ -85,7 +86,7 @@ def tag_section(tags: Iterable[tuple[int, Buffer]]) -> bytes:
 
 
 class UuidCache(dict[bytes, UUID]):
-    """A bounded cache of 16 bytes -> UUID: topic ids recur in every request, and making a UUID is slow."""
+    """A bounded cache from 16 bytes to UUIDs: topic ids recur in every request, and creating a UUID is slow."""
 
     def __missing__(self, raw: bytes) -> UUID:
         if len(self) >= _UUIDS_KEPT:

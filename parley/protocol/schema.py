@@ -66,7 +66,7 @@ u16: TypeAlias = Annotated[int, "u16"]
 u32: TypeAlias = Annotated[int, "u32"]
 f64: TypeAlias = Annotated[float, "f64"]
 
-Buffer: TypeAlias = bytes | bytearray | memoryview  # a memoryview must be of single bytes
+Buffer: TypeAlias = bytes | bytearray | memoryview  # a memoryview must have single bytes as items
 
 # Record batches as they are: decoded as a slice of the frame (no copy), encoded by reference. A sequence of buffers is
 # their concatenation.
@@ -74,7 +74,7 @@ Records: TypeAlias = Annotated[Buffer | Sequence[Buffer] | None, "records"]
 
 ZERO_UUID: Final = UUID(int=0)
 
-# As a default: the zero of the field's type. For structs, whose class an inner class cannot name while it is made.
+# As a default: the zero of the field's type. For structs, whose class does not exist yet when the default is written.
 ZERO: Final[Any] = object()
 
 _MISSING: Final = object()
@@ -100,7 +100,7 @@ class FieldType:
         self.struct = struct
 
     def zero(self) -> Any:
-        """The default of a field of this type if it declares none; a list is a new object."""
+        """Return the default of a field of this type that declares none. A list is a new object each time."""
         if self.kind == "array":
             return []
         if self.struct is not None:
@@ -169,7 +169,7 @@ class Field:
         return self._declared_default is _MISSING
 
     def default(self) -> Any:
-        """The default value; a list is a new object each time, a struct always the same one."""
+        """Return the default value. A list is a new object each time, a struct always the same object."""
         default = self._default
         return list(default) if isinstance(default, list) else default
 
@@ -180,7 +180,7 @@ class Field:
         if self._declared_nullable is not None:
             self.nullable = VersionRange(self._declared_nullable)
             if not optional:
-                raise TypeError(f"field {self.name} is nullable but its annotation has no None")
+                raise TypeError(f"field {self.name} is nullable, but its annotation does not include None")
         else:
             self.nullable = _ALL if optional else _NONE
         declared = self._declared_default
@@ -192,7 +192,7 @@ _KINDS: Final[dict[Any, str]] = {bool: "bool", str: "str", UUID: "uuid", bytes: 
 
 
 def _field_type(annotation: Any) -> tuple[FieldType, bool]:
-    """Return the type that an annotation means, and whether it allows None."""
+    """Return the type that an annotation means, and True if it allows None."""
     origin = get_origin(annotation)
     if origin is Annotated:
         kind = annotation.__metadata__[0]
@@ -202,7 +202,7 @@ def _field_type(annotation: Any) -> tuple[FieldType, bool]:
     if origin in (Union, UnionType):
         given = [option for option in get_args(annotation) if option is not NoneType]
         if len(given) != 1:
-            raise TypeError(f"a field has one type, or one type and None: {annotation}")
+            raise TypeError(f"a field must have one type, or one type and None: {annotation}")
         return _field_type(given[0])[0], True
     if isinstance(annotation, type) and issubclass(annotation, Struct):
         return FieldType("struct", struct=annotation), False
@@ -242,11 +242,12 @@ def field(
     ignorable: bool = False,
     flexible: str = "0+",
 ) -> Any:
-    """Declare more of a field than its type.
+    """Declare the properties of a field other than its type.
 
-    ``versions`` are those that have it; ``nullable`` those in which it may be null; ``tag`` and ``tagged`` its tag and
-    the versions in which it is a tagged field. If it is ``ignorable``, a value is dropped silently in versions that
-    lack it. ``flexible="none"`` keeps the old, non-compact encoding in flexible versions too.
+    ``versions`` are the versions that contain it; ``nullable`` the versions in which it may be null; ``tag`` and
+    ``tagged`` its tag and the versions in which it is a tagged field. If it is ``ignorable``, a value is dropped
+    silently in versions that lack the field. ``flexible="none"`` keeps the old, non-compact encoding in flexible
+    versions too.
     """
     return Field(
         versions, default=default, nullable=nullable, tag=tag, tagged=tagged, ignorable=ignorable, flexible=flexible
@@ -254,7 +255,7 @@ def field(
 
 
 SECRET_FIELDS = frozenset({"auth_bytes", "hmac", "salted_password"})
-"""The fields of logins, SCRAM users and delegation tokens that ``repr`` does not show."""
+"""The fields with secrets of logins, SCRAM users and delegation tokens, which ``repr`` hides."""
 HIDDEN = "[hidden]"
 
 
@@ -278,7 +279,7 @@ class _StructType(type):
                 value = namespace.pop(attribute, _MISSING)
                 declared[attribute] = this = value if isinstance(value, Field) else Field(default=value)
                 this.name = attribute
-        else:  # Struct itself: its only slot is there in every class
+        else:  # Struct itself, whose only slot exists in every class
             namespace.pop("unknown_tags")
         namespace["__slots__"] = tuple(declared) if bases else ("unknown_tags",)
         cls = super().__new__(mcs, name, bases, namespace, **kwargs)
@@ -293,7 +294,7 @@ class _StructType(type):
         return cls
 
     def _names(cls) -> dict[str, Any]:
-        """The names that an annotation may use: the module's, and those of the enclosing and nested classes."""
+        """Return the names that an annotation may use: the module's, and those of the enclosing and nested classes."""
         names = dict(vars(sys.modules[cls.__module__]))
         around: list[_StructType] = []
         scope: _StructType | None = cls
@@ -310,7 +311,7 @@ class Struct(metaclass=_StructType):
     """A part of a message. Fields are keyword-only; two structs are equal if all fields are equal."""
 
     ENCODED_AHEAD: ClassVar[bool] = False
-    """True if arrays of it may be given as an ``EncodedArray``."""
+    """True if an array of this struct may be passed as an ``EncodedArray``."""
     unknown_tags: tuple[tuple[int, bytes], ...] = ()
 
     def __init__(self, **values: Any) -> None:
@@ -320,7 +321,7 @@ class Struct(metaclass=_StructType):
 
     @classmethod
     def fields(cls) -> tuple[Field, ...]:
-        """All fields in wire order, resolved."""
+        """Return all fields in wire order, resolved."""
         resolved = cls._resolved
         if resolved is None:
             names = cls._names()
@@ -331,7 +332,7 @@ class Struct(metaclass=_StructType):
 
     @classmethod
     def blank(cls: type[S]) -> S:
-        """An instance with every field at its default, including required ones."""
+        """Return an instance with every field at its default, including required fields."""
         return cls(**{declared.name: declared.default() for declared in cls.fields()})
 
     def copy(self: S) -> S:
@@ -380,12 +381,12 @@ def _copied(value: Any) -> Any:
 
 @cache
 def _frozen_class(cls: type[Any]) -> type[Any]:
-    """The class of the frozen objects of ``cls``."""
+    """Return the class of the frozen objects of ``cls``."""
     if cls._plain is not cls:
         return cls
 
     def refuse(self: Struct, name: str, value: object) -> None:
-        raise AttributeError(f"this {cls.__qualname__} is a field's default: assign a new one instead of changing it")
+        raise AttributeError(f"this {cls.__qualname__} is a field's default: assign a new one instead of modifying it")
 
     frozen = _StructType(
         cls.__name__, (cls,), {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__setattr__": refuse}
@@ -421,7 +422,7 @@ def _make_init(cls: type[Struct]) -> Callable[..., None]:
 
 
 class Message(Struct):
-    """A whole message, with its versions and those of them that are flexible (KIP-482)."""
+    """A whole message, with its versions and its flexible versions (KIP-482)."""
 
     VERSIONS: ClassVar[VersionRange] = _NONE
     FLEXIBLE: ClassVar[VersionRange] = _NONE
@@ -433,7 +434,7 @@ class Message(Struct):
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
-        """True if this version has compact lengths and tagged fields."""
+        """Return True if this version has compact lengths and tagged fields."""
         return version in cls.FLEXIBLE
 
 
@@ -458,7 +459,7 @@ class Request(_ApiMessage):
 
     @classmethod
     def header_version(cls, version: int) -> int:
-        """The version of the header for this version of the request."""
+        """Return the version of the header for this version of the request."""
         return 2 if version in cls.FLEXIBLE else 1
 
 
@@ -467,7 +468,7 @@ class Response(_ApiMessage):
 
     @classmethod
     def header_version(cls, version: int) -> int:
-        """The version of the header for this version of the response.
+        """Return the version of the header for this version of the response.
 
         Always 0 for ApiVersions, because its reader does not know the broker's versions yet (KIP-511).
         """

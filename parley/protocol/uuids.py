@@ -1,8 +1,8 @@
 """UUIDs as keys of tables: clients choose topic ids, so they must not be able to choose hashes.
 
-The standard library hashes a UUID as an integer, that is modulo 2**61 - 1. A client can send thousands of ids with one
-hash, and every table of them takes quadratic time. All UUIDs of the broker are therefore of the class below. Equal
-UUIDs must have equal hashes: never mix it with ``uuid.UUID`` as keys of one table. mypy finds the places.
+The standard library hashes a UUID as an integer, that is modulo 2**61 - 1. A client can send thousands of ids with the
+same hash, and every table of them takes quadratic time. All UUIDs of the broker are therefore of the class below. Equal
+UUIDs must have equal hashes: never mix this class with ``uuid.UUID`` as keys of one table. mypy finds such places.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class UUID(uuid.UUID):
     def __hash__(self) -> int:
         try:
             return self._hash
-        except AttributeError:  # its first use as a key; computing it costs five times what keeping it does
+        except AttributeError:  # computed at the first use as a key, and kept
             value = hash(self.bytes)
             object.__setattr__(self, "_hash", value)
             return value

@@ -1,4 +1,4 @@
-"""Ranges of versions, as message definitions write them."""
+"""Ranges of versions, in the notation of the message definitions."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_batch_that_the_disk_has_spoilt_is_named(broker: BrokerProcess, cluster:
     with segment.open("r+b") as file:
         file.write(data)
     found: list[pa.RecordBatch] = []
-    said = rf"spoilt-0 at offset {header.base_offset} cannot be read: a batch has the checksum"
+    said = rf"spoilt-0 at offset {header.base_offset} cannot be read: a batch has checksum"
     with pytest.raises(BadBatch, match=said) as caught:
         found.extend(
             batch for fetched in cluster.fetch(partition, 0, 1000, max_bytes=4000) for batch in decode(fetched)

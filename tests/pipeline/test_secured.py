@@ -43,7 +43,7 @@ def test_a_connection_travels_to_another_process(broker: Broker, secured: Secure
 def test_a_refused_login_is_not_tried_again(broker: Broker, secured: SecuredBrokers) -> None:
     wrong = secured.client_properties() | {"sasl.jaas.config": plain_line("alice").replace("secret", "guess")}
     made = Connection(bootstrap=broker.bootstrap_servers, security=SecurityProperties.of(wrong))
-    with Cluster(made) as cluster, pytest.raises(NotAuthenticated, match="refuses the login"):
+    with Cluster(made) as cluster, pytest.raises(NotAuthenticated, match="rejects the login"):
         cluster.contact()
 
 

@@ -130,10 +130,10 @@ async def test_what_the_broker_does_not_have(peer: Peer) -> None:
     peer.versions[0] = (3, 3)
     peer.versions[12] = (99, 100)
     async with Client(f"{HOST}:{peer.port}") as client:
-        with pytest.raises(KafkaError, match=r"does not have CreateTopics") as raised:
+        with pytest.raises(KafkaError, match=r"does not support CreateTopics") as raised:
             await client.send(APIS[19].request.blank())
         assert raised.value.code is ErrorCode.UNSUPPORTED_VERSION
-        with pytest.raises(KafkaError, match=r"has versions 99-100 of Heartbeat, this client 0-4"):
+        with pytest.raises(KafkaError, match=r"supports versions 99-100 of Heartbeat, but this client only 0-4"):
             await client.send(HEARTBEAT)
         with pytest.raises(ValueError, match="HeartbeatRequest v0: group_instance_id has a value"):
             await client.send(

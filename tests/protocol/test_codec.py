@@ -189,7 +189,7 @@ def test_what_cannot_be_encoded_is_named() -> None:
         (Example(name="a", inner=Example.Inner(number=40000)), r"inner\.number is 40000"),
         (Example(name=b"a"), "name is a bytes, not str"),  # type: ignore[arg-type]
         (Example(name="a", numbers=None), "numbers must not be null"),  # type: ignore[arg-type]
-        (Example(name="a", unknown_tags=((3, b"x"),)), "unknown_tags has a tag twice"),
+        (Example(name="a", unknown_tags=((3, b"x"),)), "unknown_tags contains a tag twice"),
     ]
     for message, text in wrong:
         message.extra = "not the usual"
@@ -361,7 +361,7 @@ def test_elements_that_are_encoded_ahead_belong_to_one_version() -> None:
     elements = [encode_element(MetadataResponse, 12, topic) for topic in topics_of_metadata()]
     response = MetadataResponse(brokers=[], topics=[])
     response.topics = EncodedArray(12, elements)  # type: ignore[assignment]
-    with pytest.raises(ValueError, match="elements of version 12 cannot be sent in version 9"):
+    with pytest.raises(ValueError, match="elements encoded for version 12 cannot be sent in version 9"):
         encode(response, 9)
 
 

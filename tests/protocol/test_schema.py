@@ -98,7 +98,7 @@ def test_contradictions_are_noticed() -> None:
     class NotNullable(Data, versions="0"):
         text: str = field(nullable="0+")
 
-    with pytest.raises(TypeError, match="text is nullable but its annotation has no None"):
+    with pytest.raises(TypeError, match="text is nullable, but its annotation does not include None"):
         NotNullable.fields()
 
     class NoType(Data, versions="0"):

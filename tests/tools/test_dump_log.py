@@ -122,7 +122,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("suffix", "change", "flags", "problem"),
     [
-        (".log", lambda path: overwrite(path, 80, b"\xff"), (), "at byte 0: a batch has the checksum"),
+        (".log", lambda path: overwrite(path, 80, b"\xff"), (), "at byte 0: a batch has checksum"),
         (".log", lambda path: path.write_bytes(path.read_bytes()[:-5]), (), "invalid bytes at the end of"),
         (".log", lambda path: overwrite(path, 16, b"\x09"), (), "at byte 0: unknown record format: magic 9"),
         (".log", lambda path: path.write_bytes(batch(5) + batch(2)), (), "offset 2 follows offset 7"),

@@ -164,7 +164,7 @@ def test_other_commands(typed: Parley, tmp_path: Path, words: tuple[str, ...]) -
     ("change", "reason"),
     [
         ({"sasl.jaas.config": f'{MODULES}.plain.PlainLoginModule required username="alice" password="{SECRET}!";'},
-         "refuses the login"),
+         "rejects the login"),
         ({"security.protocol": "PLAINTEXT"}, "closes the connections of this client. If the listener needs TLS"),
         ({"sasl.mechanism": "SCRAM-SHA-256",
           "sasl.jaas.config": f'{MODULES}.scram.ScramLoginModule required username="alice" password="{SECRET}";'},
@@ -196,7 +196,7 @@ def test_parley_check_learns_at_once_that_its_login_is_refused(
     config = write(tmp_path / "client.properties", secured.client_properties() | {"sasl.jaas.config": line})
     done = parley("check", "--bootstrap-server", secured_broker.bootstrap_servers, "--command-config", config)
     assert done.code == 1
-    assert "refuses the login" in done.err
+    assert "rejects the login" in done.err
     assert SECRET not in done.err
 
 

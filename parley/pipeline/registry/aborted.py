@@ -1,11 +1,12 @@
-"""What a new writer writes over the records of aborted transactions: a function of the state, without I/O.
+"""The records that a new writer writes to correct those of aborted transactions: a function of the state, without I/O.
 
-Readers that do not skip aborted transactions have used such a record. For its key they need the valid value. Two kinds
-of records change other keys, too:
+Readers that do not skip aborted transactions have applied such a record. They need the valid value of its key. Two
+kinds of records change other keys too:
 
-1. A DELETE_SUBJECT record deletes versions softly, and their own values do not say so: they are written as deleted.
-2. An aborted DELETE_SUBJECT record has deleted versions for such readers. One for version 0, which deletes nothing,
-   takes its place, and all versions of the subject follow. A tombstone would not do: Confluent's registry fails on it.
+1. A DELETE_SUBJECT record deletes versions softly, but their own values do not show it: they are written as deleted.
+2. An aborted DELETE_SUBJECT record has deleted versions for such readers. It is replaced by a record for version 0,
+   which deletes nothing, followed by all versions of the subject. A tombstone is not possible, because Confluent's
+   registry fails on it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ __all__ = ["records_again"]
 
 
 def records_again(aborted: Collection[bytes], values: Mapping[bytes, bytes | None], state: State) -> list[Record]:
-    """Return the records for keys that aborted transactions have written; ``values`` are the last ones that count."""
+    """Return the records for the keys that aborted transactions have written. ``values`` are the valid values of the
+    keys."""
     made: dict[bytes, bytes | None] = {}
     others: list[bytes] = []
     for key in sorted(aborted):
@@ -43,13 +45,14 @@ def _value(key: bytes, values: Mapping[bytes, bytes | None], state: State) -> by
 
 
 def _record(one: Version, values: Mapping[bytes, bytes | None]) -> Record:
-    """Return the record of a version; a live one stays as it was written, perhaps by another registry."""
+    """Return the record of a version. A version that is not deleted keeps its record, which another registry may have
+    written."""
     key, made = one.record(deleted=one.is_deleted)
     return key, made if one.is_deleted else values.get(key) or made
 
 
 def _named(key: bytes, kind: str) -> str | None:
-    """Return the subject of a key of this kind."""
+    """Return the subject in a key of this kind; None for a key of another kind."""
     try:
         named = json.loads(key)
         found = named["subject"] if named["keytype"] == kind else None

@@ -2,13 +2,13 @@
 
 Rules:
 
-1. Every response is JSON; an error is ``{"error_code": 40401, "message": "..."}``. A bug gets 50001 and a trace in the
-   log.
-2. Paths are divided before their parts are decoded: a subject may have a slash, as ``%2F``.
-3. Parsing and comparing schemas happens in threads, since it may take long; questions of compatibility have a few of
-   their own, so that registrations need not wait for them. Beyond ``_COMPARISONS_WAITING_MAX`` they get status 503.
-4. A read that finds nothing is repeated once after the topic was read to its end: what another instance has
-   confirmed is found here.
+1. Every response is JSON; an error is ``{"error_code": 40401, "message": "..."}``. A bug gets 50001, and its traceback
+   is logged.
+2. Paths are split before their parts are decoded: a subject may contain a slash, as ``%2F``.
+3. Schemas are parsed and compared in threads, because this may take long. Compatibility checks have a few threads of
+   their own, so that registrations need not wait for them. Checks beyond ``_COMPARISONS_WAITING_MAX`` get status 503.
+4. A read that finds nothing is repeated once after the topic was read to its end, so it finds everything that another
+   instance has confirmed.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from parley.version import VERSION
 __all__ = ["RegistryApi"]
 
 _COMPARISONS_MAX: Final = 2
-"""Questions of compatibility that are decided at once."""
+"""The number of compatibility checks that run at the same time."""
 _COMPARISONS_WAITING_MAX: Final = 32
-"""Questions of compatibility that are decided or wait for it: each holds its body."""
+"""The maximum number of compatibility checks that run or wait: each holds the body of its request in memory."""
 _TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _DEFAULT_CONTEXT: Final = ":.:"
 _LATEST: Final = ("latest", "-1")
@@ -64,16 +64,16 @@ class Call:
     body: Any = None
 
     def flag(self, name: str) -> bool:
-        """A parameter that is true or false."""
+        """Return the value of a boolean parameter."""
         return self.query.get(name, "").lower() == "true"
 
     @property
     def subject(self) -> str:
-        """The subject in the path, or as a parameter. Raises RegistryError (42208)."""
+        """The subject in the path, or in a parameter. Raises RegistryError (42208)."""
         return _subject(self.parts.get("subject", ""))
 
     def version(self) -> int | None:
-        """The version in the path; None is the latest. Raises RegistryError (42202)."""
+        """Return the version in the path; None means the latest. Raises RegistryError (42202)."""
         text = self.parts["version"]
         if text in _LATEST:
             return None
@@ -90,13 +90,13 @@ class Call:
         return int(text)
 
     def object(self) -> Mapping[str, Any]:
-        """The body. Raises RegistryError (422) if it is no object."""
+        """Return the body. Raises RegistryError (422) if it is not a JSON object."""
         if not isinstance(self.body, dict):
             raise RegistryError(422, "The body of the request must be a JSON object")
         return self.body
 
     def schema(self) -> Schema:
-        """The schema in the body. Raises RegistryError (42201, 42210)."""
+        """Return the schema in the body. Raises RegistryError (42201, 42210)."""
         given = self.object()
         for name, code in (("metadata", 42201), ("ruleSet", 42210)):
             if given.get(name):
@@ -107,7 +107,7 @@ class Call:
             raise invalid_schema(error) from None
 
     def number(self, name: str) -> int | None:
-        """A number in the body that may be left out. Raises RegistryError (42201)."""
+        """Return an optional number in the body. Raises RegistryError (42201)."""
         given = self.object().get(name)
         if given in (None, -1):
             return None
@@ -133,7 +133,7 @@ def _in_default(reference: Any) -> Any:
 
 class _Request(BodyRequest):
     bytes_max = 4 << 20
-    """A schema of the largest size, each of its characters escaped."""
+    """Enough for a schema of the maximum size in which every character is escaped."""
 
 
 Read = Callable[["RegistryApi", State, Call], Any]
@@ -361,7 +361,7 @@ def _with_id(state: State, call: Call) -> list[Version]:
 
 
 def _shown(state: State, call: Call, version: Version) -> dict[str, Any]:
-    """The version, with its schema in the form that the request asks for."""
+    """Return the version as JSON, with its schema in the requested form."""
     made = version.as_json()
     if call.query.get("format") == "serialized" and version.schema.type is SchemaType.PROTOBUF:
         try:
@@ -372,7 +372,7 @@ def _shown(state: State, call: Call, version: Version) -> dict[str, Any]:
 
 
 def _text(schema: str) -> Any:
-    """A schema as the response itself: JSON as it is, and text as text."""
+    """Return a schema as the response itself: JSON unchanged, and any other text as a string."""
     return Response(schema)
 
 
@@ -381,7 +381,7 @@ def _optional(call: Call) -> str | None:
 
 
 def _page(found: Any, call: Call) -> Any:
-    """The part of a list that ``offset`` and ``limit`` ask for."""
+    """Return the part of a list selected by ``offset`` and ``limit``."""
     if not isinstance(found, list):
         return found
     try:

@@ -1,7 +1,7 @@
-"""The settings of the registry, by the names of Confluent's where it has them.
+"""The settings of the registry, with Confluent's names if Confluent has the setting.
 
 ``kafkastore.*`` are settings of the client for the cluster: ``kafkastore.security.protocol`` and so on. ``ssl.*`` are
-those of the listeners with TLS.
+settings of the listeners with TLS.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["REGISTRY", "RegistryConfig"]
 
 _PREFIX: Final = "kafkastore."
 _OTHER_PREFIXES: Final = (_PREFIX, "ssl.", "config.providers")
-"""Settings with these beginnings are judged by what reads them."""
+"""The prefixes of settings that other modules check."""
 _PORT: Final = 8081
 _HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 _INT, _LIST, _STRING = ConfigType.INT, ConfigType.LIST, ConfigType.STRING
@@ -77,14 +77,15 @@ REGISTRY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RegistryConfig:
-    """A registry's configuration: the texts as given, and their typed values."""
+    """A registry's configuration: the given strings, and their typed values."""
 
     given: Mapping[str, str] = field(repr=False)
     values: Mapping[str, Any] = field(repr=False)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
-        """Raises ConfigError with everything that is wrong, a line each, and ServiceError for listeners."""
+        """Parse the configuration. Raises ConfigError with all errors, one per line, and ServiceError for invalid
+        listeners."""
         judged = REGISTRY.validate(given)
         problems = [error for one in judged for error in one.errors]
         try:
@@ -107,22 +108,22 @@ class RegistryConfig:
 
     @property
     def security(self) -> SecurityProperties:
-        """How the registry reaches the cluster."""
+        """The security settings with which the registry connects to the cluster."""
         return SecurityProperties.of(with_prefix(self.given, _PREFIX))
 
     @property
     def listeners(self) -> list[Listener]:
-        """Where the API listens. Raises ServiceError."""
+        """The listeners of the API. Raises ServiceError."""
         return parse_listeners(",".join(self.values["listeners"]), _PORT)
 
     @property
     def unknown(self) -> list[str]:
-        """The names that were given and that nothing reads: perhaps misspelt, or of Confluent's registry only."""
+        """The given names that have no effect: misspelled, or known only to Confluent's registry."""
         return [name for name in self.given if name not in self.values and not name.startswith(_OTHER_PREFIXES)]
 
     @property
     def level(self) -> Level:
-        """The level of subjects without one."""
+        """The compatibility level of subjects that have none."""
         return Level(self.values["schema.compatibility.level"].upper())
 
     @property

@@ -1,7 +1,7 @@
-"""What a change of the registry writes and what it replies: functions of the state, without I/O.
+"""The decisions about changes of the registry: what to write and what to reply. Functions of the state, without I/O.
 
-Each raises RegistryError if the change is refused. The rules are those of Confluent's registry: a schema has one id
-under all subjects, versions of a subject count up, a version is deleted softly before it is deleted for good.
+Each raises RegistryError if the change is rejected. The rules are those of Confluent's registry: a schema has one id
+under all subjects, versions of a subject count up, and a version is deleted softly before it is deleted permanently.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ __all__ = [
 _log = logging.getLogger(__name__)
 MODES: Final = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
 COMPILED_MAX: Final = 20
-"""Stored Protobuf schemas that a search compiles: a few seconds of ``protoc``, of the minute that a change may take."""
+"""The maximum number of stored Protobuf schemas that a search compiles: a few seconds of ``protoc``, out of the minute
+that a change may take."""
 SCHEMA_BYTES_MAX: Final = 900_000
-"""A record of the topic holds the schema, and brokers take records of a megabyte by default."""
+"""A record of the topic contains the schema, and brokers accept records of up to a megabyte by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Records to write, and what to reply when they are written."""
+    """The records to write, and the reply once they are written."""
 
     records: Sequence[Record]
     reply: Any
@@ -71,7 +72,7 @@ class Change:
 
 
 def canonical(schema: Schema, load: Loader) -> Schema:
-    """The schema in its canonical text, after it was checked. Raises RegistryError (42201, 42209)."""
+    """Check the schema and return it with its canonical text. Raises RegistryError (42201, 42209)."""
     if len(schema.text) > SCHEMA_BYTES_MAX:
         raise RegistryError(42209, f"Schema is too large: it has more than {SCHEMA_BYTES_MAX} characters")
     with _foreign(schema):
@@ -88,7 +89,8 @@ def canonical(schema: Schema, load: Loader) -> Schema:
 
 @contextmanager
 def _foreign(schema: Schema) -> Iterator[None]:
-    """Schemas come from clients: whatever fails with one is the schema's fault. Raises RegistryError (42201)."""
+    """Raise RegistryError (42201) for any failure in the block: schemas come from clients, so the schema is
+    at fault."""
     try:
         yield
     except BadSchema as error:
@@ -99,7 +101,7 @@ def _foreign(schema: Schema) -> Iterator[None]:
 
 
 def resolved(state: State, schema: Schema) -> Schema:
-    """The schema with references to versions that are there: -1 is the latest. Raises RegistryError (42201)."""
+    """Return the schema with references to existing versions; -1 means the latest. Raises RegistryError (42201)."""
     made = []
     for one in schema.references:
         active = state.versions(one.subject)
@@ -113,8 +115,8 @@ def resolved(state: State, schema: Schema) -> Schema:
 def find(state: State, subject: str, schema: Schema, *, deleted: bool = False) -> Version | None:
     """Return the latest version of the subject with this schema, which is canonical.
 
-    A schema that another registry has stored may have another text. Of such Protobuf schemas only those with the same
-    names are compiled, and of these the latest ``COMPILED_MAX``.
+    A schema that another registry has stored may have a different text. Of such Protobuf schemas, only those with the
+    same names are compiled, and at most the latest ``COMPILED_MAX``.
     """
     compiled = 0
     for one in reversed(state.versions(subject, deleted=deleted)):
@@ -132,7 +134,7 @@ def find(state: State, subject: str, schema: Schema, *, deleted: bool = False) -
 
 
 def _means(state: State, stored: Schema, wanted: Schema) -> bool:
-    """Return True if the canonical text of the stored schema is that of the other."""
+    """Return True if the stored schema and the other one have the same canonical text."""
     try:
         return canonical(stored, state.load) == wanted
     except RegistryError:
@@ -140,7 +142,7 @@ def _means(state: State, stored: Schema, wanted: Schema) -> bool:
 
 
 def check(state: State, schema: Schema, earlier: Sequence[Version], level: Level) -> list[str]:
-    """Why the schema must not follow these versions. Raises RegistryError (42201)."""
+    """Return the reasons why the schema must not follow these versions. Raises RegistryError (42201)."""
     with _foreign(schema):
         return incompatibilities(schema, [one.schema for one in earlier], level, state.load)
 
@@ -148,7 +150,7 @@ def check(state: State, schema: Schema, earlier: Sequence[Version], level: Level
 def register(
     state: State, subject: str, schema: Schema, default: Level, *, number: int | None, version: int | None
 ) -> Change:
-    """Add a version, unless the subject has the schema already. ``number`` and ``version`` are given in mode IMPORT."""
+    """Add a version, unless the subject already has the schema. ``number`` and ``version`` are set in mode IMPORT."""
     mode = _writable(state, subject)
     if number is not None and mode != "IMPORT":
         raise RegistryError(42205, f"Subject {subject} is not in import mode")
@@ -178,7 +180,7 @@ def register(
 
 
 def _import(state: State, subject: str, schema: Schema, number: int | None, version: int | None) -> Change:
-    """Register with the id, and if it is given the version, that the schema has elsewhere."""
+    """Register the schema with the id, and optionally the version, that it has in another registry."""
     if number is None:
         raise RegistryError(42205, f"Subject {subject} is in import mode: a schema needs its id")
     if any(one.schema != schema for one in state.with_id(number)):
@@ -200,7 +202,7 @@ def _registered(version: Version) -> dict[str, Any]:
 
 
 def delete_version(state: State, subject: str, version: int | None, *, permanent: bool) -> Change:
-    """Delete a version; None is the latest."""
+    """Delete a version; None means the latest."""
     _writable(state, subject)
     every = state.versions(subject, deleted=True)
     if not every:
@@ -267,7 +269,7 @@ def _unreferenced(state: State, versions: Sequence[Version], *, permanent: bool)
 
 
 def level_of(state: State, subject: str | None, default: Level) -> Level:
-    """The level that counts for the subject: its own, the global one, or the default."""
+    """Return the effective level of the subject: its own, the global one, or the default."""
     for which in (subject, None):
         given = str(state.configs.get(which, {}).get("compatibilityLevel"))
         if given in Level.__members__:
@@ -276,7 +278,7 @@ def level_of(state: State, subject: str | None, default: Level) -> Level:
 
 
 def set_config(subject: str | None, given: Mapping[str, Any]) -> Change:
-    """Set the level of a subject, or with None the global one."""
+    """Set the compatibility level of a subject; None means the global level."""
     others = sorted(key for key, value in given.items() if key != "compatibility" and value is not None)
     if others:
         raise RegistryError(42203, f"This registry does not have the settings {', '.join(others)}; leave them out")
@@ -292,7 +294,7 @@ def set_config(subject: str | None, given: Mapping[str, Any]) -> Change:
 
 
 def clear_config(state: State, subject: str | None, default: Level) -> Change:
-    """Take a level back."""
+    """Remove a compatibility level."""
     if subject is not None and subject not in state.configs:
         raise no_subject(subject)
     before = level_of(state, subject, default)
@@ -300,13 +302,14 @@ def clear_config(state: State, subject: str | None, default: Level) -> Change:
 
 
 def mode_of(state: State, subject: str | None) -> str:
-    """The mode that counts for the subject: READONLY_OVERRIDE of all counts more than its own."""
+    """Return the effective mode of the subject. A global READONLY_OVERRIDE takes precedence over the subject's own
+    mode."""
     everywhere = state.modes.get(None, "READWRITE")
     return everywhere if everywhere == "READONLY_OVERRIDE" else state.modes.get(subject, everywhere)
 
 
 def set_mode(state: State, subject: str | None, given: Mapping[str, Any], *, force: bool) -> Change:
-    """Set the mode of a subject, or with None the global one."""
+    """Set the mode of a subject; None means the global mode."""
     text = str(given.get("mode", "")).upper()
     if text not in MODES:
         raise RegistryError(42204, f"Invalid mode. Valid values are {', '.join(MODES)}")
@@ -318,7 +321,7 @@ def set_mode(state: State, subject: str | None, given: Mapping[str, Any], *, for
 
 
 def clear_mode(state: State, subject: str | None) -> Change:
-    """Take a mode back."""
+    """Remove a mode."""
     if subject is not None and subject not in state.modes:
         raise no_subject(subject)
     return Change([(mode_key(subject), None)], {"mode": mode_of(state, subject)})
@@ -332,7 +335,7 @@ def _writable(state: State, subject: str) -> str:
 
 
 def schema_with(state: State, number: int) -> Version:
-    """A version with this id. Raises RegistryError (40403)."""
+    """Return a version with this id. Raises RegistryError (40403)."""
     found = state.with_id(number)
     if not found:
         raise no_schema(number)

@@ -6,7 +6,7 @@ __all__ = ["RegistryError", "invalid_schema", "invalid_version", "no_schema", "n
 
 
 class RegistryError(Exception):
-    """A request that is refused. The first three digits of ``code`` are the HTTP status."""
+    """A request is rejected. The first three digits of ``code`` are the HTTP status."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -19,32 +19,32 @@ class RegistryError(Exception):
 
     @property
     def is_absence(self) -> bool:
-        """True if something is not there, or not there yet."""
+        """True if something does not exist, or does not exist yet."""
         return self.status == 404
 
 
 def no_subject(subject: str) -> RegistryError:
-    """The subject has no versions."""
+    """Return the error for a subject without versions."""
     return RegistryError(40401, f"Subject '{subject}' not found.")
 
 
 def no_version(version: int | str) -> RegistryError:
-    """The subject does not have this version."""
+    """Return the error for a version that the subject does not have."""
     return RegistryError(40402, f"Version {version} not found.")
 
 
 def no_schema(number: int | None = None) -> RegistryError:
-    """There is no schema with this id, or no such schema under the subject."""
+    """Return the error for an unknown schema id, or a schema that the subject does not have."""
     return RegistryError(40403, "Schema not found" if number is None else f"Schema {number} not found")
 
 
 def invalid_schema(reason: object) -> RegistryError:
-    """The schema is malformed, or refers to what is not there."""
+    """Return the error for a schema that is malformed, or has a reference to something missing."""
     return RegistryError(42201, f"{reason}")
 
 
 def invalid_version(given: str) -> RegistryError:
-    """The text is not a version."""
+    """Return the error for a text that is not a version."""
     return RegistryError(
         42202,
         f"The specified version '{given}' is not a valid version id. Allowed values are between [1, 2^31-1] and the "

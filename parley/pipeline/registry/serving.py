@@ -1,4 +1,4 @@
-"""A registry in the running loop: its topic, its API, and its addresses, until it is told to stop."""
+"""Runs a registry in the current event loop: its topic, its API and its listeners, until it is stopped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from parley.protocol.security.client_security import ClientSecurity
 __all__ = ["SECTION", "run_registry"]
 
 SECTION = "SchemaRegistry"
-"""The section of the JAAS file that names the users."""
+"""The section of the JAAS file that lists the users."""
 _CLIENT_ID = "schema-registry"
 _IF_TAKEN = (
     "Is another registry running? Stop it, or give this one another address (--listeners http://127.0.0.1:8082)."
@@ -35,7 +35,8 @@ _log = logging.getLogger(__name__)
 
 
 async def run_registry(config: RegistryConfig, stopping: asyncio.Event, on_ready: Callable[[str], None]) -> None:
-    """Serve until ``stopping`` is set; ``on_ready`` is called with the URL. Raises ServiceError if it cannot start."""
+    """Serve until ``stopping`` is set. Calls ``on_ready`` with the URL. Raises ServiceError if the registry cannot
+    start."""
     listeners = config.listeners
     tls = server_context(config.given, "", listeners)
     login = None if config.jaas_file is None else BasicLogin(config.jaas_file, SECTION)
@@ -58,8 +59,8 @@ async def run_registry(config: RegistryConfig, stopping: asyncio.Event, on_ready
 
 
 async def _plan(config: RegistryConfig, security: ClientSecurity) -> TopicPlan:
-    """Plan the topic: one compacted partition with the wanted replicas, or one for each broker if there are fewer
-    brokers.
+    """Plan the topic: one compacted partition with the configured number of replicas, or one replica for each broker if
+    there are fewer brokers.
 
     Raises ConnectError.
     """

@@ -1,11 +1,11 @@
-"""The registry's state: what the records of its topic, in Confluent's format, add up to.
+"""The registry's state, computed from the records of its topic, which are in Confluent's format.
 
 Rules:
 
-1. The state changes by `State.apply` alone, with each record of the topic in order.
-2. Keys are compact JSON with the fields in Confluent's order: compaction compares bytes.
-3. A record without a value takes its key's earlier ones back. Records that cannot be read, and kinds of records that
-   this registry does not know, are skipped with a warning: they stay in the topic.
+1. Only `State.apply` changes the state, with each record of the topic in order.
+2. Keys are compact JSON with the fields in Confluent's order, because compaction compares bytes.
+3. A record without a value removes the earlier ones with its key. Records that cannot be read, and kinds of records
+   that this registry does not know, are skipped with a warning and stay in the topic.
 """
 
 from __future__ import annotations
@@ -37,43 +37,43 @@ class Version:
     id: int
     schema: Schema
     is_deleted: bool = False
-    """True if it is softly deleted: its id stays readable."""
+    """True if the version is softly deleted. Its id can still be read."""
     others: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the record that this registry does not use itself: metadata and rules, kept as they are."""
+    """Fields of the record that this registry does not use: metadata and rules, kept unchanged."""
 
     def as_json(self) -> dict[str, Any]:
-        """The form of the API."""
+        """Return the version in the API's form."""
         made = {"subject": self.subject, "version": self.version, "id": self.id, **self.schema.as_json()}
         return {**made, **{key: value for key, value in self.others.items() if key in ("metadata", "ruleSet")}}
 
     def record(self, *, deleted: bool = False) -> Record:
-        """The record of the topic."""
+        """Return the version's record in the topic."""
         own = {"subject": self.subject, "version": self.version, "id": self.id, **self.others}
         return version_key(self.subject, self.version), packed({**own, **self.schema.as_json(), "deleted": deleted})
 
 
 def packed(value: Mapping[str, Any]) -> bytes:
-    """Compact JSON."""
+    """Return the value as compact JSON."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def version_key(subject: str, version: int) -> bytes:
-    """The key of a version's record."""
+    """Return the key of a version's record."""
     return packed({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})
 
 
 def config_key(subject: str | None) -> bytes:
-    """The key of a configuration: a subject's, or with None the global one."""
+    """Return the key of a subject's configuration; None means the global one."""
     return _key("CONFIG", subject)
 
 
 def mode_key(subject: str | None) -> bytes:
-    """The key of a mode: a subject's, or with None the global one."""
+    """Return the key of a subject's mode; None means the global one."""
     return _key("MODE", subject)
 
 
 def deletion_key(subject: str) -> bytes:
-    """The key of a subject's soft deletion."""
+    """Return the key of a subject's soft deletion."""
     return _key("DELETE_SUBJECT", subject)
 
 
@@ -83,7 +83,7 @@ def _key(kind: str, subject: str | None) -> bytes:
 
 
 class State:
-    """Subjects with their versions, schemas by id, configurations and modes."""
+    """The subjects with their versions, the schemas by id, the configurations and the modes."""
 
     def __init__(self) -> None:
         self.configs: dict[str | None, Mapping[str, Any]] = {}
@@ -96,28 +96,28 @@ class State:
     # Questions.
 
     def subjects(self) -> list[str]:
-        """All subjects, in order, with those whose versions are all deleted."""
+        """Return all subjects in order, including those whose versions are all deleted."""
         return sorted(self._subjects)
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[Version]:
-        """The versions of a subject in order; with ``deleted`` those that are softly deleted, too."""
+        """Return the versions of a subject in order; with ``deleted``, also those that are softly deleted."""
         found = list(self._subjects.get(subject, {}).values())
         return sorted((one for one in found if deleted or not one.is_deleted), key=lambda one: one.version)
 
     def version(self, subject: str, version: int) -> Version | None:
-        """A version, also if it is softly deleted."""
+        """Return a version, even if it is softly deleted."""
         return self._subjects.get(subject, {}).get(version)
 
     def with_id(self, number: int) -> list[Version]:
-        """Return all versions with this id; include softly deleted ones."""
+        """Return all versions with this id, including softly deleted ones."""
         return sorted(self._by_id.get(number, {}).values(), key=lambda one: (one.subject, one.version))
 
     def id_of(self, schema: Schema) -> int | None:
-        """The id of a schema under any subject."""
+        """Return the id of a schema, under any subject."""
         return self._ids.get(schema)
 
     def load(self, reference: Reference) -> Schema:
-        """The schema that a reference names. Raises BadSchema."""
+        """Return the schema that a reference names. Raises BadSchema."""
         found = self.version(reference.subject, reference.version)
         if found is None:
             missing = f"version {reference.version} of {reference.subject}"
@@ -125,7 +125,7 @@ class State:
         return found.schema
 
     def referring(self, subject: str, version: int) -> Iterator[Version]:
-        """The versions whose schemas refer to this one, also those that are softly deleted."""
+        """Yield the versions with a reference to this one, including softly deleted versions."""
         for versions in list(self._subjects.values()):
             for one in list(versions.values()):
                 if any((each.subject, each.version) == (subject, version) for each in one.schema.references):
@@ -134,7 +134,7 @@ class State:
     # Changes.
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Take up a record of the topic."""
+        """Apply a record of the topic."""
         try:
             named = json.loads(key)
             kind, subject = named["keytype"], named.get("subject")

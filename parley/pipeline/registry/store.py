@@ -1,14 +1,14 @@
-"""The registry's topic: read by every instance, written by one at a time.
+"""The registry's topic: every instance reads it, and one at a time writes to it.
 
 Rules:
 
-1. All instances share one transactional id. An instance that wants to write claims it, which fences the writer before
-   it and ends its transaction, and then reads the topic to its end: it knows all that was ever written. It stays the
-   writer, and writes without claiming, until another instance claims the id. There is no leader to find, and no
-   request passes from instance to instance.
-2. A change that meets its fencing is decided again, on the newer state.
-3. Readers that do not skip aborted transactions (Confluent's registry is one) use their records. So a new writer first
-   writes such keys once more, with the valid value (``aborted``).
+1. All instances share one transactional id. An instance that must write claims it, which fences the previous writer and
+   ends its transaction. Then it reads the topic to its end, so it knows everything that was ever written. It stays the
+   writer, and need not claim the id again, until another instance claims it. There is no leader to find, and no request
+   is forwarded from instance to instance.
+2. If the writer is fenced during a change, the change is decided again, on the newer state.
+3. Readers that do not skip aborted transactions (such as Confluent's registry) use their records. So a new writer first
+   writes such keys again, with the valid value (``aborted``).
 4. A read that finds nothing is repeated after the topic was read to its end.
 """
 
@@ -35,7 +35,7 @@ _TRIES_MAX: Final = 20
 _PAUSE_S: Final = 0.05
 _PAUSE_MAX_S: Final = 1.0
 _SECONDS: Final = 60.0
-"""How long a change may take; it is more than a transaction of a writer that was killed can hold it up."""
+"""How long a change may take: longer than the transaction of a killed writer can delay it."""
 _REFRESH_SECONDS: Final = 5.0
 _FENCED: Final = frozenset(
     {
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class Store:
-    """See the module. ``change`` may be called by many requests at once."""
+    """See the module. Many requests may call ``change`` at the same time."""
 
     def __init__(self, log: TopicLog, writes: TransactionalWrites, random: Random) -> None:
         self.state = State()
@@ -64,7 +64,7 @@ class Store:
         self._aborted: set[bytes] = set()
 
     async def start(self) -> None:
-        """Read the topic, and make it if it is not there. Raises ConnectError and KafkaError."""
+        """Read the topic; create it if it does not exist. Raises ConnectError and KafkaError."""
         await self._writes.claim()  # the transaction of a writer that was killed would hold up the reading
         await self._log.start(self._read, self._read_aborted)
 
@@ -74,20 +74,20 @@ class Store:
         await self._writes.stop()
 
     async def refresh(self) -> None:
-        """Read what is in the topic now.
+        """Read everything that is in the topic now.
 
-        The transaction of a writer that was killed holds this up. Nothing behind its beginning is confirmed, so that
-        what was read before is enough.
+        The open transaction of a killed writer delays this. Nothing after the beginning of that transaction is
+        confirmed, so in that case the state already read is enough.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(_REFRESH_SECONDS):
                 await self._log.read_to_end()
 
     async def change(self, decide: Callable[[State], Awaitable[Change]]) -> Any:
-        """Decide on the newest state, write, and return the reply when it is written and read.
+        """Decide on the newest state, write the records, and return the reply once they are written and read back.
 
-        Raises RegistryError: what ``decide`` raises, 50001 if the cluster does not take the records, 50002 if it takes
-        too long.
+        Raises RegistryError: from ``decide``; 50001 if the cluster does not accept the records; 50002 if it takes too
+        long.
         """
         try:
             async with asyncio.timeout(_SECONDS), self._turn:

@@ -1,7 +1,8 @@
-"""Avro schemas: parsed with their references, and written canonically as Java's ``Schema.toString`` does.
+"""Avro schemas: parsed with their references, and written in the canonical form of Java's ``Schema.toString``.
 
-Canonical: the attributes of a schema in a fixed order, without white space; a name without the namespace that encloses
-it; the order of fields only if it is not ascending. Other attributes are kept in their order. Decisions only.
+In the canonical form, the attributes of a schema are in a fixed order, without white space; a name omits the namespace
+that encloses it; the order of a field appears only if it is not ascending. Other attributes keep their order. Decisions
+only.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ __all__ = ["NAMED", "PRIMITIVES", "canonical", "expanded", "parsed"]
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _OF_PROTOCOLS: Final = ("error_union", "request")
-"""Types that only protocols have, though the library ``avro`` makes schemas of them."""
+"""Types that occur only in protocols, but that the library ``avro`` accepts in schemas."""
 _OWN: Final = frozenset({"type", "name", "namespace", "doc", "aliases", "fields", "symbols", "size", "items", "values"})
 _OWN_OF_FIELD: Final = frozenset({"name", "type", "doc", "default", "order", "aliases"})
 
 
 def parsed(schema: Schema, load: Loader) -> Any:
-    """The schema as a tree of the library ``avro``. Raises BadSchema."""
+    """Parse the schema to a tree of the library ``avro``. Raises BadSchema."""
     import avro.errors
     import avro.name
     import avro.schema
@@ -39,12 +40,13 @@ def parsed(schema: Schema, load: Loader) -> Any:
 
 
 def canonical(schema: Schema) -> str:
-    """The text that Java's library would write for the schema, which must have been parsed. Raises BadSchema."""
+    """Return the text that Java's library would write for the schema, which was parsed before. Raises BadSchema."""
     return json.dumps(_canonical(_json(schema.text), ""), separators=(",", ":"), ensure_ascii=False)
 
 
 def expanded(schema: Schema, load: Loader, names: dict[str, Any] | None = None) -> Any:
-    """The schema as fastavro parses it; ``names`` gets all named types, also those of references. Raises BadSchema."""
+    """Return the schema as fastavro parses it. Adds all named types, including those of references, to ``names``.
+    Raises BadSchema."""
     import fastavro
 
     names = {} if names is None else names
@@ -60,7 +62,7 @@ def expanded(schema: Schema, load: Loader, names: dict[str, Any] | None = None) 
 
 
 def _json(text: str) -> Any:
-    """The text as JSON. Raises BadSchema with the reason only: callers say what they were doing."""
+    """Parse the text as JSON. Raises BadSchema with the reason only; callers add what they were doing."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -124,7 +126,7 @@ def _others(node: Mapping[str, Any], own: frozenset[str]) -> dict[str, Any]:
 
 
 def _split(name: str, space: str) -> tuple[str, str]:
-    """Namespace and name of a name; a name with dots brings its own namespace."""
+    """Return the namespace and the name of a name. A name with dots contains its own namespace."""
     before, dot, last = name.rpartition(".")
     return (before, last) if dot else (space, name)
 

@@ -1,10 +1,11 @@
-"""Values of Avro as rows of Arrow, and back, exactly.
+"""Converts Avro values to rows of Arrow, and back, exactly.
 
 Columns: a record is a struct, a union with null is nullable, int and long in a union are a long, float and double a
-double; other unions are a struct with a field ``member0``, ``member1``... for each type, of which one is not null.
-Durations stay bytes. Times of day stay integers and fixed bytes are bytes of any length, except in columns
-``of_files``: Spark has no such types. Decimals of more than 38 digits, recursive records and unions whose members
-cannot be told apart are refused by name. Logical types are applied here and not by fastavro, which would cut times.
+double. Other unions are a struct with a field ``member0``, ``member1``... for each type, one of which is not null.
+Durations stay bytes. Times of day stay integers, and fixed bytes become bytes of any length, except in columns
+``of_files``, because Spark has no such types. Decimals of more than 38 digits, recursive records and unions whose
+members cannot be distinguished are rejected by name. Logical types are applied here, not by fastavro, which would
+truncate times.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from parley.pipeline.values.exact import DoesNotFit, kind_of
 __all__ = ["column_type", "reader", "schema_text", "writer"]
 
 Convert = Callable[[Any], Any] | None
-"""From what fastavro reads to what the column holds, or back; None if both are the same."""
+"""Converts a value from fastavro's form to the column's, or back; None if both are the same."""
 _PLAIN: Final = {
     "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
     "double": pa.float64(), "bytes": pa.binary(), "string": pa.string(),
@@ -48,12 +49,12 @@ _CLASSES: Final = {
     "array": list, "map": dict,
 }  # fmt: skip
 _TOP: Final = "topLevelRecord"
-"""The name of the record, as Spark's to_avro has it."""
+"""The name of the record, as in Spark's to_avro."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class _Tree:
-    """A schema as fastavro parses it, without logical types; these are applied by `column` and `reads`."""
+    """A schema as fastavro parses it, without logical types, which `column` and `reads` apply."""
 
     def __init__(self, schema: Schema, load: Loader, *, of_files: bool = False) -> None:
         import fastavro
@@ -69,7 +70,8 @@ class _Tree:
         return self.names[node] if isinstance(node, str) and node not in PRIMITIVES else node
 
     def column(self, given: Any) -> tuple[pa.DataType, Convert, Convert]:
-        """The type of the column; what is read of a value for it; what is written of it. Raises BadSchema."""
+        """Return the type of the column, and the functions that convert a value for reading and for writing. Raises
+        BadSchema."""
         node = self.resolved(given)
         if isinstance(node, list):
             return self._union(node)
@@ -165,7 +167,7 @@ class _Tree:
 
 
 def _bare(node: Any, names: Mapping[str, Any], seen: set[str]) -> Any:
-    """The schema without logical types."""
+    """Return the schema without logical types."""
     if isinstance(node, list):
         return [_bare(one, names, seen) for one in node]
     if isinstance(node, str):
@@ -271,15 +273,17 @@ def _fields(converts: Mapping[str, Callable[[Any], Any]]) -> Convert:
 
 
 def column_type(schema: Schema, load: Loader, *, of_files: bool = False) -> pa.DataType:
-    """The type of a column of such values. Raises BadSchema."""
+    """Return the type of a column for values of the schema. Raises BadSchema."""
     tree = _Tree(schema, load, of_files=of_files)
     return tree.column(tree.root)[0]
 
 
 def reader(written: Schema, wanted: Schema, load: Loader, *, of_files: bool = False) -> Callable[[bytes, int], Any]:
-    """Return the function that reads data of one schema, from a position on, into the other (Avro's resolution).
+    """Return the function that reads data of the ``written`` schema, from a position on, as the ``wanted`` one (Avro's
+    resolution).
 
-    Raises BadSchema if a logical type differs: Avro would take the one for the other. The function raises ValueError.
+    Raises BadSchema if a logical type differs, because Avro would take one for the other. The function raises
+    ValueError.
     """
     import fastavro
 
@@ -358,7 +362,7 @@ def writer(schema: Schema, load: Loader) -> Callable[[Any], bytes]:
 
 
 def schema_text(kind: pa.DataType, name: str, namespace: str = "") -> Any:
-    """The Avro schema for a column, as parsed JSON: every part may be null. Raises BadSchema."""
+    """Return the Avro schema for a column, as parsed JSON. Every part may be null. Raises BadSchema."""
     return _written(kind, name, namespace, set())
 
 
@@ -397,7 +401,7 @@ def _nullable(kind: pa.DataType, name: str, space: str, taken: set[str]) -> Any:
 
 
 def derived_text(kind: pa.DataType, before: Schema | None, load: Loader) -> str:
-    """The text of a schema for a column, whose record has the name that it has in an earlier version."""
+    """Return the text of a schema for a column. Its record keeps its name from an earlier version."""
     root = None if before is None else expanded(before, load)
     full = root["name"] if isinstance(root, dict) and root.get("type") == "record" else _TOP
     space, _, name = full.rpartition(".")

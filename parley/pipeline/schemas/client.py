@@ -1,7 +1,8 @@
-"""The client of a schema registry, of any vendor: ``confluent_kafka.schema_registry``, with errors of two kinds.
+"""The client of a schema registry of any vendor: ``confluent_kafka.schema_registry``, with two kinds of errors.
 
-A value in a topic is a zero byte, the id of its schema in four bytes, for Protobuf the place of the message in the
-file, and the data (`framed`, `unframed`). `Settings` can be pickled; `client_of` keeps a client for each in a process.
+A value in a topic is a zero byte, the id of its schema in four bytes, for Protobuf the position of the message in the
+file, and the data (`framed`, `unframed`). `Settings` can be pickled; `client_of` keeps one client for each of them in a
+process.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ _KEYS: Final = (
 
 
 class RegistryRefused(ValueError):
-    """The registry has refused a request; another try would not help."""
+    """The registry has rejected a request; retrying is useless."""
 
 
 class RegistryAway(ConnectionError):
-    """No registry responds; a later try may help."""
+    """No registry responds; a later attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a registry is reached: ``url`` (several with commas), login and TLS, by the names of Confluent's client."""
+    """How to reach a registry: ``url`` (several with commas), login and TLS, with the names of Confluent's client."""
 
     items: tuple[tuple[str, str], ...] = field(repr=False)
 
@@ -57,27 +58,27 @@ class Settings:
 
 @lru_cache(64)
 def client_of(settings: Settings) -> Client:
-    """The process's client for these settings."""
+    """Return the process's client for these settings."""
     return Client(settings)
 
 
 class Client:
-    """Schemas by id and by subject. All methods block, and raise RegistryRefused and RegistryAway."""
+    """Looks up schemas by id and by subject. All methods block, and raise RegistryRefused and RegistryAway."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._client: Any = None
 
     def schema(self, number: int) -> Schema:
-        """The schema with this id."""
+        """Return the schema with this id."""
         return _model(self._call("get_schema", number))
 
     def load(self, reference: Reference) -> Schema:
-        """The schema of a reference. Raises BadSchema, too."""
+        """Return the schema of a reference. Also raises BadSchema."""
         return _model(self._call("get_version", reference.subject, reference.version).schema)
 
     def latest(self, subject: str) -> tuple[int, Schema] | None:
-        """Version and schema of the latest version; None if the subject has none."""
+        """Return the version and the schema of the latest version; None if the subject has none."""
         try:
             found = self._call("get_latest_version", subject)
         except RegistryRefused as error:
@@ -87,20 +88,20 @@ class Client:
         return found.version, _model(found.schema)
 
     def version(self, subject: str, version: int) -> tuple[int, Schema]:
-        """Id and schema of a version."""
+        """Return the id and the schema of a version."""
         found = self._call("get_version", subject, version)
         return found.schema_id, _model(found.schema)
 
     def versions(self, subject: str) -> list[int]:
-        """The versions of a subject."""
+        """Return the versions of a subject."""
         return sorted(self._call("get_versions", subject))
 
     def register(self, subject: str, schema: Schema) -> int:
-        """The id of the schema, which becomes a version of the subject if it is none."""
+        """Return the id of the schema. It becomes a new version of the subject unless it is one already."""
         return int(self._call("register_schema", subject, _confluents(schema)))
 
     def look_up(self, subject: str, schema: Schema) -> int:
-        """The id of a schema that is a version of the subject."""
+        """Return the id of a schema that is a version of the subject."""
         return int(self._call("lookup_schema", subject, _confluents(schema)).schema_id)
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -143,12 +144,12 @@ def _confluents(schema: Schema) -> Any:
 
 
 def framed(number: int) -> bytes:
-    """Return the bytes before the data of a value with this schema."""
+    """Return the bytes that precede the data of a value with this schema."""
     return _HEAD.pack(0, number)
 
 
 def unframed(data: bytes) -> tuple[int, int]:
-    """The id of a value's schema, and where the rest begins. Raises ValueError."""
+    """Return the id of a value's schema, and the position of the rest. Raises ValueError."""
     if len(data) < _HEAD.size or data[0] != 0:
         raise ValueError("it has no id of a schema before it")
     return _HEAD.unpack_from(data)[1], _HEAD.size

@@ -1,10 +1,10 @@
-"""Values of JSON Schema as rows of Arrow, and back, exactly.
+"""Converts values of JSON Schema to rows of Arrow, and back, exactly.
 
-Columns: an object with properties is a struct, an object without them whose others have a schema is a map, an array
-with a schema of its items is a list; integer is a long, number a double. ``null`` beside a type makes it nullable.
-What has no such type (mixed types, ``{}``) is a column of JSON text; in columns ``of_files`` it is refused, and the
-formats ``date-time`` and ``date`` are times. Properties that the reader's schema does not name
-are left out, as with every reader's schema. Recursive schemas are refused.
+Columns: an object with properties is a struct; an object without properties whose additional properties have a schema
+is a map; an array with a schema for its items is a list; integer is a long, number a double. ``null`` beside a type
+makes it nullable. Anything else (mixed types, ``{}``) is a column of JSON text. In columns ``of_files`` it is rejected,
+and the formats ``date-time`` and ``date`` are times. Properties that the reader's schema does not name are left out, as
+in the other schema languages. Recursive schemas are rejected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DEEPEST: Final = 100
 _DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 
 Column = tuple[Any, Callable[[Any], Any]]
-"""The type, and the function that takes a parsed value to what the column holds."""
+"""The type of a column, and the function that converts a parsed value to the column's form."""
 
 
 def _column(schema: Any, resolver: Any, deep: int = 0, *, of_files: bool = False) -> Column:
@@ -100,13 +100,13 @@ def _fields(fields: dict[str, Column]) -> Callable[[Any], Any]:
 
 
 def column_type(schema: Schema, load: Loader, *, of_files: bool = False) -> pa.DataType:
-    """The type of a column of such values. Raises BadSchema."""
+    """Return the type of a column for values of the schema. Raises BadSchema."""
     found = parsed(schema, load)
     return _column(found.schema, found.resolver, of_files=of_files)[0]
 
 
 def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, int], Any]:
-    """Return the function that reads JSON, from a position on. It raises ValueError."""
+    """Return the function that reads JSON from a position on. The function raises ValueError."""
     found = parsed(wanted, load)
     convert = _column(found.schema, found.resolver)[1]
 
@@ -126,7 +126,8 @@ def _no_constant(name: str) -> None:
 
 
 def writer(schema: Schema, load: Loader) -> Callable[[Any], bytes]:
-    """Return the function that writes a value of the column. It raises ValueError if the schema does not allow it."""
+    """Return the function that writes a value of the column. The function raises ValueError if the schema does not
+    allow the value."""
     from jsonschema.validators import Draft7Validator, validator_for
 
     found = parsed(schema, load)
@@ -145,7 +146,7 @@ def writer(schema: Schema, load: Loader) -> Callable[[Any], bytes]:
 
 
 def _back(kind: Any) -> Callable[[Any], Any]:
-    """What a value of the column is in JSON: without fields that are null and not required."""
+    """Return the function that converts a column's value to JSON, without optional fields that are null."""
     if types.is_struct(kind):
 
         def fields(value: Any) -> Any:
@@ -165,7 +166,7 @@ def _back(kind: Any) -> Callable[[Any], Any]:
 
 
 def derived_text(kind: pa.DataType, before: Schema | None, load: Loader) -> str:
-    """The text of a schema for a column: closed objects, whose properties may be left out."""
+    """Return the text of a schema for a column: closed objects with optional properties."""
     return json.dumps({"$schema": _DRAFT, **_written(kind)})
 
 

@@ -1,8 +1,8 @@
-"""JSON schemas: parsed with their references; canonical is JSON without white space.
+"""JSON schemas, parsed with their references. The canonical form is JSON without white space.
 
-Rules: a ``$ref`` is a place in the same schema, an ``$id`` in it, or the name of a reference. Nothing is ever fetched
-from elsewhere: any other ``$ref`` is an error. The drafts are those of the library ``jsonschema``; a schema that names
-none is of draft 7.
+Rules: a ``$ref`` names a place in the same schema, an ``$id`` in it, or a reference. Nothing is ever fetched from
+elsewhere: any other ``$ref`` is an error. The drafts are those of the library ``jsonschema``; a schema that names none
+is of draft 7.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["ParsedJson", "canonical", "parsed"]
 
 @dataclass(frozen=True, slots=True)
 class ParsedJson:
-    """The schema as values, and what its references lead to."""
+    """The parsed schema, and the resolver of its references."""
 
     schema: Any
     resolver: Any
@@ -72,7 +72,7 @@ def _json(text: str) -> Any:
 
 
 def _check_references(node: Any, resolver: Any) -> None:
-    """Raises Unresolvable if a ``$ref`` leads nowhere."""
+    """Raise Unresolvable if a ``$ref`` cannot be resolved."""
     if isinstance(node, dict):
         if isinstance(node.get("$ref"), str):
             resolver.lookup(node["$ref"])

@@ -1,4 +1,4 @@
-"""A schema as a registry stores it: its type, its text, and the schemas of other subjects that it refers to."""
+"""A schema as a registry stores it: its type, its text, and its references to schemas of other subjects."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, Final
 __all__ = ["BadSchema", "Loader", "Reference", "Schema", "SchemaType", "closure", "no_references"]
 
 _REFERENCES_MAX: Final = 1000
-"""References of a schema, with those of the schemas that it refers to: a few dozen in practice."""
+"""The maximum number of references of a schema, including those of the referenced schemas: a few dozen in practice."""
 
 
 class BadSchema(ValueError):
-    """A text is not a valid schema of its type, or it refers to a missing schema. The message says why."""
+    """A text is not a valid schema of its type, or has a reference to a missing schema. The message says why."""
 
 
 class SchemaType(StrEnum):
-    """The languages of schemas, by their names in the registry's API."""
+    """The schema languages, by their names in the registry's API."""
 
     AVRO = "AVRO"
     JSON = "JSON"
@@ -27,27 +27,27 @@ class SchemaType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A reference of a schema: its ``name`` means a version of another subject."""
+    """A reference in a schema: ``name`` stands for a version of another subject."""
 
     name: str
     subject: str
     version: int
 
     def as_json(self) -> dict[str, Any]:
-        """The form of the API and of the topic."""
+        """Return the reference in the form of the API and of the topic."""
         return {"name": self.name, "subject": self.subject, "version": self.version}
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The identity of a schema: two registrations with equal ones get the same id."""
+    """A schema with its identity: two registrations of equal schemas get the same id."""
 
     type: SchemaType
     text: str
     references: tuple[Reference, ...] = ()
 
     def with_text(self, text: str) -> Schema:
-        """The same schema in another notation."""
+        """Return the same schema in another notation."""
         return replace(self, text=text)
 
     @classmethod
@@ -61,7 +61,8 @@ class Schema:
         return cls(SchemaType(kind), text, tuple(_reference(one) for one in references))
 
     def as_json(self) -> dict[str, Any]:
-        """The form of the API and of the topic: Avro is not named, as in Confluent's."""
+        """Return the schema in the form of the API and of the topic. The type Avro is omitted, as in Confluent's
+        registry."""
         made: dict[str, Any] = {} if self.type is SchemaType.AVRO else {"schemaType": self.type.value}
         if self.references:
             made["references"] = [one.as_json() for one in self.references]
@@ -81,12 +82,12 @@ Loader = Callable[[Reference], Schema]
 
 
 def no_references(reference: Reference) -> Schema:
-    """The loader of schemas that stand alone. Raises BadSchema."""
+    """Raise BadSchema: the loader for schemas without references."""
     raise BadSchema(f"The schema has the reference {reference.name}, and there is no registry to ask")
 
 
 def closure(schema: Schema, load: Loader) -> dict[str, Schema]:
-    """Return by name all schemas that this one refers to. A schema follows those that it refers to.
+    """Return all schemas that this one refers to, by name. Each schema follows those that it refers to.
 
     Raises BadSchema.
     """

@@ -1,7 +1,7 @@
-"""The text of a ``.proto`` file for a descriptor, in the order of its parts.
+"""Prints a descriptor as the text of a ``.proto`` file, in the order of its parts.
 
-It has messages, enums, fields, maps, oneofs, reserved and extension ranges, services, and the usual options. It has no
-options that extend the language and no groups: the caller compiles the text and compares (``protobuf.canonical``).
+Prints messages, enums, fields, maps, oneofs, reserved and extension ranges, services, and the usual options. Custom
+options and groups are left out: the caller compiles the text and compares the result (``protobuf.canonical``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REQUIRED, _REPEATED = 2, 3
 
 
 def proto_text(file: FileDescriptorProto) -> str:
-    """The text, ending with a line break."""
+    """Return the text, ending with a line break."""
     lines = [f'syntax = "{file.syntax or "proto2"}";']
     if file.package:
         lines.append(f"package {file.package};")
@@ -143,7 +143,7 @@ def _service(service: Any) -> Iterator[str]:
 
 
 def _options(options: Any, skip: tuple[str, ...] = ()) -> Iterator[str]:
-    """The options of the language itself that are set, as ``name = value``."""
+    """Yield the options of the language itself that are set, as ``name = value``."""
     for field, value in options.ListFields():
         if field.is_extension or field.message_type is not None or field.name in skip:
             continue

@@ -1,8 +1,8 @@
-"""Protobuf schemas: text of a ``.proto`` file, or a FileDescriptorProto in base64, as descriptors.
+"""Protobuf schemas as descriptors, from the text of a ``.proto`` file or a FileDescriptorProto in base64.
 
-Rules: text is compiled by ``protoc`` (of ``grpcio-tools``) in a process of its own, with a limit on its time; what it
-imports must be among the references, or among the files that come with the libraries. The canonical text is printed
-from the descriptor by ``proto_text``; a schema that it cannot print completely stays as it is.
+Rules: text is compiled by ``protoc`` (of ``grpcio-tools``) in a separate process with a time limit. Its imports must be
+references, or files that come with the libraries. ``proto_text`` prints the canonical text from the descriptor; a
+schema that it cannot print completely stays unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["canonical", "files_of", "may_be_same", "pool_of", "serialized"]
 NAME: Final = "default.proto"
 _SECONDS: Final = 20.0
 _UNNAMED: Final = re.compile(r"""//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?""", re.DOTALL)
-"""Comments and strings. What is not closed ends with the text or the line: the search never begins it again."""
+"""Comments and strings. An unclosed one ends with the text or the line, so the search never starts over."""
 _NAME: Final = re.compile(r"(?<!\w)[A-Za-z_]\w*")
 _KEYWORDS: Final = frozenset(
     {
@@ -38,7 +38,7 @@ _KEYWORDS: Final = frozenset(
         *("extensions", "reserved", "to", "max"),
     }
 )
-"""Words that may occur in two texts of the same schema in different numbers. They are ignored as names."""
+"""Words that may occur a different number of times in two texts of the same schema. They are ignored as names."""
 _CACHED: Final = 1000
 _KNOWN: Final = {
     **{
@@ -56,11 +56,11 @@ _KNOWN: Final = {
     "confluent/type/decimal.proto": "confluent_kafka.schema_registry.confluent.type.decimal_pb2",
     "confluent/types/decimal.proto": "confluent_kafka.schema_registry.confluent.types.decimal_pb2",
 }  # fmt: skip
-"""Files that a schema may import without a reference, as with Confluent's registry."""
+"""The files that a schema may import without a reference, as in Confluent's registry."""
 
 
 def files_of(schema: Schema, load: Loader) -> tuple[FileDescriptorProto, ...]:
-    """The descriptor of the schema, and before it those of all files that it imports. Raises BadSchema."""
+    """Return the descriptors of all files that the schema imports, followed by its own. Raises BadSchema."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     others = tuple((name, one.text) for name, one in closure(schema, load).items())
@@ -68,7 +68,7 @@ def files_of(schema: Schema, load: Loader) -> tuple[FileDescriptorProto, ...]:
 
 
 def pool_of(files: tuple[FileDescriptorProto, ...]) -> Any:
-    """A descriptor pool with these files; the last is the schema's own. Raises BadSchema."""
+    """Return a descriptor pool with these files; the last is the schema's own. Raises BadSchema."""
     from google.protobuf.descriptor_pool import DescriptorPool
 
     pool = DescriptorPool()
@@ -82,25 +82,26 @@ def pool_of(files: tuple[FileDescriptorProto, ...]) -> Any:
 
 
 def canonical(schema: Schema, load: Loader) -> str:
-    """The text printed from the schema's descriptor, if that means the same; otherwise the descriptor in base64."""
+    """Return the text printed from the schema's descriptor, if it is equivalent; otherwise the descriptor in base64."""
     others = tuple((name, one.text) for name, one in closure(schema, load).items())
     return _canonical(schema.text, others)
 
 
 def serialized(schema: Schema, load: Loader) -> str:
-    """The descriptor in base64, which clients ask for with ``format=serialized``."""
+    """Return the descriptor in base64, which clients request with ``format=serialized``."""
     return base64.b64encode(files_of(schema, load)[-1].SerializeToString()).decode()
 
 
 def may_be_same(text: str, other: str) -> bool:
-    """Return False if two texts cannot mean the same schema, since they use different names; ``protoc`` is not run."""
+    """Return False if two texts use different names, so that they cannot be the same schema. Does not run
+    ``protoc``."""
     own, others = _names(text), _names(other)
     return not own or not others or own == others
 
 
 @lru_cache(_CACHED)
 def _names(text: str) -> frozenset[str]:
-    """Return the parts of all names in the text; none if it is a descriptor in base64."""
+    """Return the parts of all names in the text; an empty set for a descriptor in base64."""
     try:
         base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -124,7 +125,7 @@ def _canonical(text: str, others: tuple[tuple[str, str], ...]) -> str:
 
 @lru_cache(_CACHED)
 def _files(text: str, others: tuple[tuple[str, str], ...]) -> tuple[bytes, ...]:
-    """All descriptors, serialized; the last is that of ``text``."""
+    """Return all descriptors, serialized; the last is that of ``text``."""
 
     made: dict[str, FileDescriptorProto] = {}
     for name, one in [*others, (NAME, text)]:
@@ -157,7 +158,7 @@ def _descriptor(text: str, name: str, others: dict[str, FileDescriptorProto]) ->
 
 
 def _plain(messages: Any) -> None:
-    """Without the names of fields in JSON that follow from their names: some compilers leave them out."""
+    """Remove the JSON names that follow from the names of fields, because some compilers leave them out."""
     for one in messages:
         for field in one.field:
             if field.json_name == _json_name(field.name):
@@ -195,7 +196,7 @@ def _compiled(text: str, name: str, others: dict[str, FileDescriptorProto]) -> F
 
 
 def _add_known(names: Any, made: dict[str, FileDescriptorProto]) -> None:
-    """Add the files that come with the libraries, and put each file after those that it imports."""
+    """Add the files that come with the libraries, and put each file after the files that it imports."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     for name in names:

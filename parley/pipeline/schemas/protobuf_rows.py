@@ -1,9 +1,9 @@
-"""Messages of Protobuf as rows of Arrow, and back, exactly.
+"""Converts Protobuf messages to rows of Arrow, and back, exactly.
 
 Columns: a message is a struct; repeated fields are lists, maps are maps; uint32 is a long, uint64 a decimal of 20
 digits, an enum the name of its value, ``google.protobuf.Timestamp`` a timestamp. A field with presence is null if it is
-not set; others have their default. An unknown value of an enum and a timestamp finer than a microsecond are refused by
-name, as are recursive messages. Data of another version is read as the reader's message: fields are their numbers.
+not set; other fields have their default. Unknown enum values, timestamps finer than a microsecond, and recursive
+messages are rejected by name. Data of another version is read as the reader's message, by field numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KINDS: Final = {
     6: pa.decimal128(20, 0), 7: pa.int64(), 8: pa.bool_(), 9: pa.string(), 12: pa.binary(), 13: pa.int64(),
     14: pa.string(), 15: pa.int32(), 16: pa.int64(), 17: pa.int32(), 18: pa.int64(),
 }  # fmt: skip
-"""By the numbers of types in descriptors."""
+"""The Arrow types of scalar fields, by the numbers of the types in descriptors."""
 _WRITTEN: Final = {
     pa.float64(): 1, pa.float32(): 2, pa.int64(): 3, pa.int8(): 5, pa.int16(): 5, pa.int32(): 5, pa.bool_(): 8,
     pa.string(): 9, pa.binary(): 12,
@@ -53,7 +53,7 @@ def _first(file: Any) -> Any:
 
 
 def _in_order(within: Any) -> list[Any]:
-    """The messages of a file, or those inside of a message, in the order in which they are written."""
+    """Return the messages of a file, or the messages nested in a message, in the order of the text."""
     from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 
     if hasattr(within, "message_types_by_name"):
@@ -91,7 +91,7 @@ def _is_map(field: Any) -> bool:
 
 
 def column_type(schema: Schema, load: Loader) -> pa.DataType:
-    """The type of a column of the schema's first message. Raises BadSchema."""
+    """Return the type of a column for the schema's first message. Raises BadSchema."""
     return _struct(_first(_messages(schema, load)))
 
 
@@ -99,7 +99,8 @@ def column_type(schema: Schema, load: Loader) -> pa.DataType:
 
 
 def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, int], Any]:
-    """Return the function that reads a message, whose place in the file is before it. It raises ValueError."""
+    """Return the function that reads a message, preceded by its position in the file. The function raises
+    ValueError."""
     from google.protobuf.message import DecodeError
     from google.protobuf.message_factory import GetMessageClass
 
@@ -121,7 +122,8 @@ def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, in
 
 
 def _indexes(data: bytes, begin: int) -> tuple[list[int], int]:
-    """Encode the message's place in its file as zigzag numbers. A single 0 is the first message."""
+    """Decode the message's position in its file, a list of numbers, and return it with the end of the list. A single 0
+    means the first message."""
     count, begin = _number(data, begin)
     if count == 0:
         return [0], begin
@@ -195,7 +197,7 @@ def _instant(value: Any) -> dt.datetime:
 
 
 def writer(schema: Schema, load: Loader) -> Callable[[Any], bytes]:
-    """Return the function that writes a value of the column as the first message. It raises ValueError."""
+    """Return the function that writes a value of the column as the first message. The function raises ValueError."""
     from google.protobuf.message import EncodeError
     from google.protobuf.message_factory import GetMessageClass
 
@@ -269,7 +271,7 @@ def _scalar(value: Any, field: Any) -> Any:
 
 
 def field_checked(value: Any, field: Any) -> Any:
-    """A scalar; uint32 has a column with a wider range. Raises ValueError."""
+    """Return a scalar for a field; the column of a uint32 has a wider range. Raises ValueError."""
     if field.type in (7, 13) and not 0 <= value < 1 << 32:
         raise ValueError("it is no uint32")
     return value
@@ -279,7 +281,8 @@ def field_checked(value: Any, field: Any) -> Any:
 
 
 def derived_text(kind: pa.DataType, before: Schema | None, load: Loader) -> str:
-    """The text of a schema for a column. Fields have the numbers of the earlier version; new ones get higher ones."""
+    """Return the text of a schema for a column. Fields keep their numbers from the earlier version; new fields get
+    higher ones."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     old = None if before is None else _first(_messages(before, load))

@@ -1,6 +1,6 @@
-"""Values after the id of their schema as columns of Arrow, and back: what all schema languages share.
+"""Converts values, after the id of their schema, to Arrow columns and back: the common part of all schema languages.
 
-`Typed` can be pickled. The functions for a schema are made once in a process. A value is stored exactly or refused
+`Typed` can be pickled. The functions for a schema are created once in a process. A value is stored exactly or rejected
 (`parley.pipeline.values`): the errors are ValueErrors that say why, and never contain the value.
 """
 
@@ -31,12 +31,13 @@ _CACHED: Final = 1000
 
 
 def column_type(settings: Settings, schema: Schema) -> pa.DataType:
-    """The type of a column of such values. Raises BadSchema, RegistryRefused and RegistryAway."""
+    """Return the type of a column for values of the schema. Raises BadSchema, RegistryRefused and RegistryAway."""
     return _LANGUAGES[schema.type].column_type(schema, client_of(settings).load)
 
 
 def derived(settings: Settings, subject: str, language: SchemaType, kind: pa.DataType) -> Schema:
-    """The schema for a column; it keeps the names of the subject's latest version. Raises as `column_type`."""
+    """Return the schema for a column. It keeps the names of the subject's latest version. Raises the errors of
+    `column_type`."""
     latest = client_of(settings).latest(subject)
     before = None if latest is None or latest[1].type is not language else latest[1]
     text: str = _LANGUAGES[language].derived_text(kind, before, client_of(settings).load)
@@ -45,14 +46,15 @@ def derived(settings: Settings, subject: str, language: SchemaType, kind: pa.Dat
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A column of values with this schema; ``id`` is what is written before them."""
+    """A column of values with this schema; ``id`` is written before each value."""
 
     settings: Settings
     schema: Schema
     id: int
 
     def read(self, values: Sequence[bytes | None], bad: Callable[[int, ValueError], None]) -> pa.Array:
-        """The column of these values. ``bad`` gets the position of a value that cannot be read; it becomes null.
+        """Return the column of these values. Calls ``bad`` with the position of each value that cannot be read; it
+        becomes null.
 
         Raises RegistryAway.
         """
@@ -82,7 +84,7 @@ class Typed:
         return pa.array(values, kind)
 
     def write(self, column: pa.Array) -> pa.Array:
-        """The bytes of a column. Raises ValueError for the first value that its schema does not hold."""
+        """Return the bytes of a column. Raises ValueError for the first value that the schema cannot represent."""
         fit, write = fitter(column_type_of(self.settings, self.schema)), _writer(self.settings, self.schema)
         head = framed(self.id)
         made = [None if one is None else head + write(fit(one)) for one in column.to_pylist()]
@@ -91,7 +93,7 @@ class Typed:
 
 @lru_cache(_CACHED)
 def column_type_of(settings: Settings, schema: Schema) -> pa.DataType:
-    """`column_type`, asked once."""
+    """Return `column_type`, computed once for each schema."""
     return column_type(settings, schema)
 
 

@@ -1,11 +1,11 @@
 """All messages between clients and brokers, one module per family of APIs, and the table of the APIs.
 
 The classes use the notation of ``parley.protocol.schema`` and have the names of Kafka's own definitions, with fields in
-snake_case. Their versions are those of Apache Kafka 4.3, and older ones that Kafka 4 dropped and clients from 0.8 on
-still send. APIs that only Kafka's controllers use among themselves are left out. The brokers of Parley have a few APIs
-of their own, such as FetchMetadata.
+snake_case. Their versions are those of Apache Kafka 4.3, and older ones that Kafka 4 dropped but clients since 0.8
+still send. APIs that only Kafka's controllers use among themselves are left out. Parley's brokers have a few additional
+APIs, such as FetchMetadata.
 
-A module is imported when its first class is needed, so a program only pays for the APIs that it uses.
+A module is imported when its first class is needed, so a program imports only the APIs that it uses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["APIS", "Api", "api_by_name"]
 
 @dataclass(frozen=True)
 class Api:
-    """One API: its key, its name without "Request", and where its two messages are defined."""
+    """One API: its key, its name without "Request", and the module that defines its two messages."""
 
     key: int
     name: str
@@ -139,5 +139,5 @@ _BY_NAME = {api.name: api for api in APIS.values()}
 
 
 def api_by_name(name: str) -> Api:
-    """The API of this name, as in "Produce"; raises KeyError if there is none."""
+    """Return the API with this name, such as "Produce". Raises KeyError if there is none."""
     return _BY_NAME[name]

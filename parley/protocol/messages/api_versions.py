@@ -1,4 +1,4 @@
-"""ApiVersions: the first request of a client, by which it learns what the broker supports."""
+"""ApiVersions: a client's first request, which asks for the APIs and versions that the broker supports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i
 
 
 class ApiVersionsRequest(Request, key=18, versions="0-4", flexible="3+"):
-    """Request which APIs and versions the broker supports (KIP-35).
+    """Request the APIs and versions that the broker supports (KIP-35).
 
     A broker that does not know the requested version responds in version 0 with UNSUPPORTED_VERSION (KIP-511).
 
@@ -25,7 +25,7 @@ class ApiVersionsRequest(Request, key=18, versions="0-4", flexible="3+"):
 class ApiVersionsResponse(Response, key=18, versions="0-4", flexible="3+"):
     """The versions of each API that the broker supports, and the cluster's features.
 
-    Its header is version 0 whatever the body's version: the sender does not know yet what the broker speaks (KIP-511).
+    Its header is always version 0, because the client does not know the broker's versions yet (KIP-511).
 
     Versions:
         1: throttle_time_ms (KIP-124).
@@ -64,5 +64,5 @@ class ApiVersionsResponse(Response, key=18, versions="0-4", flexible="3+"):
     finalized_features_epoch: i64 = field("3+", tag=1, tagged="3+", default=-1, ignorable=True)
     # valid only with an epoch >= 0
     finalized_features: list[FinalizedFeatureKey] = field("3+", tag=2, tagged="3+", default=[], ignorable=True)
-    # of a KRaft controller during Kafka's own migration from ZooKeeper
+    # set by a KRaft controller during Kafka's own migration from ZooKeeper
     zk_migration_ready: bool = field("3+", tag=3, tagged="3+", default=False, ignorable=True)

@@ -6,7 +6,7 @@ from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i
 
 
 class ControlledShutdownRequest(Request, key=7, versions="1-3", flexible="3+"):
-    """Ask the controller to move leaders away from a broker. Version 0, of Kafka 0.8, had a header of its own kind.
+    """Ask the controller to move leaders away from a broker. Version 0, of Kafka 0.8, had a special header.
 
     Versions:
         2: broker_epoch, so that a late request does not stop a broker that has started again (KIP-380).

@@ -20,7 +20,7 @@ class FetchMetadataRequest(Request, key=1000, versions="0-1", flexible="0+"):
 
     broker_id: i32
     broker_epoch: i64 = -1  # of the sender's registration; -1: not registered yet
-    controller_epoch: i32 = -1  # of the image the sender has; -1: it has none, and wants a whole one
+    controller_epoch: i32 = -1  # of the sender's image; -1: the sender has none and requests a whole one
     version: i64 = -1  # of that image
     max_wait_ms: i32
 
@@ -48,11 +48,11 @@ class FetchMetadataResponse(Response, key=1000, versions="0-1", flexible="0+"):
     controller_epoch: i32 = -1
     is_snapshot: bool = field("0+", default=False)  # the one step leads from an empty image, not from the sender's
     steps: list[Step] = field("0+", default=[])
-    silent_ms: i64 = field("1+", default=-1, ignorable=True)  # since controller_epoch's last answer to the one asked
+    silent_ms: i64 = field("1+", default=-1, ignorable=True)  # since the broker last heard from the controller
 
 
 class ReportOfflineReplicasRequest(Request, key=1002, versions="0", flexible="0+"):
-    """Tell the controller of replicas whose disk has failed while their broker lives."""
+    """Tell the controller about replicas whose disk has failed while their broker is alive."""
 
     class Topic(Struct):
         """The partitions of one topic."""
@@ -66,7 +66,7 @@ class ReportOfflineReplicasRequest(Request, key=1002, versions="0", flexible="0+
 
 
 class ReportOfflineReplicasResponse(Response, key=1002, versions="0", flexible="0+"):
-    """Leaders have moved, and the replicas have left every ISR that has another member.
+    """Confirms that leaders have moved, and that the replicas have left every ISR with another member.
 
     Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH.
     """
@@ -79,8 +79,8 @@ class ReportOfflineReplicasResponse(Response, key=1002, versions="0", flexible="
 class HandOverLeadershipRequest(Request, key=1003, versions="0", flexible="0+"):
     """Ask the controller to elect another leader for partitions whose log is damaged at the sender.
 
-    The sender stays a member of the ISR: it has every record except those in the damaged ranges. But if it follows, and
-    ``starts_over``, it leaves the ISR and the ELR.
+    The sender stays a member of the ISR: it has every record except those in the damaged ranges. But a follower that
+    ``starts_over`` leaves the ISR and the ELR.
     """
 
     class Topic(Struct):
@@ -92,12 +92,12 @@ class HandOverLeadershipRequest(Request, key=1003, versions="0", flexible="0+"):
     broker_id: i32
     broker_epoch: i64
     topics: list[Topic]
-    # the sender removes these logs, and fetches them again
+    # the sender deletes these logs and fetches them again
     starts_over: bool = field("0+", tag=0, tagged="0+", default=False, ignorable=True)
 
 
 class HandOverLeadershipResponse(Response, key=1003, versions="0", flexible="0+"):
-    """Another live member of the ISR leads each partition that has one.
+    """Confirms that each partition is led by another live member of its ISR, if it has one.
 
     Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH.
     """
@@ -111,12 +111,12 @@ class StoreDelegationTokenRequest(Request, key=1005, versions="0", flexible="0+"
     """Have the controller store a delegation token that the sender has created or changed for a client (KIP-48)."""
 
     token_id: str
-    before: bytes | None  # the token as the sender knows it, as JSON; None: there is none
-    after: bytes | None  # None: the token is removed
+    before: bytes | None  # the token as the sender knows it, as JSON; None: a new token
+    after: bytes | None  # None: remove the token
 
 
 class StoreDelegationTokenResponse(Response, key=1005, versions="0", flexible="0+"):
-    """The token is stored.
+    """Confirms that the token is stored.
 
     Errors: NOT_CONTROLLER, DELEGATION_TOKEN_NOT_FOUND if the token is no longer as the sender knew it.
     """

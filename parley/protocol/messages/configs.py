@@ -69,7 +69,7 @@ class DescribeConfigsResponse(Response, key=32, versions="0-4", flexible="4+"):
 
         name: str
         value: str | None
-        source: i8  # as config_source
+        source: i8  # like config_source
 
     throttle_time_ms: i32 = 0
     results: list[DescribeConfigsResult]
@@ -121,7 +121,7 @@ class AlterConfigsResponse(Response, key=33, versions="0-2", flexible="2+"):
 
 
 class IncrementalAlterConfigsRequest(Request, key=44, versions="0-1", flexible="1+"):
-    """Change single settings of a resource and leave the others alone (KIP-339).
+    """Change single settings of a resource and keep all others (KIP-339).
 
     Versions:
         1: flexible encoding (KIP-482).
@@ -165,7 +165,7 @@ class IncrementalAlterConfigsResponse(Response, key=44, versions="0-1", flexible
 
 
 class ListConfigResourcesRequest(Request, key=74, versions="0-1", flexible="0+"):
-    """Request which resources have settings of their own (KIP-1000).
+    """Request the resources that have settings of their own (KIP-1000).
 
     Versions:
         1: any type of resource; before, this was ListClientMetricsResources (KIP-1142).

@@ -20,15 +20,15 @@ class ConsumerGroupHeartbeatRequest(Request, key=68, versions="0-1", flexible="0
         partitions: list[i32]
 
     group_id: str
-    member_id: str  # v0: empty to be given one; later: a UUID the member made itself
+    member_id: str  # v0: empty, and the broker assigns one; later: a UUID that the member generated
     member_epoch: i32  # 0: join; -1: leave; -2: a static member leaves for a while
     instance_id: str | None = None  # None: a dynamic member, or unchanged
     rack_id: str | None = None  # None: none, or unchanged
     rebalance_timeout_ms: i32 = -1  # -1: unchanged
     subscribed_topic_names: list[str] | None = None  # None: unchanged
     subscribed_topic_regex: str | None = field("1+", default=None)  # in the syntax of RE2/J; None: unchanged
-    server_assignor: str | None = None  # None: the broker's choice, or unchanged
-    topic_partitions: list[TopicPartitions] | None = None  # what the member has now; None: unchanged
+    server_assignor: str | None = None  # None: the broker chooses, or unchanged
+    topic_partitions: list[TopicPartitions] | None = None  # the member's current partitions; None: unchanged
 
 
 class ConsumerGroupHeartbeatResponse(Response, key=68, versions="0-1", flexible="0+"):
@@ -100,8 +100,8 @@ class ConsumerGroupDescribeResponse(Response, key=69, versions="0-1", flexible="
         client_host: str
         subscribed_topic_names: list[str]
         subscribed_topic_regex: str | None = None
-        assignment: ConsumerGroupDescribeResponse.Assignment  # what the member has now
-        target_assignment: ConsumerGroupDescribeResponse.Assignment  # what the member will have in the end
+        assignment: ConsumerGroupDescribeResponse.Assignment  # the current assignment
+        target_assignment: ConsumerGroupDescribeResponse.Assignment  # the target assignment
         member_type: i8 = field("1+", default=-1, ignorable=True)  # -1: unknown; 0: classic; 1: consumer
 
     class Assignment(Struct):

@@ -1,4 +1,4 @@
-"""MigrateCoordination: a Parley cluster is moved from one coordination store to another while it runs.
+"""MigrateCoordination: moves a running Parley cluster from one coordination store to another.
 
 Not an API of Apache Kafka: its key lies far above Kafka's.
 """
@@ -29,7 +29,7 @@ class MigrateCoordinationResponse(Response, key=1001, versions="0", flexible="0+
     error_code: i16 = 0
     error_message: str | None = None
     move: str = ""  # its id
-    state: str = ""  # none, under way, done, failed
+    state: str = ""  # none, in progress, done, failed
     step: str = ""
-    detail: str = ""  # for people
-    store: str = ""  # the address of the store in charge, as the controller knows it
+    detail: str = ""  # for humans
+    store: str = ""  # the address of the current store, as the controller knows it

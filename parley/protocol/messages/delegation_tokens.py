@@ -23,7 +23,7 @@ class CreateDelegationTokenRequest(Request, key=38, versions="0-3", flexible="2+
     owner_principal_type: str | None = field("3+", default=None)  # None: the principal of this connection
     owner_principal_name: str | None = field("3+", default=None)  # None: the principal of this connection
     renewers: list[CreatableRenewers]
-    max_lifetime_ms: i64  # -1: as the broker is configured
+    max_lifetime_ms: i64  # -1: the broker's configuration applies
 
 
 class CreateDelegationTokenResponse(Response, key=38, versions="0-3", flexible="2+"):
@@ -32,7 +32,7 @@ class CreateDelegationTokenResponse(Response, key=38, versions="0-3", flexible="
     Versions:
         1: sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
-        3: the requesting principal, besides the owner (KIP-373).
+        3: the requesting principal, in addition to the owner (KIP-373).
     """
 
     error_code: i16 = 0
@@ -40,7 +40,7 @@ class CreateDelegationTokenResponse(Response, key=38, versions="0-3", flexible="
     principal_name: str
     token_requester_principal_type: str = field("3+", default="")
     token_requester_principal_name: str = field("3+", default="")
-    issue_timestamp_ms: i64  # milliseconds since 1970, as the next two
+    issue_timestamp_ms: i64  # milliseconds since 1970, like the next two
     expiry_timestamp_ms: i64
     max_timestamp_ms: i64  # beyond which it cannot be renewed
     token_id: str
@@ -57,7 +57,7 @@ class RenewDelegationTokenRequest(Request, key=39, versions="0-2", flexible="2+"
     """
 
     hmac: bytes
-    renew_period_ms: i64  # -1: as the broker is configured
+    renew_period_ms: i64  # -1: the broker's configuration applies
 
 
 class RenewDelegationTokenResponse(Response, key=39, versions="0-2", flexible="2+"):
@@ -82,7 +82,7 @@ class ExpireDelegationTokenRequest(Request, key=40, versions="0-2", flexible="2+
     """
 
     hmac: bytes
-    expiry_time_period_ms: i64  # from now; negative: delete at once
+    expiry_time_period_ms: i64  # from now; negative: delete immediately
 
 
 class ExpireDelegationTokenResponse(Response, key=40, versions="0-2", flexible="2+"):
@@ -104,7 +104,7 @@ class DescribeDelegationTokenRequest(Request, key=41, versions="0-3", flexible="
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
-        3: the response has the principal that requested each token (KIP-373).
+        3: the response contains the principal that requested each token (KIP-373).
     """
 
     class DescribeDelegationTokenOwner(Struct):
@@ -122,7 +122,7 @@ class DescribeDelegationTokenResponse(Response, key=41, versions="0-3", flexible
     Versions:
         1: sent before the client is throttled, not after (KIP-219).
         2: flexible encoding (KIP-482).
-        3: the requesting principal, besides the owner (KIP-373).
+        3: the requesting principal, in addition to the owner (KIP-373).
     """
 
     class DescribedDelegationToken(Struct):
@@ -132,7 +132,7 @@ class DescribeDelegationTokenResponse(Response, key=41, versions="0-3", flexible
         principal_name: str
         token_requester_principal_type: str = field("3+", default="")
         token_requester_principal_name: str = field("3+", default="")
-        issue_timestamp: i64  # milliseconds since 1970, as the next two
+        issue_timestamp: i64  # milliseconds since 1970, like the next two
         expiry_timestamp: i64
         max_timestamp: i64  # beyond which it cannot be renewed
         token_id: str

@@ -39,7 +39,7 @@ class ElectLeadersResponse(Response, key=43, versions="0-2", flexible="2+"):
         partition_result: list[ElectLeadersResponse.PartitionResult]
 
     class PartitionResult(Struct):
-        """The outcome for one partition; ELECTION_NOT_NEEDED if the leader is the right one."""
+        """The outcome for one partition; ELECTION_NOT_NEEDED if the right replica leads already."""
 
         partition_id: i32
         error_code: i16 = 0
@@ -51,7 +51,7 @@ class ElectLeadersResponse(Response, key=43, versions="0-2", flexible="2+"):
 
 
 class AlterPartitionReassignmentsRequest(Request, key=45, versions="0-1", flexible="0+"):
-    """Reassign partitions to other replicas, or cancel that (KIP-455).
+    """Reassign partitions to other replicas, or cancel the reassignment (KIP-455).
 
     Versions:
         1: allow_replication_factor_change, to ensure that the number of replicas stays the same (KIP-860).
@@ -70,7 +70,7 @@ class AlterPartitionReassignmentsRequest(Request, key=45, versions="0-1", flexib
         replicas: list[i32] | None = None  # None: cancel the reassignment
 
     timeout_ms: i32 = 60000
-    allow_replication_factor_change: bool = field("1+", default=True)  # False: refuse a list of another length
+    allow_replication_factor_change: bool = field("1+", default=True)  # False: reject a list of another length
     topics: list[ReassignableTopic]
 
 
@@ -78,7 +78,7 @@ class AlterPartitionReassignmentsResponse(Response, key=45, versions="0-1", flex
     """The outcome for each partition: begun or cancelled. ListPartitionReassignments shows the progress.
 
     Versions:
-        1: allow_replication_factor_change, as the request had it (KIP-860).
+        1: allow_replication_factor_change, copied from the request (KIP-860).
     """
 
     class ReassignableTopicResponse(Struct):
@@ -127,7 +127,7 @@ class ListPartitionReassignmentsResponse(Response, key=46, versions="0", flexibl
         """The reassignment of one partition."""
 
         partition_index: i32
-        replicas: list[i32]  # all that hold it now, the adding and the removing ones too
+        replicas: list[i32]  # all current replicas, including those being added or removed
         adding_replicas: list[i32]
         removing_replicas: list[i32]
 

@@ -6,7 +6,7 @@ from parley.protocol.schema import Request, Response, i16
 
 
 class EnvelopeRequest(Request, key=58, versions="0", flexible="0+"):
-    """Carry out a request for a client of the sender."""
+    """Carry out a request on behalf of a client of the sender."""
 
     request_data: bytes  # the header and the body of the request
     request_principal: bytes | None  # two bytes with the version, and a DefaultPrincipalData

@@ -29,7 +29,7 @@ class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):
         15: replica_state with the broker's epoch replaces replica_id, to fence restarted followers (KIP-903).
         16: the response may give the address of the new leader (KIP-951).
         17: replica_directory_id, for metadata quorum voters (KIP-853).
-        18: followers report the high watermark they know, so that they receive a new one at once (KIP-1166).
+        18: followers report the high watermark that they know, so that they receive a new one immediately (KIP-1166).
     """
 
     class ReplicaState(Struct):
@@ -51,12 +51,12 @@ class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):
         partition: i32
         current_leader_epoch: i32 = field("9+", default=-1, ignorable=True)  # -1: do not check
         fetch_offset: i64
-        # leader epoch of the record before fetch_offset; -1: unknown
+        # the leader epoch of the record before fetch_offset; -1: unknown
         last_fetched_epoch: i32 = field("12+", default=-1)
         log_start_offset: i64 = field("5+", default=-1, ignorable=True)  # of the follower's log; -1 from a consumer
         partition_max_bytes: i32  # soft, like max_bytes
         replica_directory_id: UUID = field("17+", tag=0, tagged="17+", default=ZERO_UUID, ignorable=True)
-        # -1: unknown; the greatest value: not reported
+        # -1: unknown; the maximum value: not reported
         high_watermark: i64 = field("18+", tag=1, tagged="18+", default=0x7FFF_FFFF_FFFF_FFFF, ignorable=True)
 
     class ForgottenTopic(Struct):
@@ -77,7 +77,7 @@ class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):
     max_bytes: i32 = field("3+", default=0x7FFF_FFFF, ignorable=True)
     # 0: read uncommitted; 1: read committed, up to the last stable offset
     isolation_level: i8 = field("4+", default=0, ignorable=True)
-    session_id: i32 = field("7+", default=0, ignorable=True)  # 0: no session, or a wish for a new one
+    session_id: i32 = field("7+", default=0, ignorable=True)  # 0: no session, or a request for a new one
     # -1: no session; 0: open one; n: the nth incremental fetch
     session_epoch: i32 = field("7+", default=-1, ignorable=True)
     topics: list[FetchTopic]
@@ -91,7 +91,7 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
     Versions:
         1: throttle_time_ms (KIP-13).
         2: message sets of format v1 (KIP-32).
-        3: same layout; bounded by max_bytes (KIP-74).
+        3: same layout; limited by max_bytes (KIP-74).
         4: last_stable_offset and aborted_transactions; batches of format v2 (KIP-98).
         5: log_start_offset (KIP-107).
         6: KAFKA_STORAGE_ERROR may occur (KIP-112).
@@ -103,7 +103,7 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
         12: diverging_epoch, current_leader, snapshot_id (KIP-595); flexible encoding (KIP-482).
         13: topics by id instead of name (KIP-516).
         14: OFFSET_MOVED_TO_TIERED_STORAGE may occur (KIP-405).
-        15: same layout; the request names its replica otherwise (KIP-903).
+        15: same layout; the request names its replica in another way (KIP-903).
         16: node_endpoints, with current_leader (KIP-951).
         17: same layout; directory ids in the request (KIP-853).
         18: same layout; high watermarks in the request (KIP-1166).
@@ -122,7 +122,7 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
         partition_index: i32
         error_code: i16 = 0
         high_watermark: i64
-        # all transactions below it are decided; -1: not given
+        # all transactions below it have ended; -1: not given
         last_stable_offset: i64 = field("4+", default=-1, ignorable=True)
         log_start_offset: i64 = field("5+", default=-1, ignorable=True)  # -1: not given
         diverging_epoch: FetchResponse.EpochEndOffset = field("12+", tag=0, tagged="12+", default=ZERO)
@@ -130,11 +130,11 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
         snapshot_id: FetchResponse.SnapshotId = field("12+", tag=2, tagged="12+", default=ZERO)
         # None: read uncommitted
         aborted_transactions: list[FetchResponse.AbortedTransaction] | None = field("4+", default=None, ignorable=True)
-        preferred_read_replica: i32 = field("11+", default=-1)  # broker to read from instead, with no records; -1: none
+        preferred_read_replica: i32 = field("11+", default=-1)  # the broker to read from instead; -1: none
         records: Records
 
     class EpochEndOffset(Struct):
-        """The last epoch both logs may share; the follower truncates to end_offset."""
+        """The last epoch that both logs may share; the follower truncates its log to end_offset."""
 
         epoch: i32 = -1
         end_offset: i64 = -1
@@ -148,7 +148,7 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
     class SnapshotId(Struct):
         """A metadata quorum snapshot to load instead of records.
 
-        Parley's leaders use it in other partitions, too: a follower that fetches below ``end_offset`` may lack
+        Parley's leaders also use it in other partitions: a follower that fetches below ``end_offset`` may lack
         tombstones that compaction has removed below it.
         """
 
@@ -162,7 +162,7 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
         first_offset: i64  # skip the producer's records from here to its abort marker
 
     class NodeEndpoint(Struct):
-        """Address of a broker named as current leader."""
+        """The address of a broker that is named as current leader."""
 
         node_id: i32
         host: str
@@ -170,7 +170,7 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
         rack: str | None = None
 
     throttle_time_ms: i32 = field("1+", default=0, ignorable=True)
-    error_code: i16 = field("7+", default=0, ignorable=True)  # errors of the session; a partition's own are beside it
+    error_code: i16 = field("7+", default=0, ignorable=True)  # of the session; PartitionData has those of partitions
     session_id: i32 = field("7+", default=0)  # 0: the response to a full fetch that opened no session
     responses: list[FetchableTopicResponse]
     node_endpoints: list[NodeEndpoint] = field("16+", tag=0, tagged="16+", default=[])

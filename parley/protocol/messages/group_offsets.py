@@ -18,7 +18,7 @@ class OffsetCommitRequest(Request, key=8, versions="0-10", flexible="8+"):
         4: the client enforces throttle_time_ms itself (KIP-219).
         5: without retention_time_ms: offsets are kept as long as the group exists (KIP-211).
         6: committed_leader_epoch, so that a reader can notice lost records (KIP-320).
-        7: group_instance_id, to fence a second member under the same one (KIP-345).
+        7: group_instance_id, to fence a second member with the same id (KIP-345).
         8: flexible encoding (KIP-482).
         9: same layout; members of the new group protocol give their epoch as generation (KIP-848).
         10: topics by id instead of name (KIP-848).
@@ -44,7 +44,7 @@ class OffsetCommitRequest(Request, key=8, versions="0-10", flexible="8+"):
     generation_id_or_member_epoch: i32 = field("1+", default=-1, ignorable=True)  # -1: not as a member
     member_id: str = field("1+", default="", ignorable=True)
     group_instance_id: str | None = field("7+", default=None)  # None: a dynamic member
-    retention_time_ms: i64 = field("2-4", default=-1, ignorable=True)  # -1: as the broker is configured
+    retention_time_ms: i64 = field("2-4", default=-1, ignorable=True)  # -1: the broker's configuration applies
     topics: list[OffsetCommitRequestTopic]
 
 
@@ -85,7 +85,7 @@ class OffsetFetchRequest(Request, key=9, versions="0-10", flexible="6+"):
     """Fetch the committed offsets of groups.
 
     Versions:
-        1: from Kafka itself; version 0 was about offsets kept in ZooKeeper (0.8.2).
+        1: from Kafka itself; version 0 fetched offsets from ZooKeeper (0.8.2).
         2: topics may be None for all; the response has a top-level error (KIP-88).
         3: the response says how long the client was throttled (KIP-124).
         4: the client enforces throttle_time_ms itself (KIP-219).
@@ -109,7 +109,7 @@ class OffsetFetchRequest(Request, key=9, versions="0-10", flexible="6+"):
         group_id: str
         member_id: str | None = field("9+", default=None, ignorable=True)  # None: not as a member
         member_epoch: i32 = field("9+", default=-1, ignorable=True)  # -1: not as a member
-        topics: list[OffsetFetchRequest.OffsetFetchRequestTopics] | None  # None: all that have a commit
+        topics: list[OffsetFetchRequest.OffsetFetchRequestTopics] | None  # None: all with a committed offset
 
     class OffsetFetchRequestTopics(Struct):
         """The partitions of one topic."""
@@ -119,7 +119,7 @@ class OffsetFetchRequest(Request, key=9, versions="0-10", flexible="6+"):
         partition_indexes: list[i32]
 
     group_id: str = field("0-7", default="")
-    # None: all that have a commit
+    # None: all with a committed offset
     topics: list[OffsetFetchRequestTopic] | None = field("0-7", nullable="2-7", default=None)
     groups: list[OffsetFetchRequestGroup] = field("8+", default=[])
     # UNSTABLE_OFFSET_COMMIT while a transactional commit is undecided

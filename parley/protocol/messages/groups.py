@@ -1,6 +1,6 @@
 """The classic group protocol: finding the coordinator, membership, and listing the groups.
 
-Members join, one of them (the leader) assigns the work, all fetch their assignment with SyncGroup and then send
+Members join. One of them (the leader) assigns the work. All fetch their assignment with SyncGroup and then send
 Heartbeats. The coordinator never interprets the members' ``metadata`` and ``assignment``.
 """
 
@@ -10,10 +10,10 @@ from parley.protocol.schema import Request, Response, Struct, field, i8, i16, i3
 
 
 class FindCoordinatorRequest(Request, key=10, versions="0-6", flexible="3+"):
-    """Request which broker coordinates a group, a transactional id or a share group's partition.
+    """Request the coordinator of a group, a transactional id or a share group's partition.
 
     Versions:
-        1: key_type, as transactional ids have coordinators too (KIP-98).
+        1: key_type, because transactional ids have coordinators too (KIP-98).
         2: the client enforces throttle_time_ms itself (KIP-219).
         3: flexible encoding (KIP-482).
         4: several keys at once (KIP-699).
@@ -80,7 +80,7 @@ class JoinGroupRequest(Request, key=11, versions="0-9", flexible="6+"):
 
     group_id: str
     session_timeout_ms: i32  # a member silent for longer is removed
-    # how long a rebalance waits for this member; -1: as the session timeout
+    # how long a rebalance waits for this member; -1: the session timeout applies
     rebalance_timeout_ms: i32 = field("1+", default=-1, ignorable=True)
     member_id: str  # empty: a new member
     group_instance_id: str | None = field("5+", default=None)  # None: a dynamic member
@@ -123,12 +123,12 @@ class JoinGroupResponse(Response, key=11, versions="0-9", flexible="6+"):
 
 
 class HeartbeatRequest(Request, key=12, versions="0-4", flexible="4+"):
-    """Keep a member's session alive, and learn of a rebalance.
+    """Keep a member's session alive, and learn about a rebalance.
 
     Versions:
         1: the response says how long the client was throttled (KIP-124).
         2: the client enforces throttle_time_ms itself (KIP-219).
-        3: group_instance_id, to fence a second member under the same one (KIP-345).
+        3: group_instance_id, to fence a second member with the same id (KIP-345).
         4: flexible encoding (KIP-482).
     """
 
@@ -139,7 +139,7 @@ class HeartbeatRequest(Request, key=12, versions="0-4", flexible="4+"):
 
 
 class HeartbeatResponse(Response, key=12, versions="0-4", flexible="4+"):
-    """No error, or REBALANCE_IN_PROGRESS: join again; or another reason to leave or join again.
+    """No error, REBALANCE_IN_PROGRESS if the member must join again, or another reason to leave or join again.
 
     Versions:
         1: throttle_time_ms (KIP-124).
@@ -164,7 +164,7 @@ class LeaveGroupRequest(Request, key=13, versions="0-5", flexible="4+"):
     """
 
     class MemberIdentity(Struct):
-        """One member to take out."""
+        """One member to remove."""
 
         member_id: str  # empty: the member with this group_instance_id
         group_instance_id: str | None = None
@@ -204,7 +204,7 @@ class SyncGroupRequest(Request, key=14, versions="0-5", flexible="4+"):
     Versions:
         1: the response says how long the client was throttled (KIP-124).
         2: the client enforces throttle_time_ms itself (KIP-219).
-        3: group_instance_id, to fence a second member under the same one (KIP-345).
+        3: group_instance_id, to fence a second member with the same id (KIP-345).
         4: flexible encoding (KIP-482).
         5: the member names its protocol, and the broker checks it (KIP-559).
     """
@@ -232,7 +232,7 @@ class SyncGroupResponse(Response, key=14, versions="0-5", flexible="4+"):
         2: sent before the client is throttled, not after (KIP-219).
         3: FENCED_INSTANCE_ID may occur (KIP-345).
         4: flexible encoding (KIP-482).
-        5: the protocol it belongs to; INCONSISTENT_GROUP_PROTOCOL may occur (KIP-559).
+        5: the protocol of the assignment; INCONSISTENT_GROUP_PROTOCOL may occur (KIP-559).
     """
 
     throttle_time_ms: i32 = field("1+", default=0, ignorable=True)
@@ -251,7 +251,7 @@ class DescribeGroupsRequest(Request, key=15, versions="0-6", flexible="5+"):
         3: authorized operations on request (KIP-430).
         4: the response has group_instance_id (KIP-345).
         5: flexible encoding (KIP-482).
-        6: an unknown group is GROUP_ID_NOT_FOUND instead of a group in state Dead (KIP-1043).
+        6: GROUP_ID_NOT_FOUND for an unknown group, instead of a group in state Dead (KIP-1043).
     """
 
     groups: list[str]
@@ -313,7 +313,7 @@ class ListGroupsRequest(Request, key=16, versions="0-5", flexible="3+"):
 
 
 class ListGroupsResponse(Response, key=16, versions="0-5", flexible="3+"):
-    """The groups this broker coordinates.
+    """The groups that this broker coordinates.
 
     Versions:
         1: throttle_time_ms (KIP-124).

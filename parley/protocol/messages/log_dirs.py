@@ -14,7 +14,7 @@ class AlterReplicaLogDirsRequest(Request, key=34, versions="0-2", flexible="2+")
     """
 
     class AlterReplicaLogDir(Struct):
-        """One directory and the partitions it shall hold."""
+        """One directory, and the partitions to move to it."""
 
         path: str  # absolute, one of the broker's `log.dirs`
         topics: list[AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic]
@@ -29,7 +29,7 @@ class AlterReplicaLogDirsRequest(Request, key=34, versions="0-2", flexible="2+")
 
 
 class AlterReplicaLogDirsResponse(Response, key=34, versions="0-2", flexible="2+"):
-    """The outcome for each partition; a move may still be under way.
+    """The outcome for each partition; a move may still be in progress.
 
     Versions:
         1: sent before the client is throttled, not after (KIP-219).
@@ -53,7 +53,7 @@ class AlterReplicaLogDirsResponse(Response, key=34, versions="0-2", flexible="2+
 
 
 class DescribeLogDirsRequest(Request, key=35, versions="0-5", flexible="2+"):
-    """Request the contents of its log directories (KIP-113).
+    """Request the contents of the broker's log directories (KIP-113).
 
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).
@@ -89,9 +89,9 @@ class DescribeLogDirsResponse(Response, key=35, versions="0-5", flexible="2+"):
         error_code: i16 = 0
         log_dir: str
         topics: list[DescribeLogDirsResponse.DescribeLogDirsTopic]
-        total_bytes: i64 = field("4+", default=-1, ignorable=True)  # of the volume the directory is on; -1: unknown
+        total_bytes: i64 = field("4+", default=-1, ignorable=True)  # the size of the directory's volume; -1: unknown
         usable_bytes: i64 = field("4+", default=-1, ignorable=True)  # free on that volume; -1: unknown
-        is_cordoned: bool = field("5+", default=False, ignorable=True)  # takes no new replicas
+        is_cordoned: bool = field("5+", default=False, ignorable=True)  # accepts no new replicas
 
     class DescribeLogDirsTopic(Struct):
         """The partitions of one topic."""
@@ -104,8 +104,8 @@ class DescribeLogDirsResponse(Response, key=35, versions="0-5", flexible="2+"):
 
         partition_index: i32
         partition_size: i64  # of all its segments, in bytes
-        offset_lag: i64  # behind the high watermark, or a future replica behind the current one
-        is_future_key: bool  # the copy being made by a move between directories
+        offset_lag: i64  # the lag behind the high watermark; for a future replica, behind the current replica
+        is_future_key: bool  # the copy that a move between directories creates
 
     throttle_time_ms: i32 = 0
     error_code: i16 = field("3+", default=0, ignorable=True)

@@ -9,14 +9,14 @@ from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i
 
 
 class VerifyLogsRequest(Request, key=1004, versions="0", flexible="0+"):
-    """Have the receiving broker verify logs in the background, and report how far it is and what it has found.
+    """Have the receiving broker verify logs in the background, and report its progress and findings.
 
     The first request has ``since_ms`` -1. The client repeats the request with the value of the response until no bytes
     are left to verify.
     """
 
     topics: list[str] | None  # None: all
-    since_ms: i64 = -1  # verify what has not been verified since this time of the broker's clock; -1: since now
+    since_ms: i64 = -1  # verify everything that was not verified after this time of the broker's clock; -1: now
 
 
 class VerifyLogsResponse(Response, key=1004, versions="0", flexible="0+"):
@@ -34,7 +34,7 @@ class VerifyLogsResponse(Response, key=1004, versions="0", flexible="0+"):
         partition_index: i32
         log_dir: str
         size_bytes: i64
-        unverified_bytes: i64  # not read since since_ms
+        unverified_bytes: i64  # not verified after since_ms
         damage: list[VerifyLogsResponse.Damage]
 
     class Damage(Struct):

@@ -55,11 +55,11 @@ class MetadataResponse(Response, key=3, versions="0-13", flexible="9+"):
         10: topic_id (KIP-516).
         11: cluster_authorized_operations moved to DescribeCluster (KIP-700).
         12: name is None for a topic requested by an unknown id (KIP-516).
-        13: error_code, by which a broker can make the client bootstrap again (KIP-1102).
+        13: error_code, with which a broker can make the client bootstrap again (KIP-1102).
     """
 
     class MetadataResponseBroker(Struct):
-        """One broker, at the address of the listener the request came in on."""
+        """One broker, with the address of the listener that received the request."""
 
         node_id: i32
         host: str
@@ -67,7 +67,7 @@ class MetadataResponse(Response, key=3, versions="0-13", flexible="9+"):
         rack: str | None = field("1+", default=None, ignorable=True)
 
     class MetadataResponseTopic(Struct):
-        """One topic, or why there is nothing to say of it. A broker encodes it once for many responses."""
+        """One topic, or the error for it. A broker encodes it once for many responses."""
 
         ENCODED_AHEAD: ClassVar[bool] = True
         error_code: i16 = 0
@@ -121,7 +121,7 @@ class DescribeClusterResponse(Response, key=60, versions="0-2", flexible="0+"):
     """
 
     class DescribeClusterBroker(Struct):
-        """One broker, at the address of the listener the request came in on."""
+        """One broker, with the address of the listener that received the request."""
 
         broker_id: i32
         host: str
@@ -162,7 +162,7 @@ class DescribeTopicPartitionsResponse(Response, key=75, versions="0", flexible="
     """One page of partitions, in the order of topic names."""
 
     class DescribeTopicPartitionsResponseTopic(Struct):
-        """One topic, or why there is nothing to say of it."""
+        """One topic, or the error for it."""
 
         error_code: i16 = 0
         name: str | None
@@ -181,7 +181,7 @@ class DescribeTopicPartitionsResponse(Response, key=75, versions="0", flexible="
         leader_epoch: i32 = field(default=-1, ignorable=True)
         replica_nodes: list[i32]
         isr_nodes: list[i32]
-        eligible_leader_replicas: list[i32] | None = None  # not in sync, yet they hold all committed records
+        eligible_leader_replicas: list[i32] | None = None  # not in sync, but they contain all committed records
         last_known_elr: list[i32] | None = None  # the last in-sync and eligible replicas before all were lost
         offline_replicas: list[i32] = field(ignorable=True)
 
@@ -193,4 +193,4 @@ class DescribeTopicPartitionsResponse(Response, key=75, versions="0", flexible="
 
     throttle_time_ms: i32 = field(default=0, ignorable=True)
     topics: list[DescribeTopicPartitionsResponseTopic]
-    next_cursor: Cursor | None = None  # where the next page begins; None: this was the last
+    next_cursor: Cursor | None = None  # the beginning of the next page; None: this was the last page

@@ -6,7 +6,7 @@ from parley.protocol.schema import Request, Response, Struct, field, i8, i16, i3
 
 
 class ListOffsetsRequest(Request, key=2, versions="0-11", flexible="6+"):
-    """Find an offset in each partition: of a timestamp, or one of the special positions below.
+    """Find an offset in each partition: by a timestamp, or one of the special positions below.
 
     Negative timestamps are positions: -1 latest, -2 earliest, -3 the record with the greatest timestamp, -4 earliest on
     local disk, -5 latest in remote storage, -6 earliest not yet in remote storage.
@@ -37,7 +37,7 @@ class ListOffsetsRequest(Request, key=2, versions="0-11", flexible="6+"):
         partition_index: i32
         current_leader_epoch: i32 = field("4+", default=-1, ignorable=True)  # -1: do not check
         timestamp: i64  # milliseconds since 1970, or a special position
-        max_num_offsets: i32 = field("0", default=1)  # v0 answers the starts of segments, the newest first
+        max_num_offsets: i32 = field("0", default=1)  # v0 returns the base offsets of segments, newest first
 
     replica_id: i32  # -1: a consumer; -2: a debugging consumer
     isolation_level: i8 = field("2+", default=0)  # 0: read uncommitted; 1: read committed
@@ -87,7 +87,7 @@ class OffsetForLeaderEpochRequest(Request, key=23, versions="0-4", flexible="4+"
 
     Versions:
         1: the response names its epoch, which may be lower than the requested one (KIP-279).
-        2: current_leader_epoch fences senders with old metadata; consumers may send it as well (KIP-320).
+        2: current_leader_epoch fences senders with old metadata; consumers may send the request too (KIP-320).
         3: replica_id; a consumer's result is at most the high watermark (KIP-392).
         4: flexible encoding (KIP-482).
     """

@@ -1,4 +1,4 @@
-"""Produce: appending record batches to the logs a broker leads."""
+"""Produce: appending record batches to partitions that a broker leads."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class ProduceRequest(Request, key=0, versions="0-13", flexible="9+"):
         2: message sets may be of format v1, with timestamps (KIP-32).
         3: transactional_id, and batches of format v2 only (KIP-98).
         4: the sender understands KAFKA_STORAGE_ERROR, a failed log directory (KIP-112).
-        5: the response carries the log start offset, to tell expired producer state from lost records.
-        6: the client enforces throttle_time_ms itself; the broker responds at once (KIP-219).
+        5: the response contains the log start offset, to distinguish expired producer state from lost records.
+        6: the client enforces throttle_time_ms itself; the broker responds immediately (KIP-219).
         7: batches may be compressed with zstd (KIP-110).
         8: the response names the records that made a batch invalid (KIP-467).
         9: flexible encoding (KIP-482).
         10: the response may name the new leader (KIP-951).
         11: the sender understands TRANSACTION_ABORTABLE (KIP-890).
-        12: a transactional write adds its partition to the transaction by itself (KIP-890, part 2).
+        12: a transactional write implicitly adds its partition to the transaction (KIP-890, part 2).
         13: topics by id instead of name (KIP-516).
     """
 
@@ -54,12 +54,12 @@ class ProduceResponse(Response, key=0, versions="0-13", flexible="9+"):
         2: log_append_time_ms (KIP-32).
         3: same layout; batches of format v2 (KIP-98).
         4: KAFKA_STORAGE_ERROR may occur (KIP-112).
-        5: log_start_offset, so that an idempotent producer can tell forgotten state from lost records.
+        5: log_start_offset, so that an idempotent producer can distinguish forgotten state from lost records.
         6: sent before the client is throttled, not after (KIP-219).
         7: same layout; zstd (KIP-110).
         8: record_errors and error_message (KIP-467).
         9: flexible encoding (KIP-482).
-        10: current_leader and node_endpoints spare a metadata request after a leader moved (KIP-951).
+        10: current_leader and node_endpoints save a metadata request after a leader moved (KIP-951).
         11: TRANSACTION_ABORTABLE may occur (KIP-890).
         12: same layout; implicit addition to transactions (KIP-890, part 2).
         13: topics by id; UNKNOWN_TOPIC_ID may occur (KIP-516).
@@ -77,7 +77,7 @@ class ProduceResponse(Response, key=0, versions="0-13", flexible="9+"):
 
         index: i32
         error_code: i16 = 0
-        base_offset: i64  # offset given to the first record; -1 on error
+        base_offset: i64  # the offset assigned to the first record; -1 on error
         # -1 unless the topic stamps records with the append time
         log_append_time_ms: i64 = field("2+", default=-1, ignorable=True)
         log_start_offset: i64 = field("5+", default=-1, ignorable=True)
@@ -88,7 +88,7 @@ class ProduceResponse(Response, key=0, versions="0-13", flexible="9+"):
     class BatchIndexAndErrorMessage(Struct):
         """A record that made the whole batch invalid."""
 
-        batch_index: i32  # position of the record in its batch
+        batch_index: i32  # the index of the record in its batch
         batch_index_error_message: str | None = None
 
     class LeaderIdAndEpoch(Struct):
@@ -98,7 +98,7 @@ class ProduceResponse(Response, key=0, versions="0-13", flexible="9+"):
         leader_epoch: i32 = -1
 
     class NodeEndpoint(Struct):
-        """Address of a broker named as current leader."""
+        """The address of a broker that is named as current leader."""
 
         node_id: i32
         host: str

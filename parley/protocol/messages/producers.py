@@ -11,19 +11,19 @@ class InitProducerIdRequest(Request, key=22, versions="0-6", flexible="2+"):
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).
         2: flexible encoding (KIP-482).
-        3: a producer may ask for a higher epoch of the id it has, to continue after an error (KIP-360).
+        3: a producer may request a higher epoch of its id, to continue after an error (KIP-360).
         4: the sender understands PRODUCER_FENCED (KIP-588).
         5: the sender understands TRANSACTION_ABORTABLE (KIP-890).
         6: transactions of an outside coordinator, with prepare and commit (KIP-939).
     """
 
     transactional_id: str | None  # None: idempotent only
-    transaction_timeout_ms: i32  # after which the coordinator aborts an open transaction
+    transaction_timeout_ms: i32  # the coordinator aborts a transaction that is open for longer
     producer_id: i64 = field("3+", default=-1)  # -1: a new one
     producer_epoch: i16 = field("3+", default=-1)  # -1: a new one
     # the transaction takes part in a two-phase commit and never times out
     enable2_pc: bool = field("6+", default=False)
-    keep_prepared_txn: bool = field("6+", default=False)  # leave a prepared transaction open, to decide it later
+    keep_prepared_txn: bool = field("6+", default=False)  # keep a prepared transaction open, to end it later
 
 
 class InitProducerIdResponse(Response, key=22, versions="0-6", flexible="2+"):
@@ -47,7 +47,7 @@ class InitProducerIdResponse(Response, key=22, versions="0-6", flexible="2+"):
 
 
 class DescribeProducersRequest(Request, key=61, versions="0", flexible="0+"):
-    """Request the producers that the leaders of partitions know (KIP-664)."""
+    """Request the active producers of partitions from their leaders (KIP-664)."""
 
     class TopicRequest(Struct):
         """The partitions of one topic."""

@@ -1,5 +1,4 @@
-"""The metadata quorum and its brokers for administrators: DescribeQuorum, AddRaftVoter, RemoveRaftVoter,
-UnregisterBroker.
+"""Administration of the metadata quorum: DescribeQuorum, AddRaftVoter, RemoveRaftVoter, UnregisterBroker.
 
 Parley keeps its metadata in a coordination store and has no such quorum, but tools send these requests.
 """

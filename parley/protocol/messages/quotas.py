@@ -16,11 +16,11 @@ class DescribeClientQuotasRequest(Request, key=48, versions="0-1", flexible="1+"
         """A component of the entity filter."""
 
         entity_type: str  # user, client-id or ip
-        match_type: i8  # 0: this name; 1: the default; 2: any that is named
+        match_type: i8  # 0: this name; 1: the default; 2: any name
         match: str | None  # None unless match_type is 0
 
     components: list[ComponentData]
-    strict: bool  # True: leave out entities with other parts than those named
+    strict: bool  # True: leave out entities with components that are not listed
 
 
 class DescribeClientQuotasResponse(Response, key=48, versions="0-1", flexible="1+"):

@@ -1,4 +1,4 @@
-"""AlterPartition: a leader reports the replicas in sync to the controller (KIP-497).
+"""AlterPartition: a leader reports the in-sync replicas to the controller (KIP-497).
 
 GetReplicaLogInfo: the controller asks a broker for the state of its logs (KIP-966). AssignReplicasToDirs: a broker
 reports the log directories of its replicas to the controller (KIP-858).
@@ -15,8 +15,8 @@ class AlterPartitionRequest(Request, key=56, versions="0-3", flexible="0+"):
 
     Versions:
         1: leader_recovery_state, after an unclean election (KIP-704).
-        2: topics by id instead of name; replicas that may not join are refused one by one (KIP-841).
-        3: each replica with its broker's epoch, so that a broker that restarted meanwhile is refused (KIP-903).
+        2: topics by id instead of name; the controller rejects single replicas that may not join (KIP-841).
+        3: each replica with its broker's epoch, so that a broker that restarted meanwhile is rejected (KIP-903).
     """
 
     class TopicData(Struct):
@@ -34,7 +34,7 @@ class AlterPartitionRequest(Request, key=56, versions="0-3", flexible="0+"):
         new_isr: list[i32] = field("0-2", default=[])
         new_isr_with_epochs: list[AlterPartitionRequest.BrokerState] = field("3+", default=[])
         leader_recovery_state: i8 = field("1+", default=0)  # 0: recovered; 1: still recovering from an unclean election
-        partition_epoch: i32  # of the state the sender knows; the controller refuses others
+        partition_epoch: i32  # of the state that the sender knows; the controller rejects any other
 
     class BrokerState(Struct):
         """A replica of the requested ISR."""
@@ -81,7 +81,7 @@ class AlterPartitionResponse(Response, key=56, versions="0-3", flexible="0+"):
 
 
 class AssignReplicasToDirsRequest(Request, key=73, versions="0", flexible="0+"):
-    """Tell the controller which log directories of the sender have which replicas (KIP-858)."""
+    """Tell the controller which of the sender's log directories contain which replicas (KIP-858)."""
 
     class DirectoryData(Struct):
         """One log directory."""
@@ -136,7 +136,7 @@ class AssignReplicasToDirsResponse(Response, key=73, versions="0", flexible="0+"
 
 
 class GetReplicaLogInfoRequest(Request, key=93, versions="0", flexible="0+"):
-    """Ask a broker how far its logs reach (KIP-966). A broker responds before it is registered, too.
+    """Request the end of a broker's logs (KIP-966). A broker also responds before it is registered.
 
     The tagged fields are Parley's: the response to a request for all logs comes in pages, in the order of topic name
     and partition, and each request names the last log of the previous page.
@@ -168,7 +168,7 @@ class GetReplicaLogInfoResponse(Response, key=93, versions="0", flexible="0+"):
     class TopicPartitionLogInfo(Struct):
         """The logs of one topic."""
 
-        topic_id: UUID  # zero: the log does not know it
+        topic_id: UUID  # zero: the log does not know its topic id
         partition_log_info: list[GetReplicaLogInfoResponse.PartitionLogInfo]
         topic_name: str = field("0+", tag=10000, tagged="0+", default="", ignorable=True)
 
@@ -177,7 +177,7 @@ class GetReplicaLogInfoResponse(Response, key=93, versions="0", flexible="0+"):
 
         partition: i32
         last_written_leader_epoch: i32  # of the last record; -1: there is none
-        current_leader_epoch: i32  # the highest that the broker knows of the partition; -1: none
+        current_leader_epoch: i32  # the highest known high watermark of the partition; -1: none
         log_end_offset: i64  # -1: unknown
         error_code: i16
         directory_id: UUID = field("0+", tag=10000, tagged="0+", default=ZERO_UUID, ignorable=True)
@@ -186,9 +186,9 @@ class GetReplicaLogInfoResponse(Response, key=93, versions="0", flexible="0+"):
 
     throttle_time_ms: i32 = 0
     broker_epoch: i64  # of the sender's registration; -1: it is not registered
-    truncated: bool  # there are more logs than this response has
+    truncated: bool  # there are more logs than this response contains
     topic_partition_log_info_list: list[TopicPartitionLogInfo]
-    # of the broker's process: the same as in its registration
+    # of the broker's process, as in its registration
     incarnation_id: UUID = field("0+", tag=10000, tagged="0+", default=ZERO_UUID, ignorable=True)
-    # a log directory is offline: logs that this response does not have may be in it
+    # a log directory is offline: logs missing in this response may be in it
     is_any_directory_offline: bool = field("0+", tag=10001, tagged="0+", default=False, ignorable=True)

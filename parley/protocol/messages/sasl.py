@@ -6,7 +6,7 @@ from parley.protocol.schema import Request, Response, field, i16, i64
 
 
 class SaslHandshakeRequest(Request, key=17, versions="0-1"):
-    """Name the SASL mechanism the client wants to use (KIP-43).
+    """Select the client's SASL mechanism (KIP-43).
 
     Versions:
         1: the tokens that follow are sent in SaslAuthenticate, not without frames (KIP-152).
@@ -16,7 +16,7 @@ class SaslHandshakeRequest(Request, key=17, versions="0-1"):
 
 
 class SaslHandshakeResponse(Response, key=17, versions="0-1"):
-    """The mechanisms the broker offers; UNSUPPORTED_SASL_MECHANISM if the wanted one is not among them.
+    """The broker's mechanisms; UNSUPPORTED_SASL_MECHANISM if the selected one is not among them.
 
     Versions:
         1: same layout; see the request (KIP-152).
@@ -30,7 +30,7 @@ class SaslAuthenticateRequest(Request, key=36, versions="0-2", flexible="2+"):
     """Carry one token of the mechanism from client to broker (KIP-152).
 
     Versions:
-        1: the response limits the session's life (KIP-368).
+        1: the response limits the lifetime of the session (KIP-368).
         2: flexible encoding (KIP-482).
     """
 
@@ -38,7 +38,7 @@ class SaslAuthenticateRequest(Request, key=36, versions="0-2", flexible="2+"):
 
 
 class SaslAuthenticateResponse(Response, key=36, versions="0-2", flexible="2+"):
-    """Carry one token of the mechanism from broker to client, or the reason for refusing the client.
+    """Carry one token of the mechanism from broker to client, or the reason why the broker rejects the client.
 
     Versions:
         1: session_lifetime_ms, after which the client must authenticate again (KIP-368).

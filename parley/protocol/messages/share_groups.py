@@ -1,6 +1,6 @@
 """Share groups: consumers that acquire single records of the same partitions and acknowledge each (KIP-932).
 
-Kinds of acknowledgement: 0 no such record, 1 accept, 2 release to other members, 3 reject for good, 4 renew the
+Kinds of acknowledgment: 0 no such record, 1 accept, 2 release to other members, 3 reject permanently, 4 renew the
 lock.
 """
 
@@ -14,7 +14,7 @@ class ShareGroupHeartbeatRequest(Request, key=76, versions="1", flexible="1+"):
     """Join, stay in or leave a share group; unchanged values are left out (KIP-932)."""
 
     group_id: str
-    member_id: str  # a UUID the member made itself
+    member_id: str  # a UUID that the member generated
     member_epoch: i32  # 0: join; -1: leave
     rack_id: str | None = None  # None: none, or unchanged
     subscribed_topic_names: list[str] | None = None  # None: unchanged
@@ -94,10 +94,10 @@ class ShareGroupDescribeResponse(Response, key=77, versions="1", flexible="1+"):
 
 
 class ShareFetchRequest(Request, key=78, versions="1-2", flexible="1+"):
-    """Acquire records for a time, and acknowledge those acquired before (KIP-932).
+    """Acquire records for a limited time, and acknowledge earlier ones (KIP-932).
 
     Versions:
-        2: share_acquire_mode, to get exactly as many records as wanted (KIP-1206); renewal of locks (KIP-1222).
+        2: share_acquire_mode, to limit the number of records exactly (KIP-1206); renewal of locks (KIP-1222).
     """
 
     class FetchTopic(Struct):
@@ -113,7 +113,7 @@ class ShareFetchRequest(Request, key=78, versions="1-2", flexible="1+"):
         acknowledgement_batches: list[ShareFetchRequest.AcknowledgementBatch]
 
     class AcknowledgementBatch(Struct):
-        """Neighbouring records to acknowledge, both ends included."""
+        """Consecutive records to acknowledge, both ends included."""
 
         first_offset: i64
         last_offset: i64
@@ -131,16 +131,16 @@ class ShareFetchRequest(Request, key=78, versions="1-2", flexible="1+"):
     max_wait_ms: i32
     min_bytes: i32
     max_bytes: i32 = 0x7FFF_FFFF  # soft: the first batch is sent whole even if larger
-    max_records: i32  # soft in mode 0, as batches are not split
-    batch_size: i32  # records per batch of acquired records that suit the consumer best
+    max_records: i32  # soft in mode 0, because batches are not split
+    batch_size: i32  # the consumer's preferred number of records per batch of acquired records
     share_acquire_mode: i8 = field("2+", default=0, ignorable=True)  # 0: whole batches; 1: never more than max_records
-    is_renew_ack: bool = field("2+", default=False)  # the acknowledgements renew locks; nothing is fetched
+    is_renew_ack: bool = field("2+", default=False)  # the acknowledgments renew locks; nothing is fetched
     topics: list[FetchTopic]
     forgotten_topics_data: list[ForgottenTopic]
 
 
 class ShareFetchResponse(Response, key=78, versions="1-2", flexible="1+"):
-    """The acquired records, and the outcome for the acknowledgements.
+    """The acquired records, and the outcome for the acknowledgments.
 
     Versions:
         2: same layout; modes and renewal in the request (KIP-1206, KIP-1222).
@@ -161,7 +161,7 @@ class ShareFetchResponse(Response, key=78, versions="1-2", flexible="1+"):
         acknowledge_error_code: i16
         acknowledge_error_message: str | None = None
         current_leader: ShareFetchResponse.LeaderIdAndEpoch
-        records: Records = field(nullable="none")  # whole batches, in which only acquired_records are the consumer's
+        records: Records = field(nullable="none")  # whole batches, of which the consumer may use only acquired_records
         acquired_records: list[ShareFetchResponse.AcquiredRecords]
 
     class LeaderIdAndEpoch(Struct):
@@ -171,14 +171,14 @@ class ShareFetchResponse(Response, key=78, versions="1-2", flexible="1+"):
         leader_epoch: i32
 
     class AcquiredRecords(Struct):
-        """Neighbouring records acquired, both ends included."""
+        """Consecutive acquired records, both ends included."""
 
         first_offset: i64
         last_offset: i64
-        delivery_count: i16  # how many times they have been handed out
+        delivery_count: i16  # how many times they have been delivered
 
     class NodeEndpoint(Struct):
-        """Address of a broker named as current leader."""
+        """The address of a broker that is named as current leader."""
 
         node_id: i32
         host: str
@@ -188,7 +188,7 @@ class ShareFetchResponse(Response, key=78, versions="1-2", flexible="1+"):
     throttle_time_ms: i32 = 0
     error_code: i16 = 0
     error_message: str | None = None
-    acquisition_lock_timeout_ms: i32  # after which records not acknowledged go to others
+    acquisition_lock_timeout_ms: i32  # after which unacknowledged records are delivered to other members
     responses: list[ShareFetchableTopicResponse]
     node_endpoints: list[NodeEndpoint]
 
@@ -213,7 +213,7 @@ class ShareAcknowledgeRequest(Request, key=79, versions="1-2", flexible="1+"):
         acknowledgement_batches: list[ShareAcknowledgeRequest.AcknowledgementBatch]
 
     class AcknowledgementBatch(Struct):
-        """Neighbouring records to acknowledge, both ends included."""
+        """Consecutive records to acknowledge, both ends included."""
 
         first_offset: i64
         last_offset: i64
@@ -222,15 +222,15 @@ class ShareAcknowledgeRequest(Request, key=79, versions="1-2", flexible="1+"):
     group_id: str | None = None
     member_id: str | None
     share_session_epoch: i32  # -1: close the session; n: the nth request
-    is_renew_ack: bool = field("2+", default=False)  # the acknowledgements renew locks
+    is_renew_ack: bool = field("2+", default=False)  # the acknowledgments renew locks
     topics: list[AcknowledgeTopic]
 
 
 class ShareAcknowledgeResponse(Response, key=79, versions="1-2", flexible="1+"):
-    """The outcome for the acknowledgements.
+    """The outcome for the acknowledgments.
 
     Versions:
-        2: acquisition_lock_timeout_ms, for locks renewed (KIP-1222).
+        2: acquisition_lock_timeout_ms, for renewed locks (KIP-1222).
     """
 
     class ShareAcknowledgeTopicResponse(Struct):
@@ -254,7 +254,7 @@ class ShareAcknowledgeResponse(Response, key=79, versions="1-2", flexible="1+"):
         leader_epoch: i32
 
     class NodeEndpoint(Struct):
-        """Address of a broker named as current leader."""
+        """The address of a broker that is named as current leader."""
 
         node_id: i32
         host: str
@@ -317,9 +317,9 @@ class DescribeShareGroupOffsetsResponse(Response, key=90, versions="0-1", flexib
         """The group's offset in one partition."""
 
         partition_index: i32
-        start_offset: i64  # of the first record that is not finished
+        start_offset: i64  # of the first record whose delivery is not complete
         leader_epoch: i32
-        lag: i64 = field("1+", default=-1, ignorable=True)  # records not yet delivered for good; -1: unknown
+        lag: i64 = field("1+", default=-1, ignorable=True)  # records whose delivery is not complete; -1: unknown
         error_code: i16 = 0
         error_message: str | None = None
 
@@ -328,7 +328,7 @@ class DescribeShareGroupOffsetsResponse(Response, key=90, versions="0-1", flexib
 
 
 class AlterShareGroupOffsetsRequest(Request, key=91, versions="0", flexible="0+"):
-    """Set the offsets at which a share group without members continues (KIP-932)."""
+    """Set the offsets at which a share group without members will continue (KIP-932)."""
 
     class AlterShareGroupOffsetsRequestTopic(Struct):
         """The partitions of one topic."""
@@ -370,7 +370,7 @@ class AlterShareGroupOffsetsResponse(Response, key=91, versions="0", flexible="0
 
 
 class DeleteShareGroupOffsetsRequest(Request, key=92, versions="0", flexible="0+"):
-    """Delete the offsets of a share group without members for topics (KIP-932)."""
+    """Delete the offsets of a share group without members in some topics (KIP-932)."""
 
     class DeleteShareGroupOffsetsRequestTopic(Struct):
         """One topic."""

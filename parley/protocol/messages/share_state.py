@@ -1,4 +1,4 @@
-"""The stored state of share partitions: what brokers ask the share coordinator (KIP-932).
+"""The stored state of share partitions: the requests of brokers to the share coordinator (KIP-932).
 
 A share partition is a partition as one share group sees it. Delivery states are 0 available, 2 acknowledged, 4
 archived.
@@ -11,7 +11,7 @@ from parley.protocol.uuids import UUID
 
 
 class InitializeShareGroupStateRequest(Request, key=83, versions="0", flexible="0+"):
-    """Begin the state of share partitions, in place of what was stored before."""
+    """Initialize the state of share partitions, replacing any stored state."""
 
     class InitializeStateData(Struct):
         """The partitions of one topic."""
@@ -25,7 +25,7 @@ class InitializeShareGroupStateRequest(Request, key=83, versions="0", flexible="
         partition: i32
         state_epoch: i32
         start_offset: i64  # -1: the group has none yet
-        # Only Parley has this. Of the leader that begins the state again; -1: the group coordinator does so.
+        # Only in Parley. Of the leader that initializes the state again; -1: sent by the group coordinator.
         leader_epoch: i32 = field("0+", tag=10000, tagged="0+", default=-1, ignorable=True)
 
     group_id: str
@@ -90,7 +90,7 @@ class ReadShareGroupStateResponse(Response, key=84, versions="0", flexible="0+")
         state_batches: list[ReadShareGroupStateResponse.StateBatch]
 
     class StateBatch(Struct):
-        """Consecutive records in the same state, from the first offset to the last, inclusive."""
+        """Consecutive records with the same state, both ends included."""
 
         first_offset: i64
         last_offset: i64
@@ -101,7 +101,7 @@ class ReadShareGroupStateResponse(Response, key=84, versions="0", flexible="0+")
 
 
 class WriteShareGroupStateRequest(Request, key=85, versions="0-1", flexible="0+"):
-    """Store what has changed in the state of share partitions.
+    """Store changes in the state of share partitions.
 
     Versions:
         1: delivery_complete_count (KIP-1226).
@@ -124,7 +124,7 @@ class WriteShareGroupStateRequest(Request, key=85, versions="0-1", flexible="0+"
         state_batches: list[WriteShareGroupStateRequest.StateBatch]
 
     class StateBatch(Struct):
-        """Neighbouring records with the same state, both ends included."""
+        """Consecutive records with the same state, both ends included."""
 
         first_offset: i64
         last_offset: i64
@@ -159,7 +159,7 @@ class WriteShareGroupStateResponse(Response, key=85, versions="0-1", flexible="0
 
 
 class DeleteShareGroupStateRequest(Request, key=86, versions="0", flexible="0+"):
-    """Forget the state of share partitions."""
+    """Delete the state of share partitions."""
 
     class DeleteStateData(Struct):
         """The partitions of one topic."""
@@ -171,7 +171,7 @@ class DeleteShareGroupStateRequest(Request, key=86, versions="0", flexible="0+")
         """One partition."""
 
         partition: i32
-        # Only Parley has this. State with a higher epoch was initialized since, and is kept; -1: delete any state.
+        # Only in Parley. State with a higher epoch was initialized later and is kept; -1: delete any state.
         state_epoch: i32 = field("0+", tag=10000, tagged="0+", default=-1, ignorable=True)
 
     group_id: str

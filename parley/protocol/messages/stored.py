@@ -1,9 +1,9 @@
 """Messages stored in records: committed offsets, groups, transactions, control batches, consumers' protocol data.
 
-Keys and values in ``__consumer_offsets`` and ``__transaction_state`` begin with an int16, the version that the rest is
-encoded with. For keys it is the kind of record at the same time: 0 and 1 an offset, 2 a classic group. A record
-whose value is null deletes its key. ConsumerProtocol data begins with the version too; a reader treats an
-unknown version as the highest known one and ignores the rest.
+Keys and values in ``__consumer_offsets`` and ``__transaction_state`` begin with an int16, the version in which the rest
+is encoded. In a key, the version also identifies the kind of record: 0 and 1 an offset, 2 a classic group. A record
+whose value is null deletes its key. ConsumerProtocol data also begins with the version; a reader treats an unknown
+version as the highest known one and ignores the rest.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OffsetCommitValue(Data, versions="0-4", flexible="4+"):
     leader_epoch: i32 = field("3+", default=-1, ignorable=True)  # of the last record read; -1: unknown
     metadata: str
     commit_timestamp: i64  # milliseconds since 1970
-    expire_timestamp: i64 = field("1", default=-1, ignorable=True)  # -1: as the broker is configured
+    expire_timestamp: i64 = field("1", default=-1, ignorable=True)  # -1: the broker's configuration applies
     topic_id: UUID = field("4+", tag=0, tagged="4+", default=ZERO_UUID, ignorable=True)
 
 
@@ -49,7 +49,7 @@ class GroupMetadataKey(Data, versions="2"):
 
 
 class GroupMetadataValue(Data, versions="0-4", flexible="4+"):
-    """A classic group between rebalances: generation, members and what each was assigned.
+    """A classic group between rebalances: its generation, its members and their assignments.
 
     Versions:
         1: rebalance_timeout of each member (KIP-62).
@@ -65,7 +65,7 @@ class GroupMetadataValue(Data, versions="0-4", flexible="4+"):
         group_instance_id: str | None = field("3+", default=None, ignorable=True)
         client_id: str
         client_host: str
-        rebalance_timeout: i32 = field("1+", default=-1, ignorable=True)  # milliseconds; -1: as the session timeout
+        rebalance_timeout: i32 = field("1+", default=-1, ignorable=True)  # ms; -1: the session timeout applies
         session_timeout: i32  # milliseconds
         subscription: bytes
         assignment: bytes
@@ -88,7 +88,7 @@ class TransactionLogValue(Data, versions="0-1", flexible="1+"):
     """The state of a transactional id.
 
     Versions:
-        1: flexible encoding, which older brokers can skip (KIP-915); ids and epochs to come (KIP-890).
+        1: flexible encoding, which older brokers can skip (KIP-915); previous and next ids and epochs (KIP-890).
     """
 
     class PartitionsSchema(Struct):
@@ -124,7 +124,7 @@ class EndTxnMarker(Data, versions="0"):
 
 
 class LeaderChangeMessage(Data, versions="0-1", flexible="0+"):
-    """Value of a control record that opens a new leader's epoch in the metadata log (KIP-595).
+    """Value of a control record that begins a new leader's epoch in the metadata log (KIP-595).
 
     Versions:
         1: voter_directory_id (KIP-853).
@@ -188,4 +188,4 @@ class DefaultPrincipalData(Data, versions="0", flexible="0+"):
 
     type: str
     name: str
-    token_authenticated: bool  # by a delegation token, on the forwarding broker
+    token_authenticated: bool  # authenticated with a delegation token, by the forwarding broker

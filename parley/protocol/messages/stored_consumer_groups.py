@@ -1,6 +1,6 @@
 """Messages stored in ``__consumer_offsets`` for groups of the consumer protocol (KIP-848).
 
-A key's version is the kind of record: 3 a group, 4 what older brokers knew of its topics, 5 a member, 6 the epoch of
+A key's version is the kind of record: 3 a group, 4 its topics (older brokers only), 5 a member, 6 the epoch of
 the target assignment, 7 a member's target assignment, 8 a member's current assignment, 16 a regular expression.
 """
 
@@ -24,7 +24,7 @@ class ConsumerGroupMetadataValue(Data, versions="0", flexible="0+"):
 
 
 class ConsumerGroupPartitionMetadataKey(Data, versions="4"):
-    """Key of what a broker before Kafka 4.1 knew of a group's topics."""
+    """Key of a group's topics, as brokers before Kafka 4.1 stored them."""
 
     group_id: str
 
@@ -57,7 +57,7 @@ class ConsumerGroupMemberMetadataKey(Data, versions="5"):
 
 
 class ConsumerGroupMemberMetadataValue(Data, versions="0", flexible="0+"):
-    """A member, and what it subscribes to."""
+    """A member and its subscription."""
 
     class ClassicMemberMetadata(Struct):
         """A member that uses the classic protocol while its group moves from one protocol to the other."""
@@ -92,19 +92,19 @@ class ConsumerGroupTargetAssignmentMetadataValue(Data, versions="0", flexible="0
     """The group epoch that the target assignment is for."""
 
     assignment_epoch: i32
-    # milliseconds since 1970 when it was decided (KIP-1263)
+    # the time of the assignment, in milliseconds since 1970 (KIP-1263)
     assignment_timestamp: i64 = field(tag=0, tagged="0+", default=0, ignorable=True)
 
 
 class ConsumerGroupTargetAssignmentMemberKey(Data, versions="7"):
-    """Key of the partitions that a member will have in the end."""
+    """Key of a member's target assignment."""
 
     group_id: str
     member_id: str
 
 
 class ConsumerGroupTargetAssignmentMemberValue(Data, versions="0", flexible="0+"):
-    """The partitions that a member will have in the end."""
+    """A member's target assignment."""
 
     class TopicPartition(Struct):
         """The partitions of one topic."""
@@ -116,25 +116,25 @@ class ConsumerGroupTargetAssignmentMemberValue(Data, versions="0", flexible="0+"
 
 
 class ConsumerGroupCurrentMemberAssignmentKey(Data, versions="8"):
-    """Key of the partitions that a member has now."""
+    """Key of a member's current assignment."""
 
     group_id: str
     member_id: str
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Data, versions="0", flexible="0+"):
-    """The partitions that a member has now, and how far it has come on its way to the target assignment."""
+    """A member's current assignment, and its progress toward the target assignment."""
 
     class TopicPartitions(Struct):
         """The partitions of one topic."""
 
         topic_id: UUID
         partitions: list[i32]
-        # the member epoch in which each partition was assigned; commits of an earlier one are refused
+        # the member epoch in which each partition was assigned; commits of earlier epochs are rejected
         assignment_epochs: list[i32] | None = field(tag=0, tagged="0+")
 
     member_epoch: i32
-    previous_member_epoch: i32  # a member that did not get its last response still has it
+    previous_member_epoch: i32  # a member that did not receive its last response still has this epoch
     state: i8  # 0 stable, 1 unrevoked partitions, 2 unreleased partitions
     assigned_partitions: list[TopicPartitions]
     partitions_pending_revocation: list[TopicPartitions]
@@ -151,5 +151,5 @@ class ConsumerGroupRegularExpressionValue(Data, versions="0", flexible="0+"):
     """The topics that match a regular expression."""
 
     topics: list[str]
-    version: i64  # of the metadata that it was matched against
+    version: i64  # the version of the metadata that the expression was matched against
     timestamp: i64  # milliseconds since 1970

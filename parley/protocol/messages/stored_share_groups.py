@@ -1,7 +1,7 @@
 """Messages stored in ``__consumer_offsets`` for share groups (KIP-932).
 
 A key's version is the kind of record: 10 a member, 11 a group, 12 the epoch of the target assignment, 13 a member's
-target assignment, 14 a member's current assignment, 15 which share partitions have stored state.
+target assignment, 14 a member's current assignment, 15 the share partitions with stored state.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ShareGroupTargetAssignmentMetadataValue(Data, versions="0", flexible="0+")
     """The epoch of a group's target assignment."""
 
     assignment_epoch: i32
-    assignment_timestamp: i64 = field(tag=0, tagged="0+", default=0, ignorable=True)  # ms; when it was decided
+    assignment_timestamp: i64 = field(tag=0, tagged="0+", default=0, ignorable=True)  # ms since 1970
 
 
 class ShareGroupTargetAssignmentMemberKey(Data, versions="13"):
@@ -60,7 +60,7 @@ class ShareGroupTargetAssignmentMemberKey(Data, versions="13"):
 
 
 class ShareGroupTargetAssignmentMemberValue(Data, versions="0", flexible="0+"):
-    """The partitions that a member is to have."""
+    """A member's target assignment."""
 
     class TopicPartition(Struct):
         """Partitions of one topic."""
@@ -79,7 +79,7 @@ class ShareGroupCurrentMemberAssignmentKey(Data, versions="14"):
 
 
 class ShareGroupCurrentMemberAssignmentValue(Data, versions="0", flexible="0+"):
-    """The partitions that a member has."""
+    """A member's current assignment."""
 
     class TopicPartitions(Struct):
         """Partitions of one topic."""
@@ -94,13 +94,13 @@ class ShareGroupCurrentMemberAssignmentValue(Data, versions="0", flexible="0+"):
 
 
 class ShareGroupStatePartitionMetadataKey(Data, versions="15"):
-    """Key of what is known of the stored state of a group's share partitions."""
+    """Key of the list of a group's share partitions with stored state."""
 
     group_id: str
 
 
 class ShareGroupStatePartitionMetadataValue(Data, versions="0", flexible="0+"):
-    """The share partitions whose state is stored, is about to be, or is being deleted."""
+    """The share partitions whose state is stored, is about to be stored, or is being deleted."""
 
     class TopicPartitionsInfo(Struct):
         """Partitions of one topic."""

@@ -21,20 +21,20 @@ class ShareSnapshotValue(Data, versions="0", flexible="0+"):
     """The whole state of a share partition."""
 
     class StateBatch(Struct):
-        """Neighbouring records with the same state, both ends included."""
+        """Consecutive records with the same state, both ends included."""
 
         first_offset: i64
         last_offset: i64
         delivery_state: i8  # 0 available, 2 acknowledged, 4 archived
         delivery_count: i16
 
-    snapshot_epoch: i32  # counts the snapshots of the share partition
+    snapshot_epoch: i32  # the number of the snapshot, counted for each share partition
     state_epoch: i32
     leader_epoch: i32  # of the partition's leader
     start_offset: i64  # -1: the group has none yet
     delivery_complete_count: i32 = field(tag=0, tagged="0+", default=-1)  # final records from start_offset on
     create_timestamp: i64
-    write_timestamp: i64  # later than create_timestamp if the snapshot was repeated without a change
+    write_timestamp: i64  # later than create_timestamp if an unchanged snapshot was written again
     state_batches: list[StateBatch]
 
 
@@ -50,14 +50,14 @@ class ShareUpdateValue(Data, versions="0", flexible="0+"):
     """A change of a share partition since its snapshot."""
 
     class StateBatch(Struct):
-        """Neighbouring records with the same state, both ends included."""
+        """Consecutive records with the same state, both ends included."""
 
         first_offset: i64
         last_offset: i64
         delivery_state: i8  # 0 available, 2 acknowledged, 4 archived
         delivery_count: i16
 
-    snapshot_epoch: i32  # that of the snapshot
+    snapshot_epoch: i32  # the snapshot's
     leader_epoch: i32  # of the partition's leader
     start_offset: i64  # -1: unchanged
     delivery_complete_count: i32 = field(tag=0, tagged="0+", default=-1)  # final records from start_offset on

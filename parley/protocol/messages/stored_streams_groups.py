@@ -16,7 +16,7 @@ class StreamsGroupMetadataKey(Data, versions="17"):
 
 
 class StreamsGroupMetadataValue(Data, versions="0", flexible="0+"):
-    """The epoch of a group, and what it was begun with."""
+    """The epoch of a group, and the versions and settings that it was computed from."""
 
     class LastAssignmentConfig(Struct):
         """One setting."""
@@ -41,7 +41,7 @@ class StreamsGroupMemberMetadataValue(Data, versions="0", flexible="0+"):
     """A member."""
 
     class Endpoint(Struct):
-        """Where the program serves queries about its state."""
+        """The endpoint at which the program serves queries about its state."""
 
         host: str
         port: u16
@@ -73,7 +73,7 @@ class StreamsGroupTargetAssignmentMetadataValue(Data, versions="0", flexible="0+
     """The epoch of a group's target assignment."""
 
     assignment_epoch: i32
-    assignment_timestamp: i64 = field(tag=0, tagged="0+", default=0, ignorable=True)  # ms; when it was decided
+    assignment_timestamp: i64 = field(tag=0, tagged="0+", default=0, ignorable=True)  # ms since 1970
 
 
 class StreamsGroupTargetAssignmentMemberKey(Data, versions="21"):
@@ -84,7 +84,7 @@ class StreamsGroupTargetAssignmentMemberKey(Data, versions="21"):
 
 
 class StreamsGroupTargetAssignmentMemberValue(Data, versions="0", flexible="0+"):
-    """The tasks that a member will have in the end."""
+    """A member's target assignment."""
 
     class TaskIds(Struct):
         """Tasks of one subtopology."""
@@ -105,7 +105,7 @@ class StreamsGroupCurrentMemberAssignmentKey(Data, versions="22"):
 
 
 class StreamsGroupCurrentMemberAssignmentValue(Data, versions="0", flexible="0+"):
-    """The tasks that a member has, and those that it must give up first."""
+    """A member's current tasks, and the tasks that it must give up first."""
 
     class TaskIds(Struct):
         """Tasks of one subtopology."""
@@ -144,7 +144,7 @@ class StreamsGroupTopologyValue(Data, versions="0", flexible="0+"):
         """A topic that is created for the application."""
 
         name: str
-        partitions: i32  # 0: as the other topics demand
+        partitions: i32  # 0: derived from the other topics
         replication_factor: i16  # 0: the broker's default
         topic_configs: list[StreamsGroupTopologyValue.TopicConfig]
 

@@ -1,6 +1,6 @@
 """Streams groups: Kafka Streams applications whose tasks the coordinator assigns (KIP-1071).
 
-A topology is made of subtopologies; a task is one partition of a subtopology's input. Active tasks do the work,
+A topology consists of subtopologies; a task is one partition of a subtopology's input. Active tasks do the work,
 standby tasks keep a copy of the state, warm-up tasks catch up before they take over.
 """
 
@@ -33,7 +33,7 @@ class StreamsGroupHeartbeatRequest(Request, key=88, versions="0", flexible="0+")
         """A topic that must be created for the application."""
 
         name: str
-        partitions: i32  # 0: as the other topics demand
+        partitions: i32  # 0: derived from the other topics
         replication_factor: i16  # 0: the broker's default
         topic_configs: list[StreamsGroupHeartbeatRequest.KeyValue]
 
@@ -70,22 +70,22 @@ class StreamsGroupHeartbeatRequest(Request, key=88, versions="0", flexible="0+")
         offset: i64
 
     group_id: str
-    member_id: str  # a UUID the member made itself
+    member_id: str  # a UUID that the member generated
     member_epoch: i32  # 0: join; -1: leave; -2: a static member leaves for a while
     endpoint_information_epoch: i32  # of the last partitions_by_user_endpoint received
     instance_id: str | None = None  # None: a dynamic member, or unchanged
     rack_id: str | None = None  # None: none, or unchanged
     rebalance_timeout_ms: i32 = -1  # -1: unchanged
     topology: Topology | None = None  # given when joining only
-    active_tasks: list[TaskIds] | None = None  # None: unchanged, as for the next two
+    active_tasks: list[TaskIds] | None = None  # None: unchanged, like the next two
     standby_tasks: list[TaskIds] | None = None
     warmup_tasks: list[TaskIds] | None = None
-    process_id: str | None = None  # of the program, which may have several members; None: unchanged
-    user_endpoint: Endpoint | None = None  # where the program serves queries about its state; None: none, or unchanged
-    client_tags: list[KeyValue] | None = None  # for a placement that avoids shared risks; None: unchanged
-    task_offsets: list[TaskOffset] | None = None  # offsets of the copies in their changelogs; None: unchanged
-    task_end_offsets: list[TaskOffset] | None = None  # where the changelogs end; None: unchanged
-    shutdown_application: bool = False  # stop all members of the group
+    process_id: str | None = None  # the program, which may have several members; None: unchanged
+    user_endpoint: Endpoint | None = None  # for queries about the program's state; None: none, or unchanged
+    client_tags: list[KeyValue] | None = None  # for placing replicas of tasks apart from each other; None: unchanged
+    task_offsets: list[TaskOffset] | None = None  # the offsets of the copies in their changelogs; None: unchanged
+    task_end_offsets: list[TaskOffset] | None = None  # the end offsets of the changelogs; None: unchanged
+    shutdown_application: bool = False  # shut down all members of the group
 
 
 class StreamsGroupHeartbeatResponse(Response, key=88, versions="0", flexible="0+"):
@@ -132,8 +132,8 @@ class StreamsGroupHeartbeatResponse(Response, key=88, versions="0", flexible="0+
     heartbeat_interval_ms: i32  # when to send the next heartbeat
     acceptable_recovery_lag: i32  # a warm-up task this close to the end has caught up
     task_offset_interval_ms: i32  # how often to send task_offsets
-    status: list[Status] | None  # what prevents the group from working, if anything
-    active_tasks: list[TaskIds] | None = None  # None: unchanged, as for the next two
+    status: list[Status] | None  # the problems of the group, if any
+    active_tasks: list[TaskIds] | None = None  # None: unchanged, like the next two
     standby_tasks: list[TaskIds] | None = None
     warmup_tasks: list[TaskIds] | None = None
     endpoint_information_epoch: i32  # of partitions_by_user_endpoint
@@ -171,7 +171,7 @@ class StreamsGroupDescribeResponse(Response, key=89, versions="0", flexible="0+"
         subtopologies: list[StreamsGroupDescribeResponse.Subtopology] | None = None
 
     class Subtopology(Struct):
-        """A part of the topology, with all its topics found."""
+        """A part of the topology, with all its resolved topics."""
 
         subtopology_id: str
         source_topics: list[str]
@@ -183,7 +183,7 @@ class StreamsGroupDescribeResponse(Response, key=89, versions="0", flexible="0+"
         """A topic that must be created for the application."""
 
         name: str
-        partitions: i32  # 0: as the other topics demand
+        partitions: i32  # 0: derived from the other topics
         replication_factor: i16  # 0: the broker's default
         topic_configs: list[StreamsGroupDescribeResponse.KeyValue]
 
@@ -208,9 +208,9 @@ class StreamsGroupDescribeResponse(Response, key=89, versions="0", flexible="0+"
         client_tags: list[StreamsGroupDescribeResponse.KeyValue]
         task_offsets: list[StreamsGroupDescribeResponse.TaskOffset]
         task_end_offsets: list[StreamsGroupDescribeResponse.TaskOffset]
-        assignment: StreamsGroupDescribeResponse.Assignment  # what the member has now
-        target_assignment: StreamsGroupDescribeResponse.Assignment  # what the member will have in the end
-        is_classic: bool  # still uses the classic group protocol
+        assignment: StreamsGroupDescribeResponse.Assignment  # the current assignment
+        target_assignment: StreamsGroupDescribeResponse.Assignment  # the target assignment
+        is_classic: bool  # the member still uses the classic group protocol
 
     class Endpoint(Struct):
         """The endpoint at which a program serves queries."""

@@ -7,7 +7,7 @@ from parley.protocol.uuids import UUID
 
 
 class GetTelemetrySubscriptionsRequest(Request, key=71, versions="0", flexible="0+"):
-    """Request which metrics the broker wants."""
+    """Request the metrics that the client should push."""
 
     client_instance_id: UUID  # all zero: the broker assigns one
 
@@ -18,12 +18,12 @@ class GetTelemetrySubscriptionsResponse(Response, key=71, versions="0", flexible
     throttle_time_ms: i32 = 0
     error_code: i16 = 0
     client_instance_id: UUID
-    subscription_id: i32  # to be given with each push; changes with the subscription
-    accepted_compression_types: list[i8]  # as in record batches, the preferred ones first
-    push_interval_ms: i32  # also how long to wait before asking again
+    subscription_id: i32  # sent with each push; changes with the subscription
+    accepted_compression_types: list[i8]  # numbered as in record batches, in order of preference
+    push_interval_ms: i32  # also the pause before the next GetTelemetrySubscriptions request
     telemetry_max_bytes: i32  # of one push, compressed
     delta_temporality: bool  # True: the change since the last push; False: totals
-    requested_metrics: list[str]  # prefixes of names; empty: none; a single empty string: all
+    requested_metrics: list[str]  # prefixes of metric names; empty: none; a single empty string: all
 
 
 class PushTelemetryRequest(Request, key=72, versions="0", flexible="0+"):
@@ -31,7 +31,7 @@ class PushTelemetryRequest(Request, key=72, versions="0", flexible="0+"):
 
     client_instance_id: UUID
     subscription_id: i32
-    terminating: bool  # the last push of this client
+    terminating: bool  # True: the last push of this client
     compression_type: i8  # as in record batches
     metrics: bytes
 

@@ -29,7 +29,7 @@ class CreateTopicsRequest(Request, key=19, versions="0-7", flexible="5+"):
         configs: list[CreateTopicsRequest.CreatableTopicConfig]
 
     class CreatableReplicaAssignment(Struct):
-        """The brokers that hold one partition, the preferred leader first."""
+        """The brokers of one partition, the preferred leader first."""
 
         partition_index: i32
         broker_ids: list[i32]
@@ -65,11 +65,11 @@ class CreateTopicsResponse(Response, key=19, versions="0-7", flexible="5+"):
         topic_id: UUID = field("7+", default=ZERO_UUID, ignorable=True)
         error_code: i16 = 0
         error_message: str | None = field("1+", default=None, ignorable=True)
-        # why there are no configs, though the topic was created
+        # the reason why configs are missing although the topic was created
         topic_config_error_code: i16 = field("5+", tag=0, tagged="5+", default=0, ignorable=True)
         num_partitions: i32 = field("5+", default=-1, ignorable=True)  # -1: unknown
         replication_factor: i16 = field("5+", default=-1, ignorable=True)  # -1: unknown
-        # None: not allowed to see them, or an error
+        # None: the client may not see them, or an error
         configs: list[CreateTopicsResponse.CreatableTopicConfigs] | None = field("5+", default=None, ignorable=True)
 
     class CreatableTopicConfigs(Struct):
@@ -123,7 +123,7 @@ class DeleteTopicsResponse(Response, key=20, versions="0-6", flexible="4+"):
     class DeletableTopicResult(Struct):
         """The outcome for one topic."""
 
-        name: str | None = field(nullable="6+")  # None: the topic was named by an id unknown here
+        name: str | None = field(nullable="6+")  # None: the request named an id that the broker does not know
         topic_id: UUID = field("6+", default=ZERO_UUID, ignorable=True)
         error_code: i16 = 0
         error_message: str | None = field("5+", default=None, ignorable=True)
@@ -142,7 +142,7 @@ class CreatePartitionsRequest(Request, key=37, versions="0-3", flexible="2+"):
     """
 
     class CreatePartitionsTopic(Struct):
-        """One topic to enlarge."""
+        """One topic to add partitions to."""
 
         name: str
         count: i32  # of all partitions, old and new
@@ -150,7 +150,7 @@ class CreatePartitionsRequest(Request, key=37, versions="0-3", flexible="2+"):
         assignments: list[CreatePartitionsRequest.CreatePartitionsAssignment] | None
 
     class CreatePartitionsAssignment(Struct):
-        """The brokers that hold one new partition, the preferred leader first."""
+        """The brokers of one new partition, the preferred leader first."""
 
         broker_ids: list[i32]
 

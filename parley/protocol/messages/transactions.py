@@ -1,4 +1,4 @@
-"""Transactions: what producers ask of their coordinator, and how markers reach the partitions (KIP-98)."""
+"""Transactions: the requests of producers to their coordinator, and of coordinators to partition leaders (KIP-98)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from parley.protocol.schema import Request, Response, Struct, field, i8, i16, i3
 
 
 class AddPartitionsToTxnRequest(Request, key=24, versions="0-5", flexible="3+"):
-    """Add partitions to open transactions before writing to them; also how brokers check that they were added.
+    """Add partitions to open transactions before writing to them. Brokers use it to check that they were added.
 
     Clients use versions up to 3, with the ``v3_and_below`` fields; brokers use later ones among themselves.
 
@@ -24,7 +24,7 @@ class AddPartitionsToTxnRequest(Request, key=24, versions="0-5", flexible="3+"):
         transactional_id: str
         producer_id: i64
         producer_epoch: i16
-        verify_only: bool = False  # check that they were added, add nothing
+        verify_only: bool = False  # only check that they were added
         topics: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
 
     class AddPartitionsToTxnTopic(Struct):
@@ -113,7 +113,7 @@ class EndTxnRequest(Request, key=26, versions="0-5", flexible="3+"):
         2: the sender understands PRODUCER_FENCED (KIP-588).
         3: flexible encoding (KIP-482).
         4: the sender understands TRANSACTION_ABORTABLE (KIP-890).
-        5: the producer takes a new epoch after each transaction, which keeps late writes out (KIP-890, part 2).
+        5: the producer gets a new epoch after each transaction, which fences late writes (KIP-890, part 2).
     """
 
     transactional_id: str
@@ -123,7 +123,7 @@ class EndTxnRequest(Request, key=26, versions="0-5", flexible="3+"):
 
 
 class EndTxnResponse(Response, key=26, versions="0-5", flexible="3+"):
-    """The outcome: the decision is durable, but markers may still be on their way.
+    """The outcome. The decision is durable, but markers may not have been written yet.
 
     Versions:
         1: sent before the client is throttled, not after (KIP-219).
@@ -135,12 +135,12 @@ class EndTxnResponse(Response, key=26, versions="0-5", flexible="3+"):
 
     throttle_time_ms: i32 = 0
     error_code: i16 = 0
-    producer_id: i64 = field("5+", default=-1, ignorable=True)  # -1: as before
-    producer_epoch: i16 = field("5+", default=-1, ignorable=True)  # -1: as before
+    producer_id: i64 = field("5+", default=-1, ignorable=True)  # -1: unchanged
+    producer_epoch: i16 = field("5+", default=-1, ignorable=True)  # -1: unchanged
 
 
 class WriteTxnMarkersRequest(Request, key=27, versions="0-2", flexible="1+"):
-    """Write the end of transactions to the logs; the coordinator sends it to the leaders of the partitions.
+    """Write transaction markers to the logs; sent by the coordinator to the partition leaders.
 
     Versions:
         1: flexible encoding (KIP-482).
@@ -154,8 +154,8 @@ class WriteTxnMarkersRequest(Request, key=27, versions="0-2", flexible="1+"):
         producer_epoch: i16
         transaction_result: bool  # True: commit; False: abort
         topics: list[WriteTxnMarkersRequest.WritableTxnMarkerTopic]
-        coordinator_epoch: i32  # a leader refuses lower ones than it has seen
-        transaction_version: i8 = field("2+", default=0, ignorable=True)  # 0 and 1: before KIP-890; 2: since
+        coordinator_epoch: i32  # a leader rejects a lower epoch than it has seen
+        transaction_version: i8 = field("2+", default=0, ignorable=True)  # 0 and 1: before KIP-890; 2: since KIP-890
 
     class WritableTxnMarkerTopic(Struct):
         """The partitions of one topic."""
@@ -203,7 +203,7 @@ class TxnOffsetCommitRequest(Request, key=28, versions="0-5", flexible="3+"):
         2: committed_leader_epoch, so that a reader can notice lost records (KIP-320).
         3: the member's identity, to fence members of old generations (KIP-447); flexible encoding (KIP-482).
         4: the sender understands TRANSACTION_ABORTABLE (KIP-890).
-        5: adds the group to the transaction by itself, without AddOffsetsToTxn (KIP-890, part 2).
+        5: implicitly adds the group to the transaction, without AddOffsetsToTxn (KIP-890, part 2).
     """
 
     class TxnOffsetCommitRequestTopic(Struct):
@@ -258,7 +258,7 @@ class TxnOffsetCommitResponse(Response, key=28, versions="0-5", flexible="3+"):
 
 
 class DescribeTransactionsRequest(Request, key=65, versions="0", flexible="0+"):
-    """Ask the coordinator for the state of transactional ids (KIP-664)."""
+    """Request the state of transactional ids from their coordinator (KIP-664)."""
 
     transactional_ids: list[str]
 
@@ -289,21 +289,21 @@ class DescribeTransactionsResponse(Response, key=65, versions="0", flexible="0+"
 
 
 class ListTransactionsRequest(Request, key=66, versions="0-2", flexible="0+"):
-    """Ask a broker for the transactional ids it coordinates (KIP-664).
+    """Request the transactional ids that a broker coordinates (KIP-664).
 
     Versions:
-        1: duration_filter, to find hanging ones (KIP-994).
+        1: duration_filter, to find hanging transactions (KIP-994).
         2: transactional_id_pattern (KIP-1152).
     """
 
     state_filters: list[str]  # empty: all states
     producer_id_filters: list[i64]  # empty: all producers
-    duration_filter: i64 = field("1+", default=-1)  # open for longer than so many milliseconds; -1: all
+    duration_filter: i64 = field("1+", default=-1)  # open for longer than this number of milliseconds; -1: all
     transactional_id_pattern: str | None = field("2+", default=None)  # a regular expression; None: all
 
 
 class ListTransactionsResponse(Response, key=66, versions="0-2", flexible="0+"):
-    """The transactional ids this broker coordinates.
+    """The transactional ids that this broker coordinates.
 
     Versions:
         1: same layout; filter by duration in the request (KIP-994).

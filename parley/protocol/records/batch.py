@@ -1,7 +1,7 @@
 """Record batches: building v2 batches (magic 2), checking and reading the records in them.
 
-``parley.protocol.records.batch_header`` has the header, ``parley.protocol.records.crc`` the checksum. ``records`` also
-reads messages of magic 0 and 1 (``parley.protocol.records.legacy``), which a log may hold.
+``parley.protocol.records.batch_header`` contains the header, ``parley.protocol.records.crc`` the checksum. ``records``
+also reads messages of magic 0 and 1 (``parley.protocol.records.legacy``), which a log may contain.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ DECOMPRESSED_BYTES_MAX: Final = 1 << 30
 _RECORDS_AT_ONCE: Final = 512
 _RECORD_BYTES_MIN: Final = 7
 _SEARCHED_AT_ONCE: Final = 2 << 10
-"""Bytes in which ``suspects`` looks for a record without making objects of them: some hundred small records."""
+"""The number of bytes that ``suspects`` searches without creating objects for the records: a few hundred
+small records."""
 
 _new = tuple.__new__
 
 
 def records(buf: Buffer, pos: int = 0, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
-    """Yield the records of the one batch at ``pos``, of any magic, decompressed.
+    """Yield the records of the batch at ``pos``, of any magic, decompressed.
 
     Does not check the checksum (``crc.verify_crc``). Raises CorruptRecord, InvalidRecord or, if the records exceed
-    ``max_bytes``, DecompressedTooLarge; before the first record if that can be known then.
+    ``max_bytes``, DecompressedTooLarge, before the first record if that can be known then.
     """
     header = read_header(buf, pos)
     if pos + header.size_bytes > len(buf):
-        raise CorruptRecord("the bytes end inside a batch")
+        raise CorruptRecord("the data ends inside a batch")
     if header.magic < MAGIC_V2:
         return legacy.messages(buf, pos, header, max_bytes=max_bytes)
     return _records(header, payload(buf, pos, header, max_bytes))
@@ -81,7 +82,7 @@ def _records(header: BatchHeader, payload: bytes) -> Iterator[Record]:
     except ValueError as error:
         raise InvalidRecord(str(error)) from None
     if left < 0 or pos != len(payload):
-        raise InvalidRecord("a batch does not hold the number of records that its header says")
+        raise InvalidRecord("a batch does not contain the number of records that its header claims")
 
 
 def suspects(
@@ -89,8 +90,8 @@ def suspects(
 ) -> Iterator[tuple[int, Record]]:
     """Yield some records of the v2 batch at 0, which ``walk`` has accepted, with their indexes in the batch.
 
-    Leaves out runs of records that are fine: ``is_fine`` says so of what was found in a run. So finding the last of a
-    million records costs little more than ``walk``.
+    Leaves out runs of records for which ``is_fine`` returns True; its argument is what ``walk`` finds in the run. So
+    finding the last of a million records costs little more than ``walk``.
     """
     body = payload(buf, 0, header, max_bytes)
     index = pos = 0
@@ -136,7 +137,7 @@ def walk(
     except ValueError as error:
         raise InvalidRecord(f"{error} (record {seen.count})") from None
     if left or seen.count != count:
-        raise InvalidRecord(f"the header of a batch claims {count} records, but it holds {seen.count}")
+        raise InvalidRecord(f"the header of a batch claims {count} records, but the batch contains {seen.count}")
     return seen
 
 
@@ -179,7 +180,8 @@ def validate(
     consecutive: bool = False,
     max_bytes: int = DECOMPRESSED_BYTES_MAX,
 ) -> None:
-    """Check that everything in the batch at ``pos`` agrees: checksum, record count, offsets, timestamps, lengths.
+    """Check that everything in the batch at ``pos`` is consistent: checksum, record count, offsets, timestamps,
+    lengths.
 
     With ``consecutive``, the offsets must have no gaps, as producers send them. Otherwise they must only rise and stay
     inside the header's range, as compaction leaves them. Raises CorruptRecord, InvalidRecord, DecompressedTooLarge.
@@ -214,9 +216,9 @@ def build(
 ) -> bytearray:
     """Build a v2 batch of the records, with its checksum.
 
-    Numbers the records from ``base_offset``, ignoring their own offsets; with ``keep_offsets`` those are kept and must
-    rise from ``base_offset``. ``append_time`` (ms) makes it a batch of LogAppendTime with that timestamp. Raises
-    InvalidRecord if timestamps are too far apart for the format.
+    Numbers the records from ``base_offset``, ignoring their own offsets. With ``keep_offsets``, keeps the offsets,
+    which must rise from ``base_offset``. With ``append_time`` (ms), the batch has the type LogAppendTime and that
+    timestamp. Raises InvalidRecord if timestamps are too far apart for the format.
     """
     listed: list[Any] = records if isinstance(records, list) else list(records)
     base_timestamp = listed[0][1] if listed else NO_TIMESTAMP
@@ -258,7 +260,8 @@ def build(
 
 
 def assemble(header: BatchHeader, body: Buffer) -> bytearray:
-    """Return a v2 batch of this header and these record bytes (compressed as the header says), with its checksum."""
+    """Return a v2 batch with this header and these record bytes (compressed as the header specifies), and
+    its checksum."""
     out = bytearray(HEADER_SIZE)
     out += body
     write_header(out, 0, header)

@@ -26,7 +26,7 @@ HEADER_SIZE: Final = 61
 LOG_OVERHEAD: Final = 12
 """The bytes that a batch's length field does not count: base offset and length."""
 LEGACY_HEADER_SIZE: Final = (26, 34)
-"""The size of the smallest message of magic 0 and 1, with empty key and value."""
+"""The size of the smallest message of magic 0 and of magic 1, with empty key and value."""
 MAGIC_V2: Final = 2
 
 MAGIC_AT: Final = 16
@@ -34,14 +34,14 @@ CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21
 MAX_TIMESTAMP_AT: Final = 35
 LEGACY_ATTRIBUTES_AT: Final = 17
-"""Where these fields begin, counted from the beginning of a batch; the last one, of a message of magic 0 or 1."""
+"""Where these fields begin, counted from the beginning of a batch; the last one applies to messages of magic 0 or 1."""
 
 COMPRESSION_MASK: Final = 0x07
 TIMESTAMP_TYPE_BIT: Final = 0x08
 TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 DELETE_HORIZON_BIT: Final = 0x40
-"""The base timestamp is the time from which compaction may remove the batch's tombstones (KIP-534)."""
+"""If set, the base timestamp is the time from which compaction may remove the batch's tombstones (KIP-534)."""
 
 
 _V2: Final = struct.Struct(">qiiBIhiqqqhii")
@@ -52,18 +52,17 @@ INT64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 
 
 class TimestampType(IntEnum):
-    """Which clock a record's timestamp comes from (KIP-32): the producer's or the broker's."""
+    """The clock of the records' timestamps (KIP-32): the producer's or the broker's."""
 
     CREATE = 0
     APPEND = 1
 
 
 class BatchHeader(NamedTuple):
-    """The fields of a v2 batch header in wire order, read from any magic by ``read_header``.
+    """The fields of a v2 batch header in wire order. ``read_header`` also reads them from messages of magic 0 and 1.
 
-    For a message of magic 0 or 1, ``base_offset`` is its last offset (a compressed message holds several records and
-    has the offset of the last; only decompressing it reveals the first), ``record_count`` is 1, and there is no
-    producer.
+    For such a message, ``base_offset`` is its last offset (a compressed message contains several records and has the
+    offset of the last one; only decompressing it reveals the first), ``record_count`` is 1, and there is no producer.
     """
 
     base_offset: int
@@ -147,13 +146,13 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
         return _read_legacy(buf, pos)
     header: BatchHeader = _new(BatchHeader, _V2.unpack_from(buf, pos))
     if header.length < HEADER_SIZE - LOG_OVERHEAD:
-        raise CorruptRecord(f"the header of a batch claims {header.length} bytes, less than a header has")
+        raise CorruptRecord(f"the header of a batch claims {header.length} bytes, less than the size of a header")
     return header
 
 
 def _read_short(buf: Buffer, pos: int) -> BatchHeader:
     if pos < 0 or len(buf) - pos <= MAGIC_AT or buf[pos + MAGIC_AT] == MAGIC_V2:
-        raise CorruptRecord("the bytes end inside the header of a batch")
+        raise CorruptRecord("the data ends inside the header of a batch")
     return _read_legacy(buf, pos)
 
 
@@ -162,10 +161,10 @@ def _read_legacy(buf: Buffer, pos: int) -> BatchHeader:
     if magic > 1:
         raise CorruptRecord(f"unknown record format: magic {magic}")
     if len(buf) - pos < LEGACY_HEADER_SIZE[magic]:
-        raise CorruptRecord("the bytes end inside the header of a message")
+        raise CorruptRecord("the data ends inside the header of a message")
     offset, length, crc, _, attributes = _LEGACY.unpack_from(buf, pos)
     if length < LEGACY_HEADER_SIZE[magic] - LOG_OVERHEAD:
-        raise CorruptRecord(f"the header of a message claims {length} bytes, less than a header has")
+        raise CorruptRecord(f"the header of a message claims {length} bytes, less than the size of a header")
     timestamp = int.from_bytes(buf[pos + 18 : pos + 26], "big", signed=True) if magic == 1 else NO_TIMESTAMP
     return BatchHeader(
         base_offset=offset,
@@ -198,7 +197,7 @@ def is_legacy(buf: Buffer | None) -> bool:
 
 
 def headers(buf: Buffer, pos: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the position and header of each whole batch in ``buf[pos:end]``; stop before a batch that is cut off.
+    """Yield the position and the header of each whole batch in ``buf[pos:end]``; stop before a batch that is cut off.
 
     Raises CorruptRecord for an impossible length or magic.
     """

@@ -1,4 +1,4 @@
-"""The fields that a broker sets in a v2 batch that it received, in place."""
+"""Sets the fields of a received v2 batch that the broker assigns, in place."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def assign(
 ) -> BatchHeader:
     """Set base offset and leader epoch of the v2 batch at ``pos``, whose header is ``header``; return the new header.
 
-    If ``append_time`` (ms) is given, also turn it into a batch of LogAppendTime with that timestamp; only then must its
-    checksum be computed again.
+    With ``append_time`` (ms), also turns the batch into one of type LogAppendTime with that timestamp; only this
+    requires a new checksum.
     """
     _ASSIGNED.pack_into(buf, pos, base_offset, header.length, leader_epoch)
     if append_time is None:
         return _new(BatchHeader, (base_offset, header[1], leader_epoch) + header[3:])  # noqa: RUF005 (three times faster)
-    buf[pos + ATTRIBUTES_AT + 1] |= TIMESTAMP_TYPE_BIT  # the low byte of the two
+    buf[pos + ATTRIBUTES_AT + 1] |= TIMESTAMP_TYPE_BIT  # the low byte of the attributes
     return set_max_timestamp(buf, pos, header, append_time)
 
 

@@ -25,7 +25,7 @@ from parley.protocol.records.errors import DecompressedTooLarge, InvalidRecord
 from parley.protocol.schema import Buffer
 
 PIECE_BYTES: Final = 1 << 17
-"""The approximate size of what ``pieces`` yields: small enough for the processor's cache."""
+"""The approximate size of the pieces that ``pieces`` yields: small enough for the CPU cache."""
 ZSTD_WINDOW_BYTES_MAX: Final = 1 << 27
 """The largest window that a zstd frame may request; the limit of zstd's own tools."""
 
@@ -33,22 +33,23 @@ _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 1 << 15
 _SNAPPY_RATIO_MAX: Final = 64
-"""More than any snappy block can expand: an element of three bytes copies 64."""
+"""More than any snappy block can expand: an element of three bytes expands to 64."""
 _PIECE_BYTES_LEAST: Final = 1 << 10
 _SMALL_PIECES_MAX: Final = 1 << 10
-"""A gzip member or a snappy block takes time even if nothing is in it. So the pieces of one call may have fewer than
-``_PIECE_BYTES_LEAST`` bytes on average only if they are no more than these."""
+"""The number of pieces of one call that may be small. A gzip member or a snappy block takes time even if it is empty,
+so more pieces than this must have at least ``_PIECE_BYTES_LEAST`` bytes on average."""
 _GZIP_INPUT_BYTES: Final = 1 << 12
-"""The input of the gzip decoder at a time: at the end of each member it copies what is left of it."""
+"""The input of the gzip decoder at a time: at the end of each member, the decoder copies the rest of it."""
 _LZ4_INPUT_BYTES: Final = 1 << 12
-"""The input of the lz4 decoder at a time: its output is at most 255 times as large, plus a block it held back."""
+"""The input of the lz4 decoder at a time: the output is at most 255 times as large, plus a block that was held back."""
 LZ4_LEVEL_FAST: Final = 9
-"""Kafka's default lz4 level selects the fast compressor, all others the high compressor (KIP-390)."""
+"""Kafka's default lz4 level, which selects the fast compressor. All other levels select the high compressor
+(KIP-390)."""
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 
 
 class Compression(IntEnum):
-    """The codec of a batch's records; the value in the batch's attributes."""
+    """The codec of a batch's records, with its value in the batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -66,9 +67,9 @@ class Compression(IntEnum):
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None, *, magic: int = 2) -> bytes:
-    """Compress the content of a batch (or, for ``magic`` 0 or 1, of a message).
+    """Compress the contents of a batch (or, for ``magic`` 0 or 1, of a message).
 
-    ``level`` is the codec's own (gzip 1-9, lz4 1-17, zstd -131072-22; None: its default); snappy has none.
+    ``level`` is the codec's own level (gzip 1-9, lz4 1-17, zstd -131072-22; None: its default); snappy has none.
     """
     if codec is Compression.NONE:
         return bytes(data)
@@ -78,7 +79,7 @@ def compress(codec: Compression, data: Buffer, level: int | None = None, *, magi
 
 
 def decompress(codec: Compression, data: Buffer, max_bytes: int, *, magic: int = 2) -> bytes:
-    """Decompress everything at once. Raises InvalidRecord for bytes that the codec cannot have written,
+    """Decompress all of ``data``. Raises InvalidRecord for bytes that the codec cannot have written,
     DecompressedTooLarge."""
     if codec is Compression.NONE:
         return _copied(data, max_bytes)  # a log may have millions of batches with one record
@@ -86,9 +87,9 @@ def decompress(codec: Compression, data: Buffer, max_bytes: int, *, magic: int =
 
 
 def pieces(codec: Compression, data: Buffer, max_bytes: int, *, magic: int = 2) -> Iterator[bytes]:
-    """Decompress ``data`` piece by piece. Raises as ``decompress`` does, during the iteration.
+    """Decompress ``data`` piece by piece. Raises the errors of ``decompress`` during the iteration.
 
-    Pieces may be empty. Very many that hold next to nothing are refused like too much output.
+    Pieces may be empty. A very large number of nearly empty pieces is rejected like too much output.
     """
     if codec is Compression.LZ4 and magic == 0:
         data = _with_right_checksum(data)
@@ -131,7 +132,7 @@ def _gzip_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
                     pos += len(given)
                 piece = member.decompress(given, PIECE_BYTES)
                 if not piece and not given and not member.eof:
-                    raise InvalidRecord("gzip data ends too early")
+                    raise InvalidRecord("gzip data is truncated")
                 if piece or member.eof:
                     yield piece
             pos -= len(member.unused_data)
@@ -177,13 +178,13 @@ def _snappy_block(block: memoryview, max_bytes: int) -> bytes:
     import cramjam
 
     if not block:
-        raise InvalidRecord("a block of snappy data is empty")
+        raise InvalidRecord("snappy data contains an empty block")
     try:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > max_bytes:
             raise DecompressedTooLarge(max_bytes)
         if size > len(block) * _SNAPPY_RATIO_MAX:
-            raise InvalidRecord("snappy data promises more than it can hold")
+            raise InvalidRecord("snappy data claims a larger size than it can decompress to")
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise InvalidRecord(f"not snappy data: {error}") from None
@@ -215,23 +216,24 @@ def _lz4_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
     try:
         for start in range(0, len(view), _LZ4_INPUT_BYTES):
             if decoder.eof:
-                raise InvalidRecord("bytes follow the end of an lz4 frame")
+                raise InvalidRecord("unexpected bytes after the end of an lz4 frame")
             if piece := decoder.decompress(view[start : start + _LZ4_INPUT_BYTES]):
                 yield piece
     except RuntimeError as error:
         raise InvalidRecord(f"not lz4 data: {error}") from None
     if not decoder.eof or decoder.unused_data:
-        raise InvalidRecord("lz4 data does not end with its frame")
+        raise InvalidRecord("lz4 data is truncated, or has bytes after its frame")
 
 
 def _with_wrong_checksum(frame: bytes) -> bytes:
-    """The frame as writers of magic 0 make it, with a header checksum that includes the magic number (KIP-57)."""
+    """Return the frame as writers of magic 0 produce it, with a header checksum that includes the magic number
+    (KIP-57)."""
     end = _lz4_descriptor_end(frame)
     return frame[:end] + _lz4_checksum(frame[:end]) + frame[end + 1 :]
 
 
 def _with_right_checksum(frame: Buffer) -> bytes:
-    """A frame from a writer of magic 0, with the header checksum that the decoder expects."""
+    """Return a frame from a writer of magic 0 with the header checksum that the decoder expects."""
     end = _lz4_descriptor_end(frame)
     whole = bytes(frame)
     return whole[:end] + _lz4_checksum(whole[4:end]) + whole[end + 1 :]
@@ -244,12 +246,13 @@ def _lz4_descriptor_end(frame: Buffer) -> int:
     flags = frame[4]
     end = 6 + (8 if flags & 0x08 else 0)
     if flags & 0x01 or len(frame) <= end:
-        raise InvalidRecord("not lz4 data: the frame's header is wrong")
+        raise InvalidRecord("not lz4 data: invalid frame header")
     return end
 
 
 def _lz4_checksum(descriptor: bytes) -> bytes:
-    """The second byte of the descriptor's xxHash32, written out for the few bytes of a descriptor (below 16)."""
+    """Return the second byte of the descriptor's xxHash32, computed here because a descriptor has fewer
+    than 16 bytes."""
     mask = 0xFFFFFFFF
     prime1, prime2, prime3, prime4, prime5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
     value = prime5 + len(descriptor)
@@ -278,18 +281,18 @@ def _compress_zstd(data: Buffer, level: int | None) -> bytes:
 
 
 _idle_zstd_decoders: list[Any] = []
-"""Idle decoders, because making one costs more than a small batch. Each serves one iteration at a time, in any
-thread."""
+"""Idle decoders, because creating one costs more than decompressing a small batch. Each serves one iteration at a time,
+in any thread."""
 
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPED_MAGIC: Final = b"\x2a\x4d\x18"
 """The last three bytes of the magic numbers of skippable frames; the first is 0x50 to 0x5f."""
 _ZSTD_SIZE_BYTES: Final = (0, 2, 4, 8)
-"""The bytes of a frame's content size, by its flag; 1 instead of 0 in a frame of a single segment."""
+"""The size in bytes of a frame's content size field, by its flag; 1 instead of 0 in a single-segment frame."""
 _ZSTD_DICTIONARY_BYTES: Final = (0, 1, 2, 4)
 _ZSTD_RUN: Final = 1
-"""The type of a block that repeats one byte: whatever its size is, it takes up one."""
+"""The type of a block that repeats one byte. It takes up one byte, whatever its size is."""
 
 
 def _zstd_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
@@ -311,14 +314,14 @@ def _zstd_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
 
 
 def _check_zstd_frames(data: memoryview) -> None:
-    """Raise InvalidRecord if the data do not end at the end of a frame: the decoder accepts truncated frames."""
+    """Raise InvalidRecord unless the data ends at the end of a frame: the decoder accepts truncated frames."""
     pos = 0
     while True:
         pos = _zstd_frame_end(data, pos)
         if pos == len(data):
             return
         if pos > len(data):
-            raise InvalidRecord("zstd data end too early")
+            raise InvalidRecord("zstd data is truncated")
 
 
 def _zstd_frame_end(data: memoryview, start: int) -> int:
@@ -333,7 +336,7 @@ def _zstd_frame_end(data: memoryview, start: int) -> int:
         raise InvalidRecord("not zstd data: no frame")
     descriptor = data[start + 4]
     is_single = descriptor >> 5 & 1
-    pos += 1 - is_single  # the size of the window
+    pos += 1 - is_single  # the window size
     pos += _ZSTD_DICTIONARY_BYTES[descriptor & 3] + (_ZSTD_SIZE_BYTES[descriptor >> 6] or is_single)
     is_last = 0
     while not is_last:
@@ -342,7 +345,7 @@ def _zstd_frame_end(data: memoryview, start: int) -> int:
         block = data[pos] | data[pos + 1] << 8 | data[pos + 2] << 16
         is_last = block & 1
         pos += 3 + (1 if block >> 1 & 3 == _ZSTD_RUN else block >> 3)
-    return pos + (descriptor & 4)  # the checksum, if the flag of this value is set
+    return pos + (descriptor & 4)  # the checksum, if this flag is set
 
 
 _COMPRESSORS: Final[dict[Compression, Callable[[Buffer, int | None], bytes]]] = {

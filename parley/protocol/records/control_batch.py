@@ -1,7 +1,7 @@
 """Control batches: records for the readers of the log itself, not data of the topic.
 
-A control batch has the control bit in its attributes and one record. The record's key is a version and a type (two
-16-bit numbers); its value depends on the type (``EndTxnMarker`` and ``LeaderChangeMessage`` in
+A control batch has the control bit in its attributes and contains one record. The record's key is a version and a type
+(two 16-bit numbers); its value depends on the type (``EndTxnMarker`` and ``LeaderChangeMessage`` in
 ``parley.protocol.messages.stored``). Only the markers that end a transaction (KIP-98) matter to a partition; readers
 ignore other types.
 """
@@ -24,8 +24,8 @@ _KEY_VERSION: Final = 0
 _END_TXN_VERSION: Final = 0
 
 _MARKER: Final = struct.Struct(">5shhBhiB")
-"""The record of a marker as coordinators write it: the fields before the key, key, length of the value, value, and the
-number of headers."""
+"""The usual record of a marker: the fields before the key, the key, the length of the value, the value, and the number
+of headers."""
 _BEFORE_KEY: Final = b"\x20\0\0\0\x08"  # a record of 16 bytes, no attributes, no deltas, a key of 4 bytes
 _VALUE_LENGTH: Final = 12  # 6 bytes, zigzag-encoded
 
@@ -46,7 +46,7 @@ _ENDS: Final = {0: ControlType.ABORT, 1: ControlType.COMMIT}
 
 
 class ControlMarker(NamedTuple):
-    """The end of a transaction: COMMIT or ABORT, and the epoch of the coordinator that wrote it."""
+    """The marker that ends a transaction: COMMIT or ABORT, and the epoch of the coordinator that wrote it."""
 
     type: ControlType
     coordinator_epoch: int
@@ -58,7 +58,7 @@ def control_type(record: Record) -> ControlType | None:
         raise InvalidRecord("the key of a control record is too short")
     version, kind = _KEY.unpack_from(record.key)
     if version < _KEY_VERSION:
-        raise InvalidRecord(f"the key of a control record has the unknown version {version}")
+        raise InvalidRecord(f"the key of a control record has unknown version {version}")
     try:
         return ControlType(kind)
     except ValueError:
@@ -74,7 +74,7 @@ def marker_of(record: Record) -> ControlMarker | None:
         raise InvalidRecord("the value of a transaction marker is too short")
     version, epoch = _END_TXN.unpack_from(record.value)
     if version < _END_TXN_VERSION:
-        raise InvalidRecord(f"a transaction marker has the unknown version {version}")
+        raise InvalidRecord(f"a transaction marker has unknown version {version}")
     return ControlMarker(kind, epoch)
 
 
@@ -84,7 +84,7 @@ def read_marker(buf: Buffer, pos: int = 0) -> ControlMarker | None:
     Returns None if the batch contains another record, or if compaction removed its record. Raises CorruptRecord,
     InvalidRecord.
     """
-    # Every append of a marker reads it, so the usual form is read fast.
+    # Every append of a marker calls this, so the usual form has a fast path.
     if len(buf) >= pos + HEADER_SIZE + _MARKER.size:
         before, key_version, kind, length, version, epoch, headers = _MARKER.unpack_from(buf, pos + HEADER_SIZE)
         if (before, key_version, length, version, headers) == (_BEFORE_KEY, _KEY_VERSION, _VALUE_LENGTH, 0, 0):

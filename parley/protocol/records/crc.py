@@ -1,6 +1,6 @@
-"""The checksum of a batch: CRC-32C over everything from the attributes on; CRC-32 from the magic byte on before v2.
+"""The checksum of a batch: CRC-32C over everything from the attributes on; before v2, CRC-32 from the magic byte on.
 
-The base offset and the leader epoch lie before the attributes, so a broker can set both without a new checksum.
+The base offset and the leader epoch precede the attributes, so a broker can set both without a new checksum.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def verify_crc(buf: Buffer, pos: int, header: BatchHeader) -> None:
     """Check the batch at ``pos``, of any magic. Raises CorruptRecord if it is cut off or its checksum is wrong."""
     end = pos + header.length + LOG_OVERHEAD
     if end > len(buf):
-        raise CorruptRecord("the bytes end inside a batch")
+        raise CorruptRecord("the data ends inside a batch")
     view = memoryview(buf)
     if header.magic == MAGIC_V2:
         actual = crc32c(view[pos + ATTRIBUTES_AT : end])
     else:
         actual = zlib.crc32(view[pos + MAGIC_AT : end])
     if actual != header.crc:
-        raise CorruptRecord(f"a batch has the checksum {actual:08x}, its header says {header.crc:08x}")
+        raise CorruptRecord(f"a batch has checksum {actual:08x}, but its header contains {header.crc:08x}")
 
 
 def seal(buf: bytearray | memoryview, pos: int, size_bytes: int) -> None:

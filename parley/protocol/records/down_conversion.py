@@ -18,8 +18,8 @@ from parley.protocol.records.errors import DecompressedTooLarge
 from parley.protocol.records.record import Record
 
 CONVERTED_BYTES_MAX: Final = 64 << 20
-"""The default limit of one batch's records, decompressed and converted. A tiny record takes 7 bytes in v2 and 34 as a
-message, and all records of a batch are in memory at once."""
+"""The default limit of one batch's records, decompressed and converted. A tiny record takes 7 bytes in v2 but 34 as a
+message, and all records of a batch are in memory at the same time."""
 
 
 def to_legacy(
@@ -30,11 +30,11 @@ def to_legacy(
     max_bytes: int | None = None,
     converted_bytes_max: int = CONVERTED_BYTES_MAX,
 ) -> list[Buffer]:
-    """Yield the batches as messages of ``magic`` 0 or 1, in order.
+    """Convert the batches to messages of ``magic`` 0 or 1, in order.
 
-    Leaves out a batch that is cut off at the end; copies a batch of this magic or lower unchanged. Leaves out records
-    before ``first_offset`` that are messages of their own, as old clients expect. ``max_bytes``: does not begin a batch
-    once that much has been made, so the response is larger by at most one batch.
+    Leaves out a batch that is cut off at the end; copies a batch of this magic or lower unchanged. Leaves out
+    uncompressed records before ``first_offset``, as old clients expect. Does not begin a batch once ``max_bytes`` have
+    been converted, so the response is larger by at most one batch.
 
     Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE) if the first batch is zstd-compressed, DecompressedTooLarge if its
     records exceed ``converted_bytes_max`` (a later such batch ends the response before it), and CorruptRecord or

@@ -6,30 +6,30 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 
 class CorruptRecord(KafkaError):
-    """Bytes that are not a batch, or have a wrong checksum (CORRUPT_MESSAGE, which clients retry)."""
+    """The bytes are not a batch, or have a wrong checksum (CORRUPT_MESSAGE, which clients retry)."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, message)
 
 
 class InvalidRecord(KafkaError):
-    """A batch that arrived intact but is not acceptable (INVALID_RECORD, which clients do not retry)."""
+    """A batch arrived intact but is not acceptable (INVALID_RECORD, which clients do not retry)."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(ErrorCode.INVALID_RECORD, message)
 
 
 class DecompressedTooLarge(KafkaError):
-    """A batch whose records exceed the limit when decompressed (MESSAGE_TOO_LARGE: clients split it and send
-    it again)."""
+    """The decompressed records of a batch exceed the limit (MESSAGE_TOO_LARGE: clients split the batch and send it
+    again)."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(ErrorCode.MESSAGE_TOO_LARGE, f"the records of a batch exceed {max_bytes} bytes decompressed")
 
 
 class BatchTooLarge(KafkaError):
-    """A batch that exceeds the topic's ``max.message.bytes`` (MESSAGE_TOO_LARGE: clients split it and send
-    it again)."""
+    """A batch exceeds the topic's ``max.message.bytes`` (MESSAGE_TOO_LARGE: clients split the batch and
+    send it again)."""
 
     def __init__(self, size: int, max_message_bytes: int) -> None:
         message = f"a batch of {size} bytes exceeds the topic's max.message.bytes of {max_message_bytes}"

@@ -36,7 +36,7 @@ _PREFIX: Final = struct.Struct(">qiI")
 _FIELDS: Final = (struct.Struct(">bb"), struct.Struct(">bbq"))
 """Magic, attributes and, in magic 1, the timestamp."""
 _MESSAGE: Final = (struct.Struct(">qiIbbi"), struct.Struct(">qiIbbqi"))
-"""Everything up to the length of the key, by magic."""
+"""The fields up to the length of the key, by magic."""
 _LENGTH: Final = struct.Struct(">i")
 _OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 
@@ -46,8 +46,8 @@ _new = tuple.__new__
 def messages(buf: Buffer, pos: int, header: BatchHeader, *, max_bytes: int) -> Iterator[Record]:
     """Yield the records of the message at ``pos``: the message itself, or its inner messages if it is a wrapper.
 
-    Checks the checksums of inner messages, not that of the message itself. Raises CorruptRecord, InvalidRecord and,
-    beyond ``max_bytes`` decompressed, DecompressedTooLarge.
+    Verifies the checksums of inner messages, but not that of the message itself. Raises CorruptRecord, InvalidRecord
+    and, if the decompressed messages exceed ``max_bytes``, DecompressedTooLarge.
     """
     codec = header.compression
     key, value = _key_and_value(bytes(buf[pos : pos + header.size_bytes]), header)
@@ -57,19 +57,19 @@ def messages(buf: Buffer, pos: int, header: BatchHeader, *, max_bytes: int) -> I
     if codec is Compression.ZSTD:
         raise InvalidRecord("messages of the old formats cannot be compressed with zstd")
     if value is None:
-        raise InvalidRecord("a compressed message is null")
+        raise InvalidRecord("the value of a compressed message is null")
     yield from _inner(header, decompress(codec, value, max_bytes, magic=header.magic))
 
 
 def _key_and_value(message: bytes, header: BatchHeader) -> tuple[bytes | None, bytes | None]:
     if len(message) < header.size_bytes:
-        raise CorruptRecord("the bytes end inside a message")
+        raise CorruptRecord("the data ends inside a message")
     pos = _MESSAGE[header.magic].size
     return _split(message, pos, len(message), _LENGTH.unpack_from(message, pos - 4)[0])
 
 
 def _split(data: bytes, pos: int, end: int, key_size: int) -> tuple[bytes | None, bytes | None]:
-    """Key and value of the message that ends at ``end``; the key begins at ``pos``."""
+    """Return the key and the value of the message that ends at ``end``; the key begins at ``pos``."""
     key = None
     if key_size >= 0:
         key = data[pos : pos + key_size]
@@ -85,32 +85,32 @@ def _split(data: bytes, pos: int, end: int, key_size: int) -> tuple[bytes | None
 
 def _inner(wrapper: BatchHeader, data: bytes) -> Iterator[Record]:
     magic = wrapper.magic
-    # In magic 1 the inner offsets are relative, and the wrapper's offset is that of the last. A producer leaves the
-    # wrapper's at 0; then there is nothing to relate them to.
+    # In magic 1 the inner offsets are relative, and the wrapper has the offset of the last. A producer leaves the
+    # wrapper's offset at 0; then the inner offsets stay as they are.
     shift = max(0, wrapper.base_offset - _last_offset(data)) if magic == 1 else 0
     timestamp = NO_TIMESTAMP
     fixed = wrapper.timestamp_type is TimestampType.APPEND
     unpack = _MESSAGE[magic].unpack_from
     view = memoryview(data)
     if not data:
-        raise InvalidRecord("a compressed message holds no messages")
+        raise InvalidRecord("a compressed message contains no messages")
     pos = 0
     while pos < len(data):
         if len(data) - pos < LEGACY_HEADER_SIZE[magic]:
-            raise InvalidRecord("the bytes end inside a message")
+            raise InvalidRecord("the data ends inside a message")
         if magic == 1:
             offset, length, crc, own_magic, attributes, timestamp, key_size = unpack(data, pos)
         else:
             offset, length, crc, own_magic, attributes, key_size = unpack(data, pos)
         end = pos + LOG_OVERHEAD + length
         if own_magic != magic:
-            raise InvalidRecord("the messages in a compressed message have another magic than the message itself")
+            raise InvalidRecord("the messages in a compressed message have a different magic than the message itself")
         if attributes & COMPRESSION_MASK:
-            raise InvalidRecord("a compressed message holds compressed messages")
+            raise InvalidRecord("a compressed message contains compressed messages")
         if length < LEGACY_HEADER_SIZE[magic] - LOG_OVERHEAD or end > len(data):
             raise InvalidRecord("a message inside a compressed message has an impossible length")
         if zlib.crc32(view[pos + MAGIC_AT : end]) != crc:
-            raise CorruptRecord("the checksum of a message inside a compressed message is wrong")
+            raise CorruptRecord("a message inside a compressed message has a wrong checksum")
         key, value = _split(data, pos + _MESSAGE[magic].size, end, key_size)
         if offset + shift > INT64_MAX:
             raise InvalidRecord("the offset of a message is out of range")
@@ -119,7 +119,7 @@ def _inner(wrapper: BatchHeader, data: bytes) -> Iterator[Record]:
 
 
 def _last_offset(data: bytes) -> int:
-    """The offset of the last message in a set that should be whole."""
+    """Return the offset of the last message in a set, which should be complete."""
     offset = pos = 0
     while len(data) - pos >= LOG_OVERHEAD:
         offset, length = _OFFSET_AND_LENGTH.unpack_from(data, pos)
@@ -139,8 +139,8 @@ def build(
 ) -> bytearray:
     """Build a message set of the records, in rising order of offset: one message each, or one wrapper for all of them.
 
-    Drops headers. ``append_time`` (ms) makes it a set of LogAppendTime with that timestamp (magic 1 only; magic 0 has
-    no timestamps).
+    Drops headers. With ``append_time`` (ms), the set has the type LogAppendTime and that timestamp (magic 1 only; magic
+    0 has no timestamps).
     """
     out = bytearray()
     base: int | None = 0 if compression is Compression.NONE or magic == 0 else None

@@ -44,14 +44,14 @@ ONE_BATCH_VERSION: Final = 3
 ZSTD_VERSION: Final = 7
 """From this request version on, the client may compress with zstd (KIP-110)."""
 RECORD_ERRORS_MAX: Final = 100
-"""The maximum number of invalid records that a response names."""
+"""The maximum number of invalid records that a response lists."""
 
 _UNBOUNDED: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRules:
-    """What a topic's configuration requires of records. Times in ms."""
+    """The topic's requirements for produced records. Times are in ms."""
 
     max_message_bytes: int = 1048588
     """The maximum size of a batch as stored (``max.message.bytes``)."""
@@ -59,7 +59,7 @@ class ProduceRules:
     """The maximum decompressed size of a batch's records. They are never all in memory at the same time."""
     timestamp_type: TimestampType = TimestampType.CREATE
     timestamp_before_max_ms: int = _UNBOUNDED
-    """How far a record's timestamp may lie before now (``message.timestamp.before.max.ms``)."""
+    """The maximum age of a record's timestamp (``message.timestamp.before.max.ms``)."""
     timestamp_after_max_ms: int = _UNBOUNDED
     compression: Compression | None = None
     """The codec of the topic; None keeps the producer's codec (``compression.type=producer``)."""
@@ -71,7 +71,7 @@ class ProduceRules:
 class Prepared(NamedTuple):
     """Records ready to be appended: one v2 batch from offset 0.
 
-    ``batches`` is writable. If nothing had to be rewritten it is the received buffer itself.
+    ``batches`` is writable. If nothing had to be rewritten, it is the received buffer itself.
     """
 
     batches: bytearray | memoryview
@@ -82,9 +82,9 @@ class Prepared(NamedTuple):
 
 
 class RecordErrors(KafkaError):
-    """Some records of a batch break the topic's rules, so the whole batch is refused (KIP-467).
+    """Some records of a batch break the topic's rules, so the whole batch is rejected (KIP-467).
 
-    ``record_errors`` lists the first of them: the index in the batch, and what is wrong.
+    ``record_errors`` lists the first of them: each with its index in the batch, and what is wrong.
     """
 
     def __init__(self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]) -> None:
@@ -93,18 +93,17 @@ class RecordErrors(KafkaError):
 
 
 def prepare(records: Buffer | None, rules: ProduceRules, *, now_ms: int, version: int) -> Prepared:
-    """Check the records of a produce request of ``version`` for one partition.
+    """Check the records of a produce request of ``version`` for one partition, and return them as one batch.
 
     Raises KafkaError with the code of the first failed check, and ``RecordErrors`` if single records are to blame; the
-    records are then unchanged. Takes as long as decompressing does: do not call it on an event loop for much compressed
-    data.
+    records are then unchanged. Decompresses the records: do not call it on an event loop for much compressed data.
     """
     if records is None or len(records) <= LOG_OVERHEAD:
-        raise InvalidRecord("there is no record batch")
+        raise InvalidRecord("no record batch")
     header = _first_header(records)
     if header.magic != MAGIC_V2:
         if version >= ONE_BATCH_VERSION:
-            raise InvalidRecord(f"produce version {version} carries batches of magic 2, not {header.magic}")
+            raise InvalidRecord(f"produce version {version} requires batches of magic 2, not {header.magic}")
         return _prepare_legacy(records, rules, now_ms)
     if len(records) != header.length + LOG_OVERHEAD:
         records = _only_batch(records, header)
@@ -124,21 +123,21 @@ def prepare(records: Buffer | None, rules: ProduceRules, *, now_ms: int, version
 
 
 def _first_header(records: Buffer) -> BatchHeader:
-    """The first header, if its batch is whole. Raises CorruptRecord, InvalidRecord."""
+    """Return the first header, if its batch is complete. Raises CorruptRecord, InvalidRecord."""
     if len(records) >= HEADER_SIZE:
         header = read_header(records)
         if header.length + LOG_OVERHEAD <= len(records):
             return header
     for _, header in headers(records):
         return header
-    raise InvalidRecord("the record batch is cut off")
+    raise InvalidRecord("the record batch is truncated")
 
 
 def _only_batch(records: Buffer, header: BatchHeader) -> Buffer:
     """Return the records without a truncated batch after the first one. Raises InvalidRecord if there is a second whole
     batch."""
     for _ in headers(records, header.size_bytes):
-        raise InvalidRecord("there is more than one record batch for a partition")
+        raise InvalidRecord("more than one record batch for a partition")
     return memoryview(records)[: header.size_bytes]
 
 
@@ -147,7 +146,8 @@ def _check_header(header: BatchHeader, rules: ProduceRules, version: int) -> Non
     attributes = header.attributes
     if attributes & COMPRESSION_MASK == Compression.ZSTD and version < ZSTD_VERSION:
         raise KafkaError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"produce version {version} cannot carry zstd; {ZSTD_VERSION} can"
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"produce version {version} does not support zstd; version {ZSTD_VERSION} does",
         )
     if header.length + LOG_OVERHEAD > rules.max_message_bytes:
         raise BatchTooLarge(header.size_bytes, rules.max_message_bytes)
@@ -165,7 +165,7 @@ def _check_header(header: BatchHeader, rules: ProduceRules, version: int) -> Non
     if header.producer_id > NO_PRODUCER_ID:
         if header.base_sequence < 0 or header.producer_epoch < 0:
             raise InvalidRecord(
-                f"a batch of producer {header.producer_id} has the epoch {header.producer_epoch} and the sequence "
+                f"a batch of producer {header.producer_id} has epoch {header.producer_epoch} and sequence "
                 f"number {header.base_sequence}"
             )
     elif attributes & TRANSACTIONAL_BIT:
@@ -175,10 +175,10 @@ def _check_header(header: BatchHeader, rules: ProduceRules, version: int) -> Non
 
 
 def _breaks_rules(seen: Walk, rules: ProduceRules, now_ms: int) -> bool:
-    """True if ``_check_records`` will find something in these records."""
+    """Return True if ``_check_records`` will find an invalid record."""
     if rules.require_keys and seen.first_null_key >= 0:
         return True
-    # The least timestamp is above the greatest only if no record has one.
+    # The minimum timestamp is above the maximum only if no record has a timestamp.
     return (
         rules.timestamp_type is TimestampType.CREATE
         and seen.min_timestamp <= seen.max_timestamp
@@ -190,7 +190,7 @@ def _breaks_rules(seen: Walk, rules: ProduceRules, now_ms: int) -> bool:
 
 
 def _suspects(records: Buffer, header: BatchHeader, rules: ProduceRules, now_ms: int) -> Iterator[tuple[int, Record]]:
-    """The records near those that break the rules, with their indexes in the batch."""
+    """Yield the records near those that break the rules, with their indexes in the batch."""
     return batch.suspects(
         records,
         header,

@@ -1,4 +1,4 @@
-"""One record, independent of the format that it was read from or will be written in."""
+"""A record, independent of the format that it was read from or will be written in."""
 
 from __future__ import annotations
 

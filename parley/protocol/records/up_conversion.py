@@ -17,15 +17,15 @@ from parley.protocol.records.record import Record
 
 LEGACY_DECOMPRESSED_RATIO_MAX: Final = 8
 """Messages of the old formats may decompress to this many times ``max.message.bytes``, because all their records are in
-memory at once."""
+memory at the same time."""
 
 
 def legacy_records(
     records: Buffer, *, max_message_bytes: int, decompressed_bytes_max: int
 ) -> tuple[Compression, list[Record]]:
-    """Return the compression and the records of all whole messages of the old formats.
+    """Return the compression and the records of all complete messages of the old formats.
 
-    Raises ``InvalidRecord`` if there is none or their formats differ, ``CorruptRecord`` for a wrong checksum,
+    Raises ``InvalidRecord`` if there is no message or the formats differ, ``CorruptRecord`` for a wrong checksum,
     ``BatchTooLarge``, ``DecompressedTooLarge``, and INVALID_TIMESTAMP if the client has set LogAppendTime.
     """
     found: list[Record] = []
@@ -34,7 +34,7 @@ def legacy_records(
     left = limit = min(decompressed_bytes_max, LEGACY_DECOMPRESSED_RATIO_MAX * max_message_bytes)
     for pos, header in headers(records):
         if magic not in (None, header.magic):
-            raise InvalidRecord("messages of several formats are mixed")
+            raise InvalidRecord("messages of different formats are mixed")
         magic = header.magic
         if header.size_bytes > max_message_bytes:
             raise BatchTooLarge(header.size_bytes, max_message_bytes)
@@ -49,5 +49,5 @@ def legacy_records(
         if left < 0:
             raise DecompressedTooLarge(limit)
     if not found:
-        raise InvalidRecord("there is no whole message")
+        raise InvalidRecord("no complete message")
     return source, found

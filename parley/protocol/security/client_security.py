@@ -2,7 +2,7 @@
 
 ``security.protocol`` decides which other keys are read: ``ssl.*`` for SSL and SASL_SSL, ``sasl.*`` for SASL_PLAINTEXT
 and SASL_SSL. Files are read once, together with the properties. Java classes in the values are recognized by name;
-unknown ones are refused. docs/security.md lists the keys.
+unknown classes are rejected. docs/security.md lists the keys.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _TOKEN_HANDLER: Final = "OAuthBearerLoginCallbackHandler"
 
 
 class BadSecurity(ValueError):
-    """The properties cannot secure a connection. The message names the key and says what to do, without a secret."""
+    """The properties cannot secure a connection. The message names the key and the remedy, and contains no secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """What a client does at the beginning of each connection."""
+    """The security settings with which a client opens each connection."""
 
     tls: ssl.SSLContext | None = None
     login: Login | None = None
@@ -72,7 +72,8 @@ PLAINTEXT: Final = ClientSecurity()
 
 @dataclass(frozen=True, slots=True)
 class SecurityProperties:
-    """The security settings of a client, for processes elsewhere. They can be pickled, and are never printed."""
+    """The security settings of a client, in a form that can be passed to another process. They can be pickled, and are
+    never printed."""
 
     items: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
@@ -82,7 +83,7 @@ class SecurityProperties:
         return cls(tuple(sorted((key, value) for key, value in properties.items() if is_security_key(key))))
 
     def read(self) -> ClientSecurity:
-        """Read the files that the settings name. Blocks. Raises ValueError as ``client_security`` does."""
+        """Read the files that the settings name. Blocks. Raises the ValueErrors of ``client_security``."""
         return client_security(dict(self.items))
 
 
@@ -90,12 +91,12 @@ NO_SECURITY: Final = SecurityProperties()
 
 
 def is_security_key(name: str) -> bool:
-    """Return True if a client property concerns security, and not only in Java."""
+    """Return True if a client property concerns security and has an effect outside Java."""
     return name.startswith(_KEYS) and name not in _IGNORED
 
 
 def client_security(properties: Mapping[str, str]) -> ClientSecurity:
-    """Read the properties of a Java client, and the files that they name. Other keys are ignored. Blocks.
+    """Read the properties of a Java client, and the files that they name. Ignores other keys. Blocks.
 
     Raises ValueError (``BadSecurity``, ``BadKeyStore``, ``BadJaas``, ``BadKerberos``). No message contains a secret.
     """
@@ -110,12 +111,12 @@ def client_security(properties: Mapping[str, str]) -> ClientSecurity:
 
 
 def login_of(properties: Mapping[str, str]) -> Login:
-    """Return the login for ``sasl.mechanism`` and ``sasl.jaas.config``. Blocks. Raises ValueError as
-    ``client_security`` does."""
+    """Return the login for ``sasl.mechanism`` and ``sasl.jaas.config``. Blocks. Raises the ValueErrors of
+    ``client_security``."""
     mechanism = properties.get("sasl.mechanism", "GSSAPI").strip()
     line = properties.get("sasl.jaas.config")
     if mechanism not in _MODULES:
-        raise BadSecurity(f"sasl.mechanism={mechanism} is not supported; there are {', '.join(_MODULES)}")
+        raise BadSecurity(f"sasl.mechanism={mechanism} is not supported. Supported: {', '.join(_MODULES)}")
     if not line:
         raise BadSecurity(f"sasl.mechanism={mechanism} needs sasl.jaas.config with the {_MODULES[mechanism]}")
     module = single_login_module(line)
@@ -127,7 +128,7 @@ def login_of(properties: Mapping[str, str]) -> Login:
         is_token = module.options.get("tokenauth", "").lower() == "true"
         return ScramLogin(mechanism, module.option("username"), module.option("password"), is_token=is_token)
     if mechanism == "GSSAPI":
-        from parley.protocol.security.kerberos import GssapiLogin  # seldom needed
+        from parley.protocol.security.kerberos import GssapiLogin  # rarely needed
 
         return GssapiLogin.of(module, properties.get("sasl.kerberos.service.name", "").strip())
     return BearerLogin(_tokens(module, properties))

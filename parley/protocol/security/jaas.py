@@ -1,9 +1,9 @@
-"""JAAS lines, as Kafka reads them from ``sasl.jaas.config``: ``Module required option="value" ...;``.
+"""JAAS configurations, as Kafka reads them from ``sasl.jaas.config``: ``Module required option="value" ...;``.
 
-A module is a Java class, a control flag follows, then options. Lines are split as Java's ``StreamTokenizer`` does for
-Kafka: a value with other characters than letters, digits, ``. - _ $`` needs quotes, as does one that begins with a
-digit; backslashes escape inside quotes; ``//`` and ``/* */`` are comments. No error repeats a value, nor a word that
-may be part of one because its quotes are missing.
+A module is a Java class, followed by a control flag and options. The text is split as Java's ``StreamTokenizer`` does
+for Kafka: a value that contains characters other than letters, digits and ``. - _ $``, or begins with a digit, needs
+quotes; backslashes escape inside quotes; ``//`` and ``/* */`` are comments. No error repeats a value, nor a word that
+may be part of a value because its quotes are missing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _END: Final = ""
 
 
 class BadJaas(ValueError):
-    """A JAAS line is malformed. The message contains no value of an option."""
+    """A JAAS configuration is malformed. The message contains no value of an option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class LoginModule:
 
 
 def single_login_module(text: str) -> LoginModule:
-    """Return the only login module of a line. Raises BadJaas if the line is malformed or has several modules."""
+    """Return the only login module of a JAAS line. Raises BadJaas if the line is malformed or has several modules."""
     modules = parse_jaas(text)
     if len(modules) != 1:
         raise BadJaas(f"the JAAS line contains {len(modules)} login modules, expected 1")
@@ -102,7 +102,7 @@ def _module(first: tuple[str, str], tokens: Iterator[tuple[str, str]]) -> LoginM
         if kind == _END:
             raise BadJaas(f"the options of {class_name} are not terminated by a semicolon")
         if kind == "other":
-            raise BadJaas(f"an unexpected character after {_place(class_name, options)}; values with it need quotes")
+            raise BadJaas(f"an unexpected character after {_place(class_name, options)}; put the value in quotes")
         if next(tokens, (_END, "")) != ("other", "="):
             raise BadJaas(f"expected name=value after {_place(class_name, options)}")
         kind, value = next(tokens, (_END, ""))
@@ -116,7 +116,7 @@ def _place(class_name: str, options: Mapping[str, str]) -> str:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    """The kind (``word``, ``quoted``, ``other``) and the text of each token."""
+    """Yield the kind (``word``, ``quoted``, ``other``) and the text of each token."""
     for match in _TOKEN.finditer(text):
         for quoted in (match["double"], match["single"]):
             if quoted is not None:

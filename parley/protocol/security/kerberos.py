@@ -1,7 +1,7 @@
 """Kerberos for logins with GSSAPI (RFC 4752): the library, the options of a JAAS line, and the client's side.
 
-The library ``gssapi`` stands on the Kerberos of the operating system, which reads ``krb5.conf`` (or the file of the
-variable ``KRB5_CONFIG``). Its calls may wait for a KDC, so a client makes them in a thread of its own.
+The library ``gssapi`` uses the Kerberos of the operating system, which reads ``krb5.conf`` (or the file in the variable
+``KRB5_CONFIG``). Its calls may wait for a KDC, so a client makes them in a thread of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_LAYER: Final = b"\x01\0\0\0"
 """Authentication only: Kerberos adds no security layer to the connection (RFC 4752, 3.3)."""
 
 _FORGETS_EVERY_S: Final = 300.0
-"""The least time between two caches of a login. The Kerberos library never frees a cache in memory."""
+"""The minimum interval between two caches of a login. The Kerberos library never frees a cache in memory."""
 
 _caches = itertools.count(1)
 
@@ -40,7 +40,7 @@ class BadKerberos(ValueError):
 def gssapi_library() -> Any:
     """Return the module ``gssapi``. Raises BadKerberos if it is not installed."""
     try:
-        import gssapi  # optional, and seldom needed
+        import gssapi  # optional, and rarely needed
     except ImportError as error:
         raise BadKerberos(
             f"GSSAPI needs the Python library gssapi: {how_to_install('kerberos')}; it needs a C compiler "
@@ -73,7 +73,7 @@ class KerberosOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> KerberosOptions:
-        """Read the options. Raises BadKerberos if one that another needs is missing."""
+        """Read the options. Raises BadKerberos if an option that another one requires is missing."""
         keytab = ""
         if _is_true(options, "useKeyTab"):
             keytab = options.get("keyTab", "")
@@ -81,7 +81,7 @@ class KerberosOptions:
             if missing := [name for name in ("keyTab", "principal") if not options.get(name)]:
                 raise BadKerberos(f'Krb5LoginModule with useKeyTab=true needs the option {missing[0]}="..."')
             if not os.path.isfile(keytab):
-                raise BadKerberos(f"keyTab={keytab}: there is no such file")
+                raise BadKerberos(f"keyTab={keytab}: file not found")
         return cls(
             options.get("principal", ""),
             keytab,
@@ -99,7 +99,7 @@ class GssapiLogin:
     """A login with the keys of a keytab, or with the tickets that another program keeps in a cache.
 
     Tickets of a keytab are kept in memory. They are fetched again when they have expired, and when a login has failed,
-    but then not more often than every ``_FORGETS_EVERY_S``.
+    but then at most every ``_FORGETS_EVERY_S`` seconds.
     """
 
     mechanism: Final = "GSSAPI"
@@ -117,7 +117,7 @@ class GssapiLogin:
 
     @classmethod
     def of(cls, module: LoginModule, service_name: str) -> GssapiLogin:
-        """Make the login of a JAAS line and of ``sasl.kerberos.service.name``. Raises BadKerberos."""
+        """Create the login for a JAAS line and ``sasl.kerberos.service.name``. Raises BadKerberos."""
         options = KerberosOptions.of(module.options)
         if options.service_name and service_name and options.service_name != service_name:
             raise BadKerberos(
@@ -129,7 +129,7 @@ class GssapiLogin:
         return cls(options, service)
 
     async def exchange(self, host: str = "") -> Exchange:
-        """Begin a login at the broker of this host, with a ticket for it. Raises LoginRefused if there is none."""
+        """Begin a login at the broker on this host, with a ticket for it. Raises LoginRefused if there is none."""
         loop = asyncio.get_running_loop()
         context, token = await loop.run_in_executor(self._thread, self._begin, host)
         return self._exchange(context, token)
@@ -148,7 +148,7 @@ class GssapiLogin:
             )
             return context, context.step() or b""
         except gssapi.exceptions.GSSError as error:
-            raise LoginRefused(f"there is no Kerberos ticket for {target}: {reason_of(error)}") from error
+            raise LoginRefused(f"cannot get a Kerberos ticket for {target}: {reason_of(error)}") from error
 
     def _credentials(self) -> Any:
         options, gssapi = self._options, self._gssapi
@@ -179,17 +179,17 @@ class GssapiLogin:
             while not context.complete:
                 response = yield context.step(response) or b""
             if not has_no_layer(context.unwrap(response).message):
-                raise LoginRefused("the server requires a security layer, which Kafka does not have")
+                raise LoginRefused("the server requires a security layer, which Kafka does not support")
             yield context.wrap(NO_LAYER, False).message
             has_ended = True
         except self._gssapi.exceptions.GSSError as error:
-            raise LoginRefused(f"Kerberos does not accept the server's message: {reason_of(error)}") from error
+            raise LoginRefused(f"Kerberos rejects the server's message: {reason_of(error)}") from error
         finally:
             if not has_ended:
                 self._forget_tickets()
 
     def _forget_tickets(self) -> None:
-        """Fetch other tickets for the next login: the broker may have got new keys, and refuse the old tickets."""
+        """Fetch new tickets for the next login: the broker may have new keys, and reject the old tickets."""
         now = time.monotonic()
         if now - self._forgot_at >= _FORGETS_EVERY_S:
             self._forgot_at = now
@@ -201,7 +201,7 @@ def _new_cache() -> str:
 
 
 def _host_name(host: str) -> str:
-    """The name of a host that is given by its address; as in Java, only if the name has this address."""
+    """Return the name of a host that is given by its address; like Java, only if the name resolves to this address."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -1,7 +1,8 @@
-"""The settings of librdkafka for the security settings of Java's client.
+"""Translates the security settings of Java's client to those of librdkafka.
 
-librdkafka reads no JAAS lines and no trust stores. So key stores become PEM texts, a JAAS line becomes user and
-password, and tokens come from a callback. Settings that librdkafka has under the same name, and its own, are kept.
+librdkafka reads no JAAS configurations and no trust stores. So key stores become PEM texts, a JAAS line becomes user
+and password, and tokens come from a callback. Settings with the same name in librdkafka, and its own settings, are
+kept.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ _LOGIN: Final = "sasl.jaas.config"
 _OF_LOGIN: Final = (_LOGIN, "sasl.login.callback.handler.class")
 
 Settings = dict[str, Any]
-"""Texts, and the callback for tokens."""
+"""Strings, and the callback for tokens."""
 
 
 def librdkafka_settings(settings: Mapping[str, Any]) -> Settings:
-    """Translate the security settings; all others are kept. Blocks: it reads key stores.
+    """Translate the security settings; keep all others. Blocks: it reads key stores.
 
-    Raises ValueError, as ``client_security`` does; the message contains no secret.
+    Raises the ValueErrors of ``client_security``. The message contains no secret.
     """
     protocol = _protocol(settings)
     java = {name: str(value) for name, value in settings.items() if isinstance(value, str)}
@@ -92,7 +93,7 @@ def _of_login(login: Login) -> Settings:
 
 
 def _callback(tokens: TokenSource) -> Callable[[str], tuple[str, float, str, dict[str, str]]]:
-    """The function that librdkafka calls for a token, in whichever thread."""
+    """Return the function that librdkafka calls for a token, in any of its threads."""
 
     def token(_: str) -> tuple[str, float, str, dict[str, str]]:
         found = asyncio.run(tokens.token())

@@ -1,8 +1,8 @@
 """The client's side of SASL, without I/O: PLAIN, SCRAM and OAUTHBEARER.
 
-An ``Exchange`` is a generator: it yields the bytes for the server, and is sent the server's response to them. It
-returns after the last response. It raises ``LoginRefused`` if a response shows that the server refuses the client, or
-that the server does not know the user's credentials. The protocol around SASL reports whether the login succeeded.
+An ``Exchange`` is a generator: it yields the bytes for the server, and receives the server's response. It returns after
+the last response. It raises ``LoginRefused`` if a response shows that the server rejects the client, or that the server
+does not know the user's credentials. The protocol around SASL reports whether the login succeeded.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["BearerLogin", "BearerToken", "Exchange", "Login", "LoginRefused", "P
 Exchange = Generator[bytes, bytes, None]
 
 _ITERATIONS_MAX = 4 * scram.ITERATIONS_MAX
-"""No server makes a client compute more than this: it takes some tens of milliseconds."""
+"""The maximum number of iterations that the client computes for any server: they take tens of milliseconds."""
 
 
 class LoginRefused(Exception):
-    """The server refuses the login, or does not prove that it knows the user. The message contains no secret."""
+    """The server rejects the login, or does not prove that it knows the user. The message contains no secret."""
 
 
 class Login(Protocol):
-    """The credentials of a client for one mechanism. Logs in as often as there are connections."""
+    """The credentials of a client for one mechanism, used for each connection."""
 
     @property
     def mechanism(self) -> str:
@@ -38,7 +38,7 @@ class Login(Protocol):
         ...
 
     async def exchange(self, host: str = "") -> Exchange:
-        """Begin a login at the broker of this host. Raises LoginRefused if there are no credentials at the moment."""
+        """Begin a login at the broker on this host. Raises LoginRefused if there are currently no credentials."""
         ...
 
 
@@ -61,8 +61,8 @@ class PlainLogin:
 class ScramLogin:
     """A user name and a password, which never leave the client (RFC 5802).
 
-    With ``is_token`` they are the id and the HMAC of a delegation token (KIP-48). The salted password is kept, since it
-    costs milliseconds to compute and most logins need the same.
+    With ``is_token``, they are the id and the HMAC of a delegation token (KIP-48). The salted password is kept, because
+    it takes milliseconds to compute and most logins need the same.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ScramLogin:
         parts = _attributes(challenge)
         salt, iterations, whole_nonce = _salt(parts), _iterations(parts), parts.get("r", "")
         if not whole_nonce.startswith(nonce) or whole_nonce == nonce:
-            raise LoginRefused("the server responds with another nonce")
+            raise LoginRefused("the server responded with a different nonce")
         salted = self._salt_with(salt, iterations)
         bare = f"c=biws,r={whole_nonce}"
         message = b",".join((first.encode(), challenge, bare.encode()))
@@ -114,25 +114,25 @@ def _attributes(message: bytes) -> dict[str, str]:
     try:
         parts = [part.partition("=") for part in message.decode().split(",")]
     except UnicodeDecodeError as error:
-        raise LoginRefused("the server's message is not SCRAM") from error
+        raise LoginRefused("the server's message is not a SCRAM message") from error
     found = {name: value for name, equals, value in parts if equals}
     if "e" in found:
         raise LoginRefused(found["e"])
     if "m" in found:
-        raise LoginRefused("the server requires an extension of SCRAM")
+        raise LoginRefused("the server requires an unsupported SCRAM extension")
     return found
 
 
 def _salt(parts: Mapping[str, str]) -> bytes:
     if not (salt := _decoded(parts.get("s", ""))):
-        raise LoginRefused("the server's message is not SCRAM")
+        raise LoginRefused("the server's message is not a SCRAM message")
     return salt
 
 
 def _iterations(parts: Mapping[str, str]) -> int:
     text = parts.get("i", "")
     if not text.isdecimal() or not scram.ITERATIONS_MIN <= int(text) <= _ITERATIONS_MAX:
-        raise LoginRefused(f"the server's iterations are not {scram.ITERATIONS_MIN} to {_ITERATIONS_MAX}")
+        raise LoginRefused(f"the server's iteration count is not between {scram.ITERATIONS_MIN} and {_ITERATIONS_MAX}")
     return int(text)
 
 
@@ -145,17 +145,17 @@ def _decoded(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class BearerToken:
-    """A token of OAUTHBEARER, and SASL extensions to send beside it (KIP-342)."""
+    """A token of OAUTHBEARER, and the SASL extensions sent with it (KIP-342)."""
 
     value: str = field(repr=False)
     extensions: Mapping[str, str] = field(default_factory=dict)
 
 
 class TokenSource(Protocol):
-    """Where a client gets its tokens."""
+    """The source of a client's tokens."""
 
     async def token(self) -> BearerToken:
-        """Return a token that is still valid. Raises LoginRefused if none can be had."""
+        """Return a token that is still valid. Raises LoginRefused if no token can be obtained."""
         ...
 
 
@@ -167,11 +167,11 @@ class BearerLogin:
     mechanism: str = "OAUTHBEARER"
 
     async def exchange(self, host: str = "") -> Exchange:
-        """Begin a login, with a token from the source. Raises LoginRefused if none can be had."""
+        """Begin a login, with a token from the source. Raises LoginRefused if no token can be obtained."""
         return self._exchange(await self.tokens.token())
 
     def _exchange(self, token: BearerToken) -> Exchange:
         pairs = "".join(f"{name}={value}\x01" for name, value in token.extensions.items())
         refusal = yield f"n,,\x01auth=Bearer {token.value}\x01{pairs}\x01".encode()
         if refusal:
-            yield b"\x01"  # the server says the rest in its error
+            yield b"\x01"  # the server sends the details in its error

@@ -1,4 +1,4 @@
-"""Passwords of known users, verified in the same time whether the user exists or not; HTTP's basic authentication."""
+"""Passwords of known users, verified in constant time whether the user exists or not; HTTP's basic authentication."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The arithmetic of SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), which client and server share.
+"""The computations of SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), shared by client and server.
 
 A ``ScramCredential`` is what a server stores: it suffices to verify a password and to pose as the server, but not to
-log in as the user. Passwords and user names are used as they are, without SASLprep, as Kafka does.
+log in as the user. Passwords and user names are used as they are, without SASLprep, as in Kafka.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 HASHES: Mapping[str, str] = MappingProxyType({"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"})
-"""The hash of each mechanism."""
+"""The hash function of each mechanism."""
 ITERATIONS_MIN = 4096
-"""The fewest iterations that Kafka allows for both mechanisms, and its default."""
+"""The minimum number of iterations in Kafka for both mechanisms, and its default."""
 ITERATIONS_MAX = 16_384
-"""The most iterations that Kafka allows: the client must compute them at each login."""
+"""The maximum number of iterations in Kafka: the client must compute them at each login."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What a server stores of a password, for one mechanism."""
+    """What a server stores for a password, for one mechanism."""
 
     salt: bytes
     iterations: int
@@ -36,13 +36,13 @@ def salted_password(mechanism: str, password: bytes, salt: bytes, iterations: in
 
 
 def credential_of(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
-    """Return what a server stores of a salted password."""
+    """Return the server's credential for a salted password."""
     client_key = _hmac(mechanism, salted, b"Client Key")
     return ScramCredential(salt, iterations, _hash(mechanism, client_key), _hmac(mechanism, salted, b"Server Key"))
 
 
 def client_proof(mechanism: str, salted: bytes, auth_message: bytes) -> bytes:
-    """Return the proof by which a client shows that it knows the password."""
+    """Return the proof with which a client shows that it knows the password."""
     client_key = _hmac(mechanism, salted, b"Client Key")
     return _xor(client_key, _hmac(mechanism, _hash(mechanism, client_key), auth_message))
 
@@ -57,7 +57,7 @@ def is_proof_of(mechanism: str, credential: ScramCredential, auth_message: bytes
 
 
 def server_signature(mechanism: str, server_key: bytes, auth_message: bytes) -> bytes:
-    """Return the signature by which a server shows that it has the credential."""
+    """Return the signature with which a server shows that it has the credential."""
     return _hmac(mechanism, server_key, auth_message)
 
 
@@ -67,7 +67,7 @@ def server_key_of(mechanism: str, salted: bytes) -> bytes:
 
 
 def encode_name(name: str) -> str:
-    """Return a user name as a SCRAM message carries it."""
+    """Return a user name as it appears in a SCRAM message."""
     return name.replace("=", "=3D").replace(",", "=2C")
 
 
@@ -75,7 +75,7 @@ def decode_name(text: str) -> str:
     """Return the user name in a SCRAM message. Raises ValueError if an ``=`` does not begin ``=2C`` or ``=3D``."""
     name = text.replace("=2C", ",").replace("=3D", "=")
     if encode_name(name) != text:
-        raise ValueError("a user name with an escape that SCRAM does not know")
+        raise ValueError("a user name contains an escape that SCRAM does not define")
     return name
 
 

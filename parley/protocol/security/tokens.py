@@ -1,5 +1,5 @@
-"""Where a client gets its OAUTHBEARER tokens: from a token endpoint (KIP-768), from a file, or unsigned ones of its
-own.
+"""The sources of a client's OAUTHBEARER tokens: a token endpoint (KIP-768), a file, or unsigned tokens that the client
+creates.
 
 A token is kept until a part of its lifetime is over (``sasl.login.refresh.window.factor``). The next login then fetches
 a new one. Requests to the endpoint run in a thread. No error repeats a secret or a token.
@@ -48,7 +48,7 @@ def expiry_of(token: str) -> float | None:
 
 
 class FreshTokens:
-    """Keeps a token until the part ``window`` of its lifetime is over. Fetches one token at a time."""
+    """Keeps a token until the fraction ``window`` of its lifetime is over. Fetches one token at a time."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class FileTokens:
         try:
             return self.path.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise LoginRefused(f"the token file {self.path} cannot be read: {type(error).__name__}") from error
+            raise LoginRefused(f"cannot read the token file {self.path}: {type(error).__name__}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _part(data: Mapping[str, Any]) -> str:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """A redirect would send the client's secret elsewhere."""
+    """Rejects redirects, which would send the client's secret elsewhere."""
 
     def redirect_request(self, *_: Any) -> None:
         """Follow no redirect."""
@@ -116,7 +116,7 @@ class _NoRedirects(HTTPRedirectHandler):
 
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
-    """Tokens of a token endpoint, for the client's id and secret (RFC 6749, section 4.4)."""
+    """Tokens from a token endpoint, for the client's id and secret (RFC 6749, section 4.4)."""
 
     url: str
     client_id: str
@@ -127,7 +127,7 @@ class ClientCredentials:
     backoff_s: float = 0.1
     backoff_max_s: float = 10.0
     encodes_header: bool = False
-    """True if id and secret are URL-encoded in the header, as RFC 6749 has it (sasl.oauthbearer.header.urlencode)."""
+    """True if id and secret are URL-encoded in the header, as RFC 6749 requires (sasl.oauthbearer.header.urlencode)."""
 
     def __call__(self) -> str:
         wait_s, waited_s = self.backoff_s, 0.0
@@ -138,7 +138,7 @@ class ClientCredentials:
                 reason = error.code if isinstance(error, HTTPError) else getattr(error, "reason", None) or error
                 is_final = isinstance(error, HTTPError) and error.code < 500
                 if is_final or waited_s + wait_s > self.backoff_max_s:
-                    raise LoginRefused(f"{self._shown} gives no token: {reason}") from None
+                    raise LoginRefused(f"{self._shown} returned no token: {reason}") from None
             time.sleep(wait_s)
             waited_s += wait_s
             wait_s *= 2
@@ -156,7 +156,7 @@ class ClientCredentials:
         except (ValueError, KeyError, TypeError):
             token = None
         if not isinstance(token, str) or not token.strip():
-            raise LoginRefused(f"{self._shown} responds without an access_token")
+            raise LoginRefused(f"the response of {self._shown} contains no access_token")
         return token.strip()
 
     @property

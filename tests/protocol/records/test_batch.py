@@ -192,7 +192,7 @@ def test_fewer_bytes_than_a_header_are_corrupt() -> None:
 def test_a_length_below_that_of_a_header_is_corrupt(length: int) -> None:
     data = build(SOME)
     struct.pack_into(">i", data, 8, length)
-    with pytest.raises(CorruptRecord, match="less than a header has"):
+    with pytest.raises(CorruptRecord, match="less than the size of a header"):
         read_header(data)
     with pytest.raises(CorruptRecord):
         list(headers(data))

@@ -85,7 +85,7 @@ async def test_a_token_in_a_file(tmp_path: Path) -> None:
         (sasl("GSSAPI", "Krb5LoginModule required useKeyTab=true principal=x;"), 'needs the option keyTab="..."'),
         (
             sasl("GSSAPI", 'Krb5LoginModule required useKeyTab=true keyTab="/none" principal=x;'),
-            "keyTab=/none: there is no such file",
+            "keyTab=/none: file not found",
         ),
         (
             sasl("GSSAPI", "Krb5LoginModule required;", sasl_kerberos_service_name="kafka"),

@@ -92,7 +92,7 @@ def test_a_refusal_is_final_and_shows_no_secret(status: int, body: str) -> None:
 
 
 def test_an_endpoint_that_cannot_be_reached() -> None:
-    with pytest.raises(LoginRefused, match=r"gives no token: .*refused"):
+    with pytest.raises(LoginRefused, match=r"returned no token: .*refused"):
         credentials(f"http://127.0.0.1:{free_port()}/token")()
 
 
@@ -128,5 +128,5 @@ async def test_what_is_no_jwt_is_refused(text: str) -> None:
 
 
 def test_a_token_file_that_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(LoginRefused, match="cannot be read"):
+    with pytest.raises(LoginRefused, match="cannot read the token file"):
         FileTokens(tmp_path / "absent")()

@@ -1,6 +1,6 @@
 """Checks that data written with one schema can be read with another, by the rules of Confluent's registry.
 
-`Level` says which earlier versions a new one is compared with, and in which direction. Decisions only.
+A `Level` selects the earlier versions that a new version is compared with, and the direction. Decisions only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNREADABLE = {
 
 
 class Level(StrEnum):
-    """The levels of compatibility, by their names in the registry's API."""
+    """The compatibility levels, by their names in the registry's API."""
 
     NONE = "NONE"
     BACKWARD = "BACKWARD"
@@ -34,12 +34,13 @@ class Level(StrEnum):
 
     @property
     def is_transitive(self) -> bool:
-        """True if a new version is compared with all earlier ones, not with the latest only."""
+        """True if a new version is compared with all earlier versions, not only with the latest."""
         return self.endswith("_TRANSITIVE")
 
 
 def incompatibilities(new: Schema, earlier: Sequence[Schema], level: Level, load: Loader) -> list[str]:
-    """Return why the schema must not follow these, the oldest first; empty if it may. Raises BadSchema."""
+    """Return the reasons why the schema must not follow the earlier ones, which are in order, oldest first; an empty
+    list if it may. Raises BadSchema."""
     if level is Level.NONE or not earlier:
         return []
     steps = Steps()

@@ -1,7 +1,8 @@
-"""Avro's schema resolution, with the names of Java's library for what is incompatible.
+"""Avro's schema resolution. Incompatibilities have the names that Java's library uses.
 
-A pair of schemas that is being compared is taken as compatible, so that recursion ends; if it is not, that is found
-where its comparison began. A pair is compared once: later only its first difference is told again.
+A pair of schemas counts as compatible while it is being compared, so that recursion ends. If the pair is incompatible,
+the comparison that is in progress finds that. Each pair is compared once; later only its first difference is reported
+again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from parley.pipeline.schemas.model import Loader, Schema
 __all__ = ["unreadable"]
 
 _Difference = tuple[str, str, str]
-"""Kind, place and explanation."""
+"""The kind, the place and the explanation of a difference."""
 _PROMOTED: Final = {
     "long": ("int",),
     "float": ("int", "long"),
@@ -25,12 +26,12 @@ _PROMOTED: Final = {
     "bytes": ("string",),
     "string": ("bytes",),
 }
-"""For each type, the other types that its reader can read."""
+"""The other types that a reader of each type can also read."""
 _RECORDS: Final = ("record", "error")
 
 
 def unreadable(reader: Schema, writer: Schema, load: Loader, steps: Steps) -> list[str]:
-    """Why data of the writer's schema cannot be read with the reader's. Raises BadSchema."""
+    """Return the reasons why the reader's schema cannot read data of the writer's schema. Raises BadSchema."""
     after, before = parsed(reader, load), parsed(writer, load)
     found = list(islice(_Comparison(steps).differences(after, before, ""), DIFFERENCES_MAX))
     if not found:
@@ -40,7 +41,7 @@ def unreadable(reader: Schema, writer: Schema, load: Loader, steps: Steps) -> li
 
 
 class _Comparison:
-    """One comparison of two trees of the library ``avro``; it is bounded."""
+    """One comparison of two schema trees of the library ``avro``, with a limited number of steps."""
 
     def __init__(self, steps: Steps) -> None:
         self._known: dict[tuple[int, int], _Difference | None] = {}

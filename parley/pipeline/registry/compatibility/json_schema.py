@@ -1,8 +1,9 @@
 """Which changes of a JSON schema keep data valid, by the strict rules of Confluent's registry.
 
-A schema is put into a normal form first (`_kind_of`): a list of types is an ``anyOf``; keywords of several kinds are an
-``allOf`` of one part each. A pair of schemas that is being compared is taken as compatible, so that recursion ends; if
-it is not, that is found where its comparison began. All differences that are found make data unreadable.
+Schemas are first brought into a normal form (`_kind_of`): a list of types becomes an ``anyOf``, and keywords of several
+kinds become an ``allOf`` with one part for each kind. A pair of schemas counts as compatible while it is being
+compared, so that recursion ends. If the pair is incompatible, the comparison that is in progress finds that. Every
+reported difference makes data unreadable.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from parley.pipeline.schemas.model import Loader, Schema
 __all__ = ["unreadable"]
 
 _PATTERN_BYTES_MAX: Final = 1 << 20
-"""Memory for one regular expression; the library refuses one that needs more."""
+"""The memory limit for one regular expression; the library rejects an expression that needs more."""
 _COMBINED: Final = ("allOf", "anyOf", "oneOf")
 _OF_TYPE: Final = {
     "string": ("maxLength", "minLength", "pattern", "format"),
@@ -49,7 +50,7 @@ _WORDS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def unreadable(reader: Schema, writer: Schema, load: Loader, steps: Steps) -> list[str]:
-    """Why data of the writer's schema may be invalid by the reader's. Raises BadSchema."""
+    """Return the reasons why data of the writer's schema may be invalid in the reader's. Raises BadSchema."""
     before, after = parsed(writer, load), parsed(reader, load)
     found = _Comparison(steps).differences((before.schema, before.resolver), (after.schema, after.resolver), "#")
     return list(islice(found, DIFFERENCES_MAX))
@@ -60,7 +61,7 @@ _Part = tuple[Any, Any]
 
 
 def _kind_of(part: _Part) -> tuple[str, Any, Any]:
-    """The kind of a schema, what is compared of it, and the resolver of that."""
+    """Return the kind of a schema, the part to compare, and the resolver of that part."""
     schema, resolver = part
     for _ in range(100):
         if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
@@ -99,7 +100,7 @@ def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class _Comparison:
-    """One comparison of two schemas; it is bounded."""
+    """One comparison of two schemas, with a limited number of steps."""
 
     def __init__(self, steps: Steps) -> None:
         self._open: set[tuple[int, int]] = set()
@@ -108,11 +109,12 @@ class _Comparison:
         self._steps = steps
 
     def fits(self, before: _Part, after: _Part) -> bool:
-        """True if all that is valid by the earlier schema is valid by the later one."""
+        """Return True if everything that is valid under the earlier schema is valid under the later one."""
         return next(self.differences(before, after, ""), None) is None
 
     def differences(self, before: _Part, after: _Part, path: str) -> Iterator[str]:
-        """What makes data that is valid by the earlier schema invalid by the later one. Raises BadSchema."""
+        """Yield the differences that make valid data of the earlier schema invalid under the later one. Raises
+        BadSchema."""
         self._steps.spend()
         pair = (id(before[0]), id(after[0]))
         if pair in self._open:
@@ -125,7 +127,8 @@ class _Comparison:
             self._open.discard(pair)
 
     def _kind(self, part: _Part) -> tuple[str, Any, Any]:
-        """The normal form, which is made once: alternatives are many, and each is compared with each."""
+        """Return the normal form, computed once: schemas may have many alternatives, and each pair of them
+        is compared."""
         key = (id(part[0]), id(part[1]))
         if key not in self._kinds:
             self._kept.append(part)  # so that no other object gets its id
@@ -256,7 +259,7 @@ class _Comparison:
                     yield f"PROPERTY_ADDED_{model}_CONTENT_MODEL at {at}"
 
     def _open_for(self, part: _Part, name: str) -> Iterator[_Part]:
-        """The schemas that a property which is not named may have: more than one if a pattern cannot be decided."""
+        """Yield the schemas that an unnamed property may have: more than one if a pattern cannot be evaluated."""
         for pattern, schema in part[0].get("patternProperties", {}).items():
             self._steps.spend(light=len(pattern) + len(name))
             expression = _expression(pattern)
@@ -289,7 +292,7 @@ class _Comparison:
 
 
 def _matched(edges: Mapping[int, list[int]]) -> int:
-    """The size of the largest matching of two sides: each of the first gets another of the second."""
+    """Return the size of the largest matching between two sides, in which each element has at most one partner."""
     taken: dict[int, int] = {}
 
     def place(number: int, tried: set[int]) -> bool:
@@ -305,7 +308,7 @@ def _matched(edges: Mapping[int, list[int]]) -> int:
 
 
 def _bound(name: str, old: Any, new: Any, path: str, *, falls: bool) -> Iterator[str]:
-    """A limit that is new, or stricter."""
+    """Yield the difference if a limit was added or became stricter."""
     if isinstance(new, bool) or isinstance(old, bool):  # draft 4: whether the limit itself is excluded
         new, old, falls = (0 if new else 1), (0 if old else 1), True
     word = _WORDS.sub("_", name).upper()
@@ -325,7 +328,7 @@ def _multiple(old: Any, new: Any, path: str) -> Iterator[str]:
 
 
 def _tuple_of(part: _Part) -> tuple[list[_Part], _Part]:
-    """The schemas of the first items, and that of all others."""
+    """Return the schemas of the first items, and the schema of all other items."""
     schema, resolver = part
     items = schema.get("prefixItems", schema.get("items"))
     if isinstance(items, list):
@@ -335,14 +338,15 @@ def _tuple_of(part: _Part) -> tuple[list[_Part], _Part]:
 
 
 def _extra(part: _Part) -> _Part:
-    """The schema of properties that have none of their own."""
+    """Return the schema of properties that have no schema of their own."""
     schema = part[0]
     return schema.get("additionalProperties", schema.get("unevaluatedProperties", True)), part[1]
 
 
 @lru_cache(64)
 def _expression(pattern: str) -> Any:
-    """The expression, which matches in linear time; None if the library does not have it (it may match anything)."""
+    """Return the compiled expression, which matches in linear time; None if the library does not support it. Then it
+    counts as one that may match anything."""
     import re2
 
     options = re2.Options()

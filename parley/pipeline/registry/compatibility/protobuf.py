@@ -1,7 +1,8 @@
 """Which changes of a Protobuf schema keep data readable, by the rules of Confluent's registry.
 
-A field is its number: its name may change, its type only within a group with the same encoding. Fields may come and go,
-unless they are required. A field may leave a oneof; it may come into one only if no field there could be set beside it.
+A field is identified by its number: its name may change, its type only within a group with the same encoding. Fields
+may be added and removed, unless they are required. A field may leave a oneof. It may move into one only if no field
+there could be set together with it.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _GROUPS: Final = {
     1: "double",
     2: "float",
 }
-"""The scalar types, as descriptors number them, by how they are encoded."""
+"""The groups of scalar types with the same encoding, by their numbers in descriptors."""
 
 
 def unreadable(reader: Schema, writer: Schema, load: Loader, steps: Steps) -> list[str]:
-    """Why data of the writer's schema cannot be read with the reader's. Raises BadSchema."""
+    """Return the reasons why the reader's schema cannot read data of the writer's schema. Raises BadSchema."""
     files = [files_of(one, load) for one in (writer, reader)]
     before, after = (pool_of(one).FindFileByName(one[-1].name) for one in files)
     found = [] if before.package == after.package else ["PACKAGE_CHANGED at #/"]
@@ -40,7 +41,7 @@ def unreadable(reader: Schema, writer: Schema, load: Loader, steps: Steps) -> li
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Seen:
-    """The pairs of messages that were compared, and the bound of the comparison."""
+    """The pairs of messages that were compared, and the limit of the comparison."""
 
     steps: Steps
     pairs: set[tuple[str, str]] = dataclasses.field(default_factory=set)
@@ -81,7 +82,7 @@ def _messages(before: Any, after: Any, path: str, seen: _Seen) -> Iterator[str]:
 
 
 def _oneofs(before: Any, after: Any, path: str) -> Iterator[str]:
-    """Fields that could be set together and no longer can."""
+    """Yield the fields that could be set together before and no longer can."""
     for oneof in after.oneofs:
         if _is_synthetic(oneof):
             continue
@@ -94,9 +95,9 @@ def _oneofs(before: Any, after: Any, path: str) -> Iterator[str]:
 
 
 def _is_synthetic(oneof: Any) -> bool:
-    """Return True if protoc made the oneof for an ``optional`` field.
+    """Return True if protoc created the oneof for an ``optional`` field.
 
-    It has one field, and its name is the field's after an underscore.
+    Such a oneof has one field, and its name is the field's name after an underscore.
     """
     return len(oneof.fields) == 1 and oneof.name == f"_{oneof.fields[0].name}"
 
@@ -141,6 +142,6 @@ def _label(field: Any) -> str:
 
 
 def _local(message: Any) -> str:
-    """The name without the package."""
+    """Return the name without the package."""
     package = message.file.package
     return str(message.full_name.removeprefix(f"{package}.") if package else message.full_name)
