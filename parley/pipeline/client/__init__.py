@@ -1,5 +1,5 @@
-"""A client of any Kafka cluster for code that blocks: topics as Arrow rows, and Arrow rows as records.
+"""A blocking client of any Kafka cluster: topics as Arrow rows, and Arrow rows as records.
 
-`cluster` is the way in; `decode` and `encode` turn record batches into Arrow and back; `writing` writes rows, `tables`
-reads topics whole. Nothing here knows Spark.
+Start with `cluster`. `decode` and `encode` convert record batches to Arrow and back; `writing` writes rows, `tables`
+reads whole topics. Nothing here depends on Spark.
 """

@@ -1,16 +1,16 @@
-"""A cluster for code that blocks: Spark's executors, Connect's tasks, command-line tools.
+"""A cluster for blocking code: Spark's executors, Connect's tasks, command-line tools.
 
 ``Cluster`` runs one ``parley.protocol.client.Client`` on its own event loop, in a thread. The first call starts the
 thread, and ``close`` ends it. A ``Cluster`` also works beside a running event loop (in a notebook), and several threads
-may call its methods. A ``Connection`` can be pickled and sent to other processes; each makes its own ``Cluster``.
+may call its methods. A ``Connection`` can be pickled and sent to other processes; each creates its own ``Cluster``.
 
 Rules:
 
 * A temporary error (a leader moves, a broker dies and returns) is retried with fresh metadata until ``api_timeout_ms``
-  has passed without progress. Then the last error is raised, and names the operation. If the cluster does not know a
-  topic, that is retried for a few seconds only.
+  has passed without progress. Then the last error is raised, and names the operation. An unknown topic is retried only
+  for a few seconds.
 * ``contact`` waits only ``FIRST_CONTACT_S`` if no server listens at the address and none has responded before: the
-  address is wrong, or no broker runs. Programs call it before they start long work. Spark's tasks never call it,
+  address is wrong, or no broker is running. Programs call it before they start long work. Spark's tasks never call it,
   because their cluster was reached before.
 * Nothing else is retried: errors are ``parley.protocol.errors.KafkaError`` with the broker's code.
 * A closed cluster stays closed: calls from other threads raise RuntimeError.
@@ -68,14 +68,14 @@ FIRST_CONTACT_S: Final = 10.0
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0
 _UNKNOWN_TOPIC_S: Final = 5.0
-"""How long a read or a write waits for a topic that the cluster does not have: it may yet appear."""
+"""How long a read or a write waits for a topic that the cluster does not know: it may be created meanwhile."""
 _NEW_TOPIC_S: Final = 1.0
-"""How long a lookup waits for a topic: all brokers know a new topic only after a moment."""
+"""How long a lookup waits for a topic: it takes a moment until all brokers know a new topic."""
 _UNKNOWN_ERROR_S: Final = 5.0
-"""How long a fetch that fails with UNKNOWN_SERVER_ERROR is retried. Kafka's consumers retry it for ever."""
+"""How long a fetch that fails with UNKNOWN_SERVER_ERROR is retried. Kafka's consumers retry it forever."""
 _CONSUMER: Final = -1
 _LOG_END: Final = -2
-"""The replica id with which ListOffsets returns the end of the log, not of what is replicated."""
+"""The replica id for which ListOffsets returns the log end offset instead of the high watermark."""
 _NOT_RETRIED: Final = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD})
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How a cluster is reached. Can be pickled. Raises ValueError if ``bootstrap`` is not a list of addresses."""
+    """How to reach a cluster. Can be pickled. Raises ValueError if ``bootstrap`` is not a list of addresses."""
 
     bootstrap: str
     """``host:port,host:port``, as Kafka's ``bootstrap.servers``."""
@@ -95,16 +95,16 @@ class Connection:
     connect_timeout_ms: int = 10_000
     """How long connecting may take (``socket.connection.setup.timeout.ms``)."""
     api_timeout_ms: int = 60_000
-    """How long a call may make no progress, with all its retries (``default.api.timeout.ms``)."""
+    """How long a call, with all its retries, may make no progress (``default.api.timeout.ms``)."""
     security: SecurityProperties = NO_SECURITY
-    """TLS and login; the files that it names must exist wherever the connection is used."""
+    """TLS and login. The files that it names must exist in every process that uses the connection."""
 
     def __post_init__(self) -> None:
         parse_bootstrap(self.bootstrap)
 
 
 class _Patience(NamedTuple):
-    """Until when temporary errors are retried, in the loop's time."""
+    """The time until which temporary errors are retried, by the loop's clock."""
 
     deadline: float
     unknown_topic_deadline: float
@@ -149,7 +149,7 @@ class Cluster:
         self.close()
 
     def contact(self) -> None:
-        """Wait for a broker, as the rules say. A log line tells at once that the program waits.
+        """Wait for a broker, by the rules of the module. Logs immediately that the program is waiting.
 
         Raises KafkaError(BROKER_NOT_AVAILABLE).
         """
@@ -176,19 +176,20 @@ class Cluster:
         return self._submit(work).result()
 
     def retry(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """As ``run``, but while ``work`` raises temporary errors, it is called again after a pause."""
+        """Like ``run``, but calls ``work`` again after a pause while it raises temporary errors."""
         return self._submit(lambda client: self._patiently(client, work)).result()
 
     def send(self, request: Request, *, node: int | None = None, version: int | None = None) -> Any:
-        """Send a request to the broker ``node`` (None: to any broker) and return the response. It is not retried."""
+        """Send a request to the broker ``node`` (None: any broker) and return the response. Does not retry."""
         return self.run(lambda client: client.send(request, node=node, version=version))
 
     # Reading.
 
     def partitions(self, topics: Iterable[str] | re.Pattern[str]) -> dict[str, tuple[int, ...]]:
-        """The partitions of the named topics, or of all topics but internal ones whose whole name matches the pattern.
+        """Return the partitions of the named topics, or of all topics, except internal ones, whose whole name matches
+        the pattern.
 
-        Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION), within a second, if the cluster does not have a named topic.
+        Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION), within a second, if a named topic does not exist.
         """
         names = None if isinstance(topics, re.Pattern) else list(dict.fromkeys(topics))
         found = self._submit(
@@ -199,7 +200,8 @@ class Cluster:
         return {name: found[name][0] for name in names or ()}
 
     def topic_id(self, topic: str) -> str:
-        """The topic's id (KIP-516). A topic that is created again has another id. "" if the cluster has no ids."""
+        """Return the topic's id (KIP-516); "" if the cluster has no ids. A topic that is deleted and created again has
+        a new id."""
 
         async def ask(client: Client) -> str:
             (found,) = (await client.metadata([topic])).topics
@@ -212,17 +214,19 @@ class Cluster:
     def offsets(
         self, wanted: Mapping[TopicPartition, int], isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> dict[TopicPartition, int]:
-        """An offset for each partition: ``EARLIEST``, ``LATEST``, or of the first record not before a timestamp (ms).
+        """Return an offset for each partition: ``EARLIEST``, ``LATEST``, or the first record not before a timestamp
+        (ms).
 
-        It is -1 if all records are before the timestamp. With READ_COMMITTED, the latest offset is the last stable one.
+        It is -1 if all records are before the timestamp. With READ_COMMITTED, the latest offset is the last stable
+        offset.
         """
         return self.retry(_Lookup(wanted, isolation).run)
 
     def settled(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Wait until consumers can read everything that the leaders have now. Returns the latest offsets.
+        """Wait until consumers can read everything that is now in the leaders' logs. Returns the latest offsets.
 
         This includes records that are written but not acknowledged yet, because they may stay. Raises
-        KafkaError(REQUEST_TIMED_OUT) if the followers do not get them within ``api_timeout_ms``.
+        KafkaError(REQUEST_TIMED_OUT) if the followers do not fetch them within ``api_timeout_ms``.
         """
         return self._submit(lambda client: self._settled(client, dict.fromkeys(partitions, LATEST))).result()
 
@@ -252,13 +256,13 @@ class Cluster:
         *,
         max_bytes: int = FETCH_BYTES,
     ) -> Iterator[Fetched]:
-        """Yield whole record batches that cover the offsets from ``start`` up to, but without, ``end``.
+        """Yield whole record batches that contain the offsets from ``start`` to before ``end``.
 
-        The first and the last batch may reach beyond (``parley.pipeline.client.decode`` cuts the rows). The next
-        response arrives while the caller decodes one. ``max_bytes`` bounds a response, unless one batch is larger.
-        Raises ``OffsetOutOfRange`` if the log does not have the offset (any longer, or yet), and ``LogEnded`` if it
-        ends before ``end``. With READ_COMMITTED, this waits for the end of an open transaction before ``end``, for at
-        most ``api_timeout_ms``.
+        The first and the last batch may extend beyond the range (``parley.pipeline.client.decode`` cuts the rows). The
+        next response arrives while the caller decodes one. ``max_bytes`` limits a response, unless a single batch is
+        larger. Raises ``OffsetOutOfRange`` if the offset is below the log start or above the log end, and ``LogEnded``
+        if the log ends before ``end``. With READ_COMMITTED, waits for the end of an open transaction before ``end``,
+        for at most ``api_timeout_ms``.
         """
         if start >= end:
             return
@@ -281,7 +285,7 @@ class Cluster:
     async def _next(
         self, client: Client, partition: TopicPartition, start: int, end: int, isolation: Isolation, max_bytes: int
     ) -> Fetched:
-        """The next response that has batches."""
+        """Return the next response that contains batches."""
         deadline = asyncio.get_running_loop().time() + self.connection.api_timeout_ms / 1000
         while True:
             fetched = await self._patiently(
@@ -326,7 +330,7 @@ class Cluster:
         self._loop = loop
 
     def close(self) -> None:
-        """End the connections and the thread. Calls in progress fail, and so do later ones. Idempotent."""
+        """Close the connections and end the thread. Calls in progress and later calls fail. Idempotent."""
         with self._lock:
             self._is_closed = True
             loop, thread, self._loop, self._thread, self._client = self._loop, self._thread, None, None, None
@@ -342,7 +346,7 @@ class Cluster:
         nobody_s: float = math.inf,
         unknown_error_s: float = 0.0,
     ) -> T:
-        """Call again while temporary errors are raised, each time after a longer pause."""
+        """Repeat the call while it raises temporary errors, each time after a longer pause."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         deadline = begun + self.connection.api_timeout_ms / 1000
@@ -366,7 +370,7 @@ def _serve(
     security: ClientSecurity,
     made: concurrent.futures.Future[Client],
 ) -> None:
-    """Run the loop until it is stopped, then end its remaining tasks. This is the thread's function."""
+    """Run the loop until it is stopped, then cancel its remaining tasks. This is the thread's function."""
     asyncio.set_event_loop(loop)
     client = Client(
         connection.bootstrap,
@@ -388,7 +392,7 @@ def _serve(
 
 
 async def _partitions(client: Client, names: list[str] | None) -> dict[str, tuple[tuple[int, ...], bool]]:
-    """Map each topic to its partitions, and to whether it is internal."""
+    """Return, for each topic, its partitions, and True if it is internal."""
     found = {}
     for topic in (await client.metadata(names)).topics:
         name = topic.name or ""
@@ -402,7 +406,7 @@ async def _partitions(client: Client, names: list[str] | None) -> dict[str, tupl
 
 
 class _Lookup:
-    """A lookup of offsets, which keeps those found so far when it is repeated."""
+    """A lookup of offsets. When it is repeated, it keeps the offsets found so far."""
 
     def __init__(
         self,
@@ -417,7 +421,7 @@ class _Lookup:
         self._fresh = False
 
     async def run(self, client: Client) -> dict[TopicPartition, int]:
-        """Look up the missing offsets. Returns all, or raises the first error of those still missing."""
+        """Look up the missing offsets. Returns all offsets, or raises the first error among those still missing."""
         if self._missing:
             await client.metadata(sorted({partition.topic for partition in self._missing}))
         by_leader: dict[int, list[TopicPartition]] = {}

@@ -7,7 +7,7 @@ out of the batches' bytes. Only records of the old formats become Python objects
 Rules:
 
 * Every batch's checksum is verified. A batch that cannot be read raises `BadBatch`, which names partition and offset.
-* Each Arrow batch is bounded: about ``ROWS_BYTES`` of records, or one record batch if that is larger.
+* The size of an Arrow batch is limited: about ``ROWS_BYTES`` of records, or one record batch if that is larger.
 * ``timestampType`` is 0 for CreateTime, 1 for LogAppendTime, and -1 for messages of magic 0, whose timestamp is -1 ms
   as in consumers. ``headers`` is null for a record without headers, as in Spark's source.
 """
@@ -32,7 +32,7 @@ from parley.protocol.records.crc import verify_crc
 from parley.protocol.records.errors import InvalidRecord
 
 ROWS_BYTES: Final = 32 * 1024 * 1024
-"""About how many bytes of decompressed records become one Arrow batch."""
+"""The approximate size of the decompressed records in one Arrow batch."""
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -43,8 +43,8 @@ _OFFSET_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 
 
 class BadBatch(KafkaError):
-    """A batch in the log that cannot be read. ``partition``, ``offset`` (of its first record) and ``next_offset`` say
-    which. Reading can continue at ``next_offset``, without its records."""
+    """A batch in the log cannot be read. ``partition``, ``offset`` (of its first record) and ``next_offset`` identify
+    the batch. Reading can continue at ``next_offset``, without its records."""
 
     def __init__(self, partition: TopicPartition, header: BatchHeader, error: KafkaError) -> None:
         super().__init__(
@@ -58,7 +58,7 @@ class BadBatch(KafkaError):
 
 
 def kafka_schema(*, include_headers: bool = False) -> pa.Schema:
-    """The columns of Spark's Kafka source."""
+    """Return the columns of Spark's Kafka source."""
     fields = [
         ("key", pa.binary()),
         ("value", pa.binary()),
@@ -74,7 +74,7 @@ def kafka_schema(*, include_headers: bool = False) -> pa.Schema:
 def decode(
     fetched: Fetched, start: int = 0, end: int = _OFFSET_MAX, *, include_headers: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of ``fetched`` with offsets from ``start`` up to, but without, ``end``. No Arrow batch is empty.
+    """Yield the rows of ``fetched`` with offsets from ``start`` to before ``end``. No Arrow batch is empty.
 
     Raises BadBatch after all rows before the bad batch.
     """
@@ -92,10 +92,10 @@ def decode(
 
 
 def visible(fetched: Fetched, start: int = 0, end: int = _OFFSET_MAX) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield position and header of each batch of ``fetched.records`` that a reader of these offsets sees.
+    """Yield the position and the header of each batch in ``fetched.records`` that a reader of these offsets sees.
 
-    Their checksums are correct. Control batches are left out and, with READ_COMMITTED, batches of aborted transactions.
-    The first and the last batch may contain other offsets, too. Raises BadBatch.
+    Their checksums have been verified. Leaves out control batches and, with READ_COMMITTED, batches of aborted
+    transactions. The first and the last batch may contain other offsets too. Raises BadBatch.
     """
     aborted = _Aborted(fetched.aborted)
     for pos, header in headers(fetched.records):
@@ -106,7 +106,7 @@ def visible(fetched: Fetched, start: int = 0, end: int = _OFFSET_MAX) -> Iterato
 
 
 def _is_data(fetched: Fetched, pos: int, header: BatchHeader, aborted: _Aborted) -> bool:
-    """True if readers see the batch. Call this for every batch, in order."""
+    """Return True if readers see the batch. Call this for every batch, in order."""
     try:
         verify_crc(fetched.records, pos, header)
         if header.is_control:
@@ -118,7 +118,7 @@ def _is_data(fetched: Fetched, pos: int, header: BatchHeader, aborted: _Aborted)
 
 
 class _Aborted:
-    """Finds the batches of aborted transactions (KIP-98). Its methods are called in the order of the log."""
+    """Finds the batches of aborted transactions (KIP-98). Call its methods in log order."""
 
     def __init__(self, aborted: tuple[tuple[int, int], ...]) -> None:
         self._coming = sorted(aborted, key=lambda one: one[1], reverse=True)
@@ -129,7 +129,7 @@ class _Aborted:
         return header.is_transactional and header.producer_id in self._producers
 
     def end(self, buf: bytes, pos: int, header: BatchHeader) -> None:
-        """Note a control batch: an abort marker ends its producer's open transaction."""
+        """Record a control batch: an abort marker ends its producer's open transaction."""
         if not self._coming and not self._producers:
             return
         self._begin(header.last_offset)
@@ -143,7 +143,7 @@ class _Aborted:
 
 
 class _Chunk:
-    """Batches that become one Arrow batch: their bytes, one behind the other, and the positions of their records."""
+    """Batches that become one Arrow batch: their concatenated bytes, and the positions of their records."""
 
     def __init__(self, fetched: Fetched) -> None:
         self._fetched = fetched
@@ -195,7 +195,7 @@ class _Chunk:
         self._count += count
 
     def rows(self, start: int, end: int, include_headers: bool) -> Iterator[pa.RecordBatch]:
-        """Return one Arrow batch of what was added, or None."""
+        """Yield one Arrow batch of the added records; nothing if there are none."""
         offsets = np.frombuffer(self._rows.offsets.getvalue(), np.int64)
         low, high = (int(at) for at in np.searchsorted(offsets, (start, end)))
         if low >= high:
@@ -244,7 +244,8 @@ class _Chunk:
 
 
 def _fields(data: bytes, bounds: bytes) -> pa.BinaryArray:
-    """All bytes as one array: key, the bytes before the value, value, the bytes before the next key, and so on."""
+    """Return all bytes as one array: a key, the bytes before the value, the value, the bytes before the next key, and
+    so on."""
     numbers = np.frombuffer(bounds, np.int64)
     offsets = np.zeros(len(numbers) + 1, np.int32)
     offsets[:-1] = numbers
@@ -254,7 +255,7 @@ def _fields(data: bytes, bounds: bytes) -> pa.BinaryArray:
 
 
 def _texts(values: pa.BinaryArray) -> pa.StringArray:
-    """Decode to strings. Invalid UTF-8 is replaced as Java does it: half of a surrogate pair is one error."""
+    """Decode to strings. Invalid UTF-8 is replaced as in Java, which counts half a surrogate pair as one error."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:

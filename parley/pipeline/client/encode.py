@@ -2,7 +2,7 @@
 
 The columns are those of Spark's Kafka sink, and more: ``value`` and, if they exist, ``key``, ``headers`` (a list of
 structs of key and value) and ``timestamp``. Binary and string columns may have any of Arrow's layouts. A timestamp of
-any unit is cut to milliseconds. A column of another type raises ValueError, which names it.
+any unit is truncated to milliseconds. A column of another type raises ValueError, which names it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Order = npt.NDArray[np.int64]
 
 
 def columns_of(rows: pa.RecordBatch, now_ms: int) -> Columns:
-    """Return the columns of records. ``now_ms`` is the timestamp of rows that have none. Raises ValueError."""
+    """Return the columns of records. ``now_ms`` is the timestamp of rows without one. Raises ValueError."""
     names = rows.schema.names
     if "value" not in names:
         raise ValueError(f"there is no column 'value' among {', '.join(names)}")
@@ -59,9 +59,10 @@ def encode(
     compression: Compression = Compression.NONE,
     level: int | None = None,
 ) -> Iterator[bytearray]:
-    """Encode the rows that ``order`` names, in that order. Offsets start at 0, and the batches have no producer.
+    """Encode the rows with the indexes in ``order``, in that order. Offsets start at 0, and the batches have no
+    producer.
 
-    A batch has at most ``batch_bytes`` of records, or a single larger record.
+    A batch contains at most ``batch_bytes`` of records, or a single larger record.
     """
     named = np.ascontiguousarray(order, np.int64)
     wire = named.tobytes()
@@ -98,7 +99,7 @@ def _header(body_bytes: int, attributes: int, count: int, base_timestamp: int, m
 
 
 def bytes_of(column: pa.Array, name: str) -> Bytes:
-    """The bytes of a column of binaries or strings. Raises ValueError for a column of another type."""
+    """Return the bytes of a column of binaries or strings. Raises ValueError for a column of another type."""
     kind = column.type
     if pa.types.is_null(kind):
         return _all_null(len(column))

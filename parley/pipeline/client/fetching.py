@@ -1,4 +1,4 @@
-"""One fetch of one partition: the request, and the meaning of its response."""
+"""One fetch of one partition: the request, and the interpretation of its response."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from parley.protocol.records.batch_header import headers
 from parley.protocol.records.errors import CorruptRecord
 
 LATEST: Final = -1
-"""As a timestamp: the offset behind the last readable record."""
+"""As a timestamp: the offset after the last readable record."""
 EARLIEST: Final = -2
 """As a timestamp: the offset of the first record."""
 FETCH_BYTES: Final = 4 * 1024 * 1024
-"""The default limit of a response: so many bytes that the cost of a request does not matter."""
+"""The default limit of a response: large enough that the cost of a request does not matter."""
 _NAMES_VERSION_MAX: Final = 12
 """Later versions name topics by their id (KIP-516)."""
 _V2_BATCHES_VERSION: Final = 4
-"""The first version whose responses may contain batches of magic 2. For earlier ones the broker converts them."""
+"""The first version whose responses may contain batches of magic 2. For earlier versions, the broker converts them."""
 _MAX_WAIT_MS: Final = 500
 _NOTHING: Final = FetchResponse.PartitionData(partition_index=-1, high_watermark=-1, records=None)
 
 
 class TopicPartition(NamedTuple):
-    """A partition by its topic's name and its number."""
+    """A partition, identified by its topic's name and its number."""
 
     topic: str
     partition: int
@@ -46,10 +46,10 @@ class Isolation(IntEnum):
 
 
 class OffsetOutOfRange(KafkaError):
-    """The log does not have the offset: retention deleted it, or a change of the leader cut it off.
+    """The log does not contain the offset: retention deleted it, or a change of leader truncated it.
 
-    Attributes: ``partition``, ``offset``, ``log_start`` and ``log_end``. The log had the offsets from ``log_start`` up
-    to, but without, ``log_end`` at that time. The caller decides: going on from ``log_start`` accepts a loss of data.
+    Attributes: ``partition``, ``offset``, ``log_start`` and ``log_end``. At that time, the log contained the offsets
+    from ``log_start`` to before ``log_end``. The caller decides: continuing at ``log_start`` accepts the loss of data.
     """
 
     def __init__(self, partition: TopicPartition, offset: int, log_start: int, log_end: int) -> None:
@@ -68,7 +68,8 @@ class OffsetOutOfRange(KafkaError):
 class LogEnded(KafkaError):
     """The log ends at ``offset``, but the caller expects more: the log was truncated, or more was never written.
 
-    It is no ``OffsetOutOfRange``, since nothing before the offset is missing. Attributes: ``partition``, ``offset``.
+    It is not an ``OffsetOutOfRange``, because nothing before the offset is missing. Attributes: ``partition``,
+    ``offset``.
     """
 
     def __init__(self, partition: TopicPartition, offset: int) -> None:
@@ -82,29 +83,29 @@ class LogEnded(KafkaError):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The result of one fetch: whole batches, as they are in the log."""
+    """The result of one fetch: whole batches, unchanged from the log."""
 
     partition: TopicPartition
     start: int
     """The requested offset. The first batch may begin before it."""
     next_offset: int
-    """The offset behind the last batch; ``start`` if there is none."""
+    """The offset after the last batch; ``start`` if there is none."""
     records: bytes
     aborted: tuple[tuple[int, int], ...]
-    """Producer id and first offset of each aborted transaction in the batches. Only with READ_COMMITTED."""
+    """The producer id and the first offset of each aborted transaction in the batches. Only with READ_COMMITTED."""
     log_start: int
     high_watermark: int
     last_stable: int
-    """All transactions below it have ended. If the broker does not return it, this is the high watermark."""
+    """All transactions below this offset have ended. It is the high watermark if the broker does not return it."""
 
 
 async def fetch_once(
     client: Client, partition: TopicPartition, offset: int, isolation: Isolation, max_bytes: int
 ) -> Fetched:
-    """Fetch once from the partition's leader. The result may have no batches.
+    """Fetch once from the partition's leader. The result may contain no batches.
 
     Raises KafkaError with the partition's error, ``OffsetOutOfRange``, or CorruptRecord if the bytes are not batches.
-    After an error that a change of the leader explains, the next call looks up the leader again.
+    After an error that a change of leader explains, the next call looks up the leader again.
     """
     try:
         node = await client.leader(*partition)
@@ -135,7 +136,7 @@ async def fetch_once(
 
 
 async def _forget_leader(client: Client, partition: TopicPartition) -> None:
-    """Look up the leader again. If no broker knows it now, the next call fails."""
+    """Look up the leader again. If no broker knows the leader now, the next call fails."""
     try:
         await client.metadata([partition.topic])
     except KafkaError:
@@ -156,7 +157,7 @@ def _request(partition: TopicPartition, offset: int, isolation: Isolation, max_b
 
 
 def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
-    """Return the content of one partition's part of a fetch response.
+    """Return the contents of one partition's part of a fetch response.
 
     Raises CorruptRecord if the bytes are not batches, and KafkaError for batches out of order: a batch's checksum does
     not cover its offset, and a wrong offset would look like a gap.

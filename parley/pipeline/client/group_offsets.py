@@ -1,6 +1,6 @@
 """Fetches and commits the offsets of a consumer group.
 
-No member joins a group here: offsets are committed as for a group without members. The functions are for
+Nothing here joins a group: offsets are committed as for a group without members. The functions are for
 ``parley.pipeline.client.cluster.Cluster.retry``. They raise KafkaError.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["Committed", "commit", "committed"]
 _COMMIT_NAMES_MAX: Final = 9
 _STABLE_VERSION: Final = 7
 _FETCH_ONE_GROUP_MAX: Final = 7
-"""Later versions name topics by id, or fetch the offsets of several groups."""
+"""The last version for one group: later versions name topics by id, or fetch the offsets of several groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class Committed:
 
 
 async def committed(client: Client, group: str, *, stable: bool = False) -> dict[TopicPartition, Committed]:
-    """All committed offsets of the group.
+    """Return all committed offsets of the group.
 
-    With ``stable``, a newer commit of a transaction that has not ended yet raises KafkaError(UNSTABLE_OFFSET_COMMIT),
-    which is temporary (KIP-447; brokers before 2.5 return the older commit).
+    With ``stable``, raises KafkaError(UNSTABLE_OFFSET_COMMIT), which is temporary, if a transaction with a newer commit
+    has not ended yet (KIP-447; brokers before 2.5 return the older commit).
     """
     node = await client.coordinator(group)
     version = min(await client.version_for(OffsetFetchRequest, node=node), _FETCH_ONE_GROUP_MAX)
@@ -55,7 +55,7 @@ async def committed(client: Client, group: str, *, stable: bool = False) -> dict
 
 
 async def commit(client: Client, group: str, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, int]:
-    """Commit offsets. Returns the error code of each refused one."""
+    """Commit offsets. Returns the error code of each rejected offset."""
     kind = OffsetCommitRequest
     topics: dict[str, Any] = {}
     for place, one in offsets.items():

@@ -1,8 +1,8 @@
-"""Chooses a record's partition as Kafka's own producer does.
+"""Chooses a record's partition like Kafka's own producer.
 
-The hash of a record's key (murmur2) decides, so all records of a key are in one partition, and every Kafka client
-chooses the same one. Records without a key stay with one partition for a while and then move on to the next (KIP-480,
-KIP-794), so that batches fill.
+The hash of a record's key (murmur2) decides, so all records with the same key are in one partition, and every Kafka
+client chooses the same one. Records without a key stay with one partition for a while and then move on to the next
+(KIP-480, KIP-794), so that batches fill.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ STICKY_BYTES: Final = 64 * 1024
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a key in a topic with this many partitions."""
+    """Return the partition of a key in a topic with this many partitions."""
     return (murmur2(key, 0, len(key)) & 0x7FFF_FFFF) % partitions
 
 
 class Partitioner:
-    """Chooses the partitions of one topic. Each call passes their number.
+    """Chooses the partitions of one topic. Each call passes the number of partitions.
 
-    Records without a key begin at ``first``, which the caller chooses at random: otherwise many tasks would begin with
+    Records without a key begin at ``first``, which the caller chooses at random. Otherwise many tasks would begin with
     the same partition.
     """
 
@@ -35,7 +35,7 @@ class Partitioner:
         self._written = first * sticky_bytes
 
     def assign(self, keys: Bytes, values: Bytes, partitions: int) -> npt.NDArray[np.int32]:
-        """The partition of each row."""
+        """Return the partition of each row."""
         chosen = np.remainder(np.frombuffer(hash_keys(keys), np.int64), partitions)
         if keys.nulls:
             keyless = np.flatnonzero(np.frombuffer(keys.nulls, np.uint8))

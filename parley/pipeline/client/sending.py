@@ -1,13 +1,13 @@
 """Sends batches to the leaders of their partitions: in order, several at a time, each written exactly once.
 
-A ``Sender`` lives on a cluster's event loop. Rules:
+A ``Sender`` belongs to a cluster's event loop. Rules:
 
 * Batches of a partition get their sequence numbers when they are added (KIP-98). They are written in that order and
   once, even if they are sent again: the broker recognizes a batch by its number.
 * At most ``WINDOW`` batches of a partition are in flight, because a broker remembers that many (KIP-679). After a
-  temporary error, the failed ones are sent again in their order, one at a time: they may be written already, and the
-  broker would not recognize them after others.
-* The bytes that wait or are in flight are bounded; ``add`` waits for room.
+  temporary error, the failed batches are sent again in order, one at a time: they may have been written already, and
+  the broker would not recognize them after later batches.
+* The bytes that wait or are in flight are limited; ``add`` waits for room.
 * A batch that is larger than its topic allows is split. Only a single record can be too large.
 * A permanent error, or a batch that is not written in time, ends the sender: later batches of that partition could not
   keep their order. Every later call raises that error.
@@ -33,7 +33,7 @@ from parley.protocol.records.crc import seal
 WINDOW: Final = 5
 
 _PRODUCE_VERSION_MAX: Final = 11
-"""Version 12 adds partitions to the transaction by itself (KIP-890), version 13 names topics by id (KIP-516)."""
+"""Version 12 implicitly adds partitions to the transaction (KIP-890), and version 13 names topics by id (KIP-516)."""
 _ACKS_ALL: Final = -1
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0
@@ -57,7 +57,7 @@ class Written(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch that may not be written yet."""
+    """A batch that may not have been written yet."""
 
     data: bytearray
     count: int
@@ -75,7 +75,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Lane:
-    """The batches of one partition, in order: those in flight come before those that wait."""
+    """The batches of one partition, in order: first those in flight, then those that wait."""
 
     partition: TopicPartition
     next_sequence: int = 0
@@ -86,7 +86,7 @@ class _Lane:
 
 
 class Sender:
-    """Sends for one producer. See the rules of the module. ``delivery_timeout_s`` bounds the time since ``add``."""
+    """Sends for one producer. See the rules of the module. ``delivery_timeout_s`` limits the time since ``add``."""
 
     def __init__(
         self,
@@ -106,14 +106,14 @@ class Sender:
         self._delivery_timeout_s = delivery_timeout_s
         self._lanes: dict[TopicPartition, _Lane] = {}
         self._refused_bytes: dict[str, int] = {}
-        """The smallest size of a batch that each topic has refused."""
+        """The size of the smallest batch that each topic has rejected."""
         self._bytes = 0
         self._changed = asyncio.Condition()
         self._failed: Exception | None = None
         self._written: list[Written] = []
 
     async def add(self, batches: list[tuple[TopicPartition, bytearray]]) -> None:
-        """Add sealed v2 batches in this order, as room becomes free. They are changed in place."""
+        """Add sealed v2 batches, in order, waiting for room. The batches are modified in place."""
         now = asyncio.get_running_loop().time
         for partition, data in batches:
             async with self._changed:
@@ -131,7 +131,8 @@ class Sender:
                 lane.driver = asyncio.create_task(self._drive(lane))
 
     async def drain(self) -> list[Written]:
-        """Wait until everything is written. Returns what was written since the last call; neighbours are joined."""
+        """Wait until everything is written. Returns what was written since the last call; adjacent ranges
+        are joined."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._failed or not self._bytes)
         self._check()
@@ -198,7 +199,7 @@ class Sender:
             lane.flying.append(batch)
 
     def _fitting(self, lane: _Lane) -> _Batch:
-        """The first batch that waits, or its first part if the topic has refused batches of its size."""
+        """Return the first waiting batch, or its first part if the topic has rejected batches of its size."""
         refused = self._refused_bytes.get(lane.partition.topic, INT32_MAX)
         batch = lane.waiting.popleft()
         while len(batch.data) >= refused and batch.count > 1:
@@ -225,7 +226,8 @@ class Sender:
             self._changed.notify_all()
 
     async def _recover(self, lane: _Lane, first: _Batch) -> None:
-        """Wait for the batches in flight, and put failed ones back at the head of the lane. Raises permanent errors."""
+        """Wait for the batches in flight, and put failed batches back at the head of the lane. Raises
+        permanent errors."""
         error = first.error
         if not isinstance(error, KafkaError):
             assert error is not None
@@ -273,7 +275,7 @@ class Sender:
 
 
 def _cut(data: bytearray, parts: int) -> Iterator[bytearray]:
-    """Split a batch into ``count`` batches of about equal numbers of records, with the same sequence numbers."""
+    """Split a batch into ``parts`` batches with about equal numbers of records, and the same sequence numbers."""
     header = read_header(data)
     found = list(records(data))
     for begin, end in pairwise(len(found) * number // parts for number in range(parts + 1)):
@@ -288,7 +290,8 @@ def _cut(data: bytearray, parts: int) -> Iterator[bytearray]:
 
 
 def _passes(error: KafkaError, alone: bool) -> bool:
-    """True if the batch may be sent again. A batch that overtook another, or followed a failed one, is out of order."""
+    """Return True if the batch may be sent again. A batch that overtook another, or followed a failed one, is out of
+    order."""
     if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
         return not alone
     passing = error.code.retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE

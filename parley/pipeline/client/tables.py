@@ -1,7 +1,7 @@
 """Topics as Arrow tables, without Spark: for data that fits into memory, or is processed piece by piece.
 
 ``read_topic("localhost:9092", "clicks")`` returns the topic up to its end at the time of the call. ``scan_topic``
-yields the same rows in batches and holds only a few MiB of them.
+yields the same rows in batches and keeps only a few MiB of them in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parley.protocol.security.client_security import SecurityProperties
 __all__ = ["read_topic", "scan_topic"]
 
 Where = str | int | datetime | Mapping[int, int]
-"""A position in a topic: ``"earliest"``, ``"latest"``, a time (ms since 1970, or a datetime with its zone: the first
+"""A position in a topic: ``"earliest"``, ``"latest"``, a time (ms since 1970, or a datetime with a time zone: the first
 record not before it), or an offset for each partition."""
 
 
@@ -34,12 +34,12 @@ def read_topic(
     include_headers: bool = True,
     client: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """Read the records from ``start`` up to, but without, ``end``, by partition, in the columns of Spark's source.
+    """Read the records from ``start`` to before ``end``, by partition, in the columns of Spark's source.
 
     ``partitions``: read only these. ``client``: properties of a Java client for TLS and login.
 
     Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION; ``parley.pipeline.client.cluster.OffsetOutOfRange`` for an offset
-    that the log does not have; ``parley.pipeline.client.decode.BadBatch``), and ValueError for an invalid position.
+    that the log does not contain; ``parley.pipeline.client.decode.BadBatch``), and ValueError for an invalid position.
     """
     found = scan_topic(
         bootstrap,
@@ -65,7 +65,7 @@ def scan_topic(
     include_headers: bool = True,
     client: Mapping[str, str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """As ``read_topic``, but yields Arrow batches as they arrive."""
+    """Like ``read_topic``, but yields Arrow batches as they arrive."""
     with Cluster(Connection(bootstrap=bootstrap, security=SecurityProperties.of(client or {}))) as cluster:
         cluster.contact()
         known = cluster.partitions([topic])[topic]

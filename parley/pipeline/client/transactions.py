@@ -22,7 +22,7 @@ from parley.protocol.messages.transactions import (
 )
 
 _TRANSACTION: Final = 1
-"""The type of key by which `Client.coordinator` finds the coordinator of a transactional id."""
+"""The key type with which `Client.coordinator` finds the coordinator of a transactional id."""
 _CURRENT_ID_VERSION: Final = 3
 _ADD_VERSION_MAX: Final = 3
 _ADD_OFFSETS_VERSION_MAX: Final = 3
@@ -35,8 +35,8 @@ async def producer_id(
 ) -> ProducerId:
     """Get a producer id. With a transactional id, this fences older producers and aborts their open transaction.
 
-    ``current`` is the id that the caller has now: a fenced caller gets PRODUCER_FENCED or INVALID_PRODUCER_EPOCH
-    (KIP-360; brokers before 2.5 do not check it).
+    ``current`` is the caller's current id: a fenced caller gets PRODUCER_FENCED or INVALID_PRODUCER_EPOCH (KIP-360;
+    brokers before 2.5 do not check it).
     """
     node = None if transactional_id is None else await client.coordinator(transactional_id, _TRANSACTION)
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
@@ -51,7 +51,7 @@ async def producer_id(
 async def add_partitions(
     client: Client, transactional_id: str, producer: ProducerId, partitions: Iterable[TopicPartition]
 ) -> None:
-    """Add partitions to the transaction before anything is written to them. The first of them opens it."""
+    """Add partitions to the transaction before anything is written to them. The first call opens the transaction."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)

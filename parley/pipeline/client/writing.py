@@ -1,16 +1,17 @@
-"""Writes Arrow rows to topics, from code that blocks.
+"""Writes Arrow rows to topics, from blocking code.
 
-A ``Producer`` belongs to one thread and uses a ``Cluster``, which it does not close. It is idempotent: its records
-are in each partition in order and once, however often they were sent. With a transactional id, readers of committed
-records see everything between ``begin`` and ``commit``, or nothing.
+A ``Producer`` belongs to one thread and uses a ``Cluster``, which it does not close. It is idempotent: each record is
+in its partition in order and once, however often it was sent. With a transactional id, readers of committed records see
+everything between ``begin`` and ``commit``, or nothing.
 
 Rules:
 
-* Memory is bounded: rows are held up to ``buffer_bytes``, then encoded. ``write`` waits while ``in_flight_bytes`` are
-  in flight.
+* Memory is limited: rows are collected up to ``buffer_bytes``, then encoded. ``write`` waits while ``in_flight_bytes``
+  are in flight.
 * Rows are certainly written only after ``flush`` or ``commit`` has returned.
 * After an error the producer cannot be used, because it does not know what was written; ``abort`` makes a transactional
-  one usable again. KafkaError has the code. Rows that cannot be records raise ValueError, at ``flush`` at the latest.
+  producer usable again. KafkaError has the code. Rows that cannot be records raise ValueError, at ``flush`` at the
+  latest.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ __all__ = ["Producer", "Writing", "Written"]
 
 _EPOCH_MAX: Final = 0x7FFF
 _METADATA_AGE_MS: Final = 300_000
-"""After this time, the number of a topic's partitions is looked up again (``metadata.max.age.ms``)."""
+"""The age at which the number of a topic's partitions is looked up again (``metadata.max.age.ms``)."""
 _COLUMNS: Final = frozenset({"key", "value", "headers", "timestamp", "topic", "partition"})
 
 
@@ -55,12 +56,12 @@ class Writing:
     batch_bytes: int = BATCH_BYTES
     """The size of a batch before compression; at most the topic's ``max.message.bytes``."""
     buffer_bytes: int = 8 * 1024 * 1024
-    """How many bytes of rows are encoded together. More bytes mean larger batches and fewer requests."""
+    """How many bytes of rows are encoded together. A larger value means larger batches and fewer requests."""
     in_flight_bytes: int = 32 * 1024 * 1024
     delivery_timeout_ms: int = 120_000
-    """How long writing a batch may take, with all its retries (``delivery.timeout.ms``)."""
+    """How long writing a batch, with all its retries, may take (``delivery.timeout.ms``)."""
     transaction_timeout_ms: int = 60_000
-    """After this time, the coordinator aborts a transaction that is still open (``transaction.timeout.ms``)."""
+    """The coordinator aborts a transaction that is open for longer (``transaction.timeout.ms``)."""
 
 
 @dataclass(slots=True)
@@ -71,11 +72,11 @@ class _Topic:
 
 
 class Producer:
-    """``with Producer(cluster) as producer: producer.write(rows, topic="t")``.
+    """Writes rows: ``with Producer(cluster) as producer: producer.write(rows, topic="t")``.
 
     The end of the block flushes the rows, and aborts an open transaction.
 
-    ``now_ms`` is the timestamp of rows that have none. ``seed`` decides the first partition of records without a key.
+    ``now_ms`` returns the timestamp of rows without one. ``seed`` decides the first partition of records without a key.
     """
 
     def __init__(
@@ -123,8 +124,8 @@ class Producer:
     def write(self, rows: pa.RecordBatch, *, topic: str | None = None) -> None:
         """Add rows: the columns of ``parley.pipeline.client.encode``, and ``partition`` (null or absent: by the key).
 
-        They go to ``topic``, or to the topic that the column ``topic`` names. A missing topic is created if the broker
-        allows it. Rows of one partition keep their order.
+        They go to ``topic``, or to the topic in the column ``topic``. A missing topic is created if the broker allows
+        it. Rows of one partition keep their order.
         """
         self._check_may_write()
         rows = _prepared(rows, topic)
@@ -138,7 +139,7 @@ class Producer:
             self._send_held()
 
     def identity(self) -> ProducerId:
-        """The identity in this producer's batches. The first call gets it from the cluster."""
+        """Return the identity in this producer's batches. The first call gets it from the cluster."""
         self._identified()
         assert self._producer is not None
         return self._producer
@@ -146,7 +147,7 @@ class Producer:
     def renew(self) -> None:
         """Continue with an identity that no batch has yet: the next epoch of the producer id, with sequences from 0.
 
-        Brokers accept an epoch that they did not allocate (KIP-360), and refuse late batches of the epoch before.
+        Brokers accept an epoch that they did not allocate (KIP-360), and reject late batches of the previous epoch.
         Topics are looked up again. Raises ValueError if the producer is transactional, and KafkaError if it cannot
         flush.
         """
@@ -160,17 +161,19 @@ class Producer:
         self._topics.clear()
 
     def partition_count(self, topic: str) -> int:
-        """The number of a topic's partitions. A missing topic is created if the broker allows it. Raises KafkaError."""
+        """Return the number of a topic's partitions. A missing topic is created if the broker allows it. Raises
+        KafkaError."""
         return self._known(topic).partitions
 
     def flush(self) -> list[Written]:
-        """Wait until all is written. Returns what was written since the last call. Raises KafkaError."""
+        """Wait until everything is written. Returns what was written since the last call. Raises KafkaError."""
         self._send_held()
         sender = self._sender
         return [] if sender is None else self._cluster.run(lambda client: sender.drain())
 
     def close(self) -> None:
-        """Discard what is not flushed. An open transaction ends by its timeout, or by the next producer with its id."""
+        """Discard everything that is not flushed. An open transaction is ended by its timeout, or by the next producer
+        with its id."""
         self._stop(settle=False)
 
     def _stop(self, *, settle: bool) -> None:
@@ -191,7 +194,8 @@ class Producer:
         self._in_transaction = True
 
     def add_offsets(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """Commit offsets of a group with the open transaction, or not at all. Raises KafkaError."""
+        """Add a group's offsets to the open transaction: they are committed with it, or not at all. Raises
+        KafkaError."""
         transactional_id, producer = self._writing.transactional_id, self._producer
         if not self._in_transaction or transactional_id is None or producer is None:
             raise ValueError("no transaction is open")
@@ -202,16 +206,18 @@ class Producer:
         )
 
     def commit(self) -> list[Written]:
-        """Write all and commit. Returns what was written. After a KafkaError, the transaction may be committed."""
+        """Write everything and commit. Returns what was written. After a KafkaError, the transaction may have been
+        committed."""
         written = self.flush()
         self._end_transaction(committed=True)
         return written
 
     def abort(self) -> None:
-        """Undo what was written since ``begin``, also after an error.
+        """Undo everything that was written since ``begin``, even after an error.
 
-        Raises KafkaError; make a new producer then. PRODUCER_FENCED and INVALID_PRODUCER_EPOCH: another producer has
-        the id, or the coordinator has aborted the transaction. INVALID_TXN_STATE: the transaction is committed.
+        After a KafkaError, create a new producer. PRODUCER_FENCED and INVALID_PRODUCER_EPOCH mean that another producer
+        has the id, or the coordinator has aborted the transaction; INVALID_TXN_STATE, that the transaction is
+        committed.
         """
         self._stop(settle=True)  # what the broker gets after the abort would stay open
         try:
@@ -319,7 +325,7 @@ class Producer:
 
 
 async def _partition_count(client: Client, topic: str) -> int:
-    """The number of a topic's partitions. A missing topic is created if ``auto.create.topics.enable`` is set."""
+    """Return the number of a topic's partitions. A missing topic is created if ``auto.create.topics.enable`` is set."""
     described = (await client.metadata([topic], create=True)).topics[0]
     if described.error_code:
         raise KafkaError(ErrorCode(described.error_code), f"topic {topic!r}")
@@ -327,7 +333,7 @@ async def _partition_count(client: Client, topic: str) -> int:
 
 
 def _prepared(rows: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
-    """Return the columns of records, and the topic's. Raises ValueError."""
+    """Return the columns of records, and the column of topics. Raises ValueError."""
     columns: dict[str, Any] = {name: rows.column(name) for name in rows.schema.names if name in _COLUMNS}
     if "value" not in columns:
         raise ValueError(f"there is no column 'value' among {', '.join(rows.schema.names)}")

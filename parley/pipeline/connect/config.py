@@ -67,7 +67,7 @@ class Width(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Password:
-    """A secret. Only ``value`` shows the text."""
+    """A secret. Only ``value`` reveals the text."""
 
     value: str = field(repr=False)
 
@@ -84,7 +84,7 @@ class _NoDefault:
 
 
 NO_DEFAULT: Final = _NoDefault()
-"""The default of a key that must be given."""
+"""The default of a required key."""
 
 Validator = Callable[[str, Any], None]
 """Called with the key's name and a typed value; raises ConfigError if the value is not allowed."""
@@ -94,7 +94,7 @@ Recommender = Callable[[str, Mapping[str, Any]], Sequence[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One key. ``is_visible`` tells from all values whether the key matters."""
+    """One key. ``is_visible`` returns True if, given all values, the key matters."""
 
     name: str
     type: ConfigType
@@ -116,7 +116,7 @@ class ConfigKey:
 
     @property
     def title(self) -> str:
-        """The name that is shown."""
+        """The name to display."""
         return self.display_name or self.name
 
     def parse(self, given: Any) -> Any:
@@ -166,7 +166,7 @@ class ConfigInfos:
 
 
 class ConfigDef:
-    """An ordered set of keys. It is made once, beside the class that it configures."""
+    """An ordered set of keys, created once, next to the class that it configures."""
 
     def __init__(self, keys: Iterable[ConfigKey] = ()) -> None:
         self.keys: dict[str, ConfigKey] = {one.name: one for one in keys}
@@ -192,7 +192,7 @@ class ConfigDef:
         return self
 
     def __add__(self, other: ConfigDef) -> ConfigDef:
-        """The keys of both. If both have a key, the other's wins."""
+        """Return the keys of both. If both define a key, the other's definition wins."""
         return ConfigDef([*self.keys.values(), *other.keys.values()])
 
     @property
@@ -233,7 +233,7 @@ class ConfigDef:
         return judged
 
     def infos(self, name: str, values: Iterable[ConfigValue]) -> ConfigInfos:
-        """Return what ``validate`` found (a connector may have added to it), in the form of the response."""
+        """Return the results of ``validate``, to which a connector may have added, in the form of the response."""
         return ConfigInfos(name, self.groups, tuple(ConfigInfo(self.keys.get(one.name), one) for one in values))
 
 

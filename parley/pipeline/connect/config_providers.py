@@ -1,7 +1,7 @@
-"""Values that a connector's configuration only names: ``${provider:path:key}`` (KIP-297).
+"""Values that a connector's configuration only refers to: ``${provider:path:key}`` (KIP-297).
 
-So secrets are in a file or in the environment, and not in topics or responses of the REST API. Each start of a
-connector or a task resolves the names. The worker's configuration declares the providers, as
+This keeps secrets in a file or in the environment, and out of topics and responses of the REST API. Each start of a
+connector or a task resolves the references. The worker's configuration declares the providers, as
 ``parley.configuration.providers`` describes.
 """
 
@@ -25,7 +25,7 @@ class Providers:
             raise ConfigError(str(error)) from error
 
     def resolve(self, config: Mapping[str, str]) -> dict[str, str]:
-        """Return the configuration with the named values. Raises ConfigError if one is unavailable."""
+        """Return the configuration with the references resolved. Raises ConfigError if a value is unavailable."""
         try:
             return self._providers.resolve(config)
         except UnresolvedValue as error:

@@ -23,7 +23,7 @@ The smallest connector is a task and two lines::
         task_class = PrintTask
         config_def = ConfigDef()
 
-The model is Kafka Connect's (KIP-26, KIP-875), with Python's form of its names.
+The model is Kafka Connect's (KIP-26, KIP-875), with names in Python's style.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Connector(ABC):
         self.context = context
 
     def start(self, props: Mapping[str, str]) -> None:
-        """Start with the connector's configuration. Longer work belongs into a thread of its own."""
+        """Start with the connector's configuration. Longer work belongs in a thread of its own."""
         self.props = dict(props)
 
     def stop(self) -> None:  # noqa: B027 - most have nothing to give back
@@ -132,24 +132,25 @@ class SourceConnector(Connector):
         return [self.props]
 
     def exactly_once_support(self, props: Mapping[str, str]) -> bool | None:
-        """True if each record reaches its topic once when the runtime stores offsets with the records (KIP-618).
+        """Return True if each record reaches its topic once when the runtime stores offsets with the records (KIP-618).
 
-        It is so if the source can be read again from any stored offset, with the same records behind it. None if the
-        connector does not say.
+        This is the case if the source can be read again from any stored offset, with the same records after it. None
+        means that the connector does not say.
         """
         return None
 
     def can_define_transaction_boundaries(self, props: Mapping[str, str]) -> bool:
-        """True if its tasks can end their transactions themselves (``transaction.boundary=connector``, KIP-618)."""
+        """Return True if its tasks can end their transactions themselves
+        (``transaction.boundary=connector``, KIP-618)."""
         return False
 
     def alter_offsets(
         self, props: Mapping[str, str], offsets: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]]
     ) -> bool:
-        """Check offsets before a user changes the stored ones (KIP-875). Raise ConnectError to refuse them.
+        """Check offsets before a user changes the stored ones (KIP-875). Raise ConnectError to reject them.
 
-        ``offsets``: any name -> (source partition, new offset, or None to delete it). Returns False if the offsets were
-        not checked and may be useless.
+        ``offsets`` contains pairs of a source partition and its new offset, or None to delete the offset. Returns False
+        if the offsets were not checked and may be useless.
         """
         return False
 
@@ -161,7 +162,7 @@ class SinkConnector(Connector):
         return [self.props] * max_tasks
 
     def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
-        """As ``SourceConnector.alter_offsets``, for partitions of topics."""
+        """Like ``SourceConnector.alter_offsets``, for partitions of topics."""
         return False
 
 
@@ -171,7 +172,8 @@ class SinkConnector(Connector):
 class TransactionContext(Protocol):
     """Ends the transactions of a source task's records (``transaction.boundary=connector``).
 
-    The offsets of an aborted transaction's records are stored all the same. To read them again, raise an exception.
+    The offsets of an aborted transaction's records are stored nevertheless. To read the records again, raise an
+    exception.
     """
 
     def commit_transaction(self, record: SourceRecord | None = None) -> None:
@@ -188,7 +190,7 @@ class SourceTaskContext(Protocol):
 
     @property
     def transactions(self) -> TransactionContext | None:
-        """None unless the task ends its transactions itself."""
+        """None, unless the task ends its transactions itself."""
         ...
 
     @property
@@ -214,10 +216,10 @@ class SourceTask(Task):
         """Return the next records; None or an empty list if there are none now."""
 
     def commit_record(self, record: SourceRecord) -> None:
-        """Note that the record is in its topic, or was dropped (by a filter, or as a tolerated error)."""
+        """Called when the record is in its topic, or was dropped (by a filter, or as a tolerated error)."""
 
     def commit(self) -> None:
-        """Note that all polled records are in their topics, and that the offsets are stored."""
+        """Called when all polled records are in their topics, and the offsets are stored."""
 
 
 # ---- sinks ----------------------------------------------------------------------------------------------------------
@@ -225,7 +227,8 @@ class SourceTask(Task):
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets of a partition, without ``end``. Not every offset has a record: a compacted topic has gaps."""
+    """Offsets of a partition from ``start`` to before ``end``. A compacted topic has gaps, so not every offset has a
+    record."""
 
     topic: str
     partition: int
@@ -241,7 +244,8 @@ class OffsetRange:
 
 
 class ErrantRecordReporter(Protocol):
-    """Takes records that a sink task cannot write: for the dead letter topic, by ``errors.tolerance`` (KIP-610)."""
+    """Accepts records that a sink task cannot write, for the dead letter topic, as ``errors.tolerance`` allows
+    (KIP-610)."""
 
     def report(self, record: SinkRecord, error: BaseException) -> None:
         """Report a record. Raises ConnectError if errors are not tolerated."""
@@ -258,16 +262,16 @@ class SinkTaskContext(Protocol):
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The task's present partitions."""
+        """The task's current partitions."""
         ...
 
     @property
     def errant_records(self) -> ErrantRecordReporter | None:
-        """None if the connector's configuration has no place for such records."""
+        """None if the connector's configuration has no destination for such records."""
         ...
 
     def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Continue from these offsets after the present call."""
+        """Continue from these offsets after the current call."""
         ...
 
     def timeout(self, ms: int) -> None:
@@ -281,14 +285,15 @@ class SinkTaskContext(Protocol):
     def resume(self, *partitions: TopicPartition) -> None: ...
 
     def request_commit(self) -> None:
-        """Commit offsets right after the present call, whatever the interval."""
+        """Commit offsets right after the current call, whatever the interval."""
         ...
 
 
 class SinkTask(Task):
     """Writes records of some partitions to a target, each at least once.
 
-    Offsets are committed after ``pre_commit``, which returns the offsets that the target certainly has.
+    Offsets are committed after ``pre_commit``, which returns the offsets up to which the target certainly has the
+    records.
     """
 
     context: SinkTaskContext
@@ -301,50 +306,51 @@ class SinkTask(Task):
         """Start the task with one of the configurations that the connector's ``task_configs`` returned."""
 
     def open(self, partitions: Sequence[TopicPartition]) -> None:
-        """Note new partitions. Their records come next."""
+        """Called with new partitions, before their first records."""
 
     @abstractmethod
     def put(self, records: Sequence[SinkRecord]) -> None:
-        """Write the records, or keep them for ``flush``. Also called without records, for work that is due."""
+        """Write the records, or keep them for ``flush``. Also called without records, so that the task can do work that
+        is due."""
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Ensure that everything before these offsets is in the target."""
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return the offsets to commit: by default all, after a ``flush``."""
+        """Return the offsets to commit: by default all of them, after a ``flush``."""
         self.flush(offsets)
         return offsets
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:
-        """Note revoked partitions. No more of their records come."""
+        """Called with revoked partitions. No more of their records follow."""
 
 
 class ExactlyOnceSinkTask(SinkTask):
     """Writes each record once: the target itself stores the offsets.
 
     The runtime calls ``committed`` whenever partitions are opened, and continues from there, whatever the consumer
-    group has. It passes whole ranges of offsets, one partition at a time, each from the end of the last. ``put_range``
-    must make the records and the range's end visible together, or neither: by a transaction with a row for the
-    partition, a file named after the range, or a table's commit with the range.
+    group's offsets are. It passes whole ranges of offsets, one partition at a time, each from the end of the previous
+    one. ``put_range`` must make the records and the range's end visible together, or neither: with a transaction that
+    also updates a row for the partition, a file named after the range, or a table's commit with the range.
     """
 
     range_records: int = 10_000
     """The number of records that completes a range. A task may set it in ``start``."""
     range_bytes: int = 16 * 1024 * 1024
-    """The number of bytes, as in the topic, that completes a range: the bound of a partition's memory."""
+    """The number of bytes, as in the topic, that completes a range. It limits the memory for a partition."""
     range_ms: int = 0
-    """How long to wait for a range to fill, in ms. 0 means that available records are passed at once."""
+    """How long to wait for a range to fill, in ms. With 0, available records are passed immediately."""
 
     @abstractmethod
     def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the end of the target's last range by partition. Partitions without data are left out."""
+        """Return the end of the target's last range for each partition, except partitions without data."""
 
     @abstractmethod
     def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
         """Write the records of the range.
 
-        There may be no records if a filter has dropped all. Then it may do nothing, and ``committed`` may return the
-        end of the range before. A range may begin behind what the target has.
+        There may be no records if a filter has dropped all of them. Then it may do nothing, and ``committed`` may
+        return the end of the previous range. A range may begin after the end of the target's last range.
         """
 
     def put(self, records: Sequence[SinkRecord]) -> None:

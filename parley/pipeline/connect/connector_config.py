@@ -1,4 +1,4 @@
-"""The keys of every connector besides its own, with Kafka's names and defaults."""
+"""The keys that every connector has in addition to its own, with Kafka's names and defaults."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ANY_DELAY: Final = -1
 
 
 def _aliases(name: str, value: Any) -> None:
-    """A list of distinct names."""
+    """Accept a list of distinct names."""
     if len(set(value)) != len(value):
         raise ConfigError(f"Invalid value [{', '.join(value)}] for configuration {name}: Duplicate alias provided.")
 
@@ -317,12 +317,12 @@ def is_sink(connector: type[Connector]) -> bool:
 
 
 def keys_of_all(connector: type[Connector]) -> Collection[ConfigKey]:
-    """The keys of all sinks, or of all sources."""
+    """Return the keys of all sinks, or of all sources."""
     return (SINK if is_sink(connector) else SOURCE).keys.values()
 
 
 def subscribed(config: Mapping[str, str]) -> list[str] | re.Pattern[str]:
-    """The topics that a sink reads: names, or a pattern. Raises ConfigError unless exactly one is given."""
+    """Return the topics that a sink reads: names, or a pattern. Raises ConfigError unless exactly one is configured."""
     values = SINK.parse(
         {key: value for key, value in config.items() if key.startswith("topics")}
         | {"name": "-", "connector.class": "-"}
@@ -336,7 +336,7 @@ def subscribed(config: Mapping[str, str]) -> list[str] | re.Pattern[str]:
 
 
 def stage_names(config: Mapping[str, Any], key: str) -> list[str]:
-    """The names under ``transforms`` or ``predicates``. Raises ConfigError if one occurs twice."""
+    """Return the names under ``transforms`` or ``predicates``. Raises ConfigError if a name occurs twice."""
     given = config.get(key) or ""
     names = [one.strip() for one in given.split(",") if one.strip()] if isinstance(given, str) else list(given)
     _aliases(key, names)
@@ -344,7 +344,7 @@ def stage_names(config: Mapping[str, Any], key: str) -> list[str]:
 
 
 def definition_of(connector: type[Connector], config: Mapping[str, Any], plugins: Plugins) -> ConfigDef:
-    """The keys of a connector, with those of its configured converters, transforms and predicates.
+    """Return the keys of a connector, with those of its configured converters, transforms and predicates.
 
     An unknown class has no keys: the key that names it reports the error.
     """
@@ -359,7 +359,7 @@ def definition_of(connector: type[Connector], config: Mapping[str, Any], plugins
 
 
 def _stage(prefix: str, config: Mapping[str, Any], base: Any, plugins: Plugins) -> ConfigDef:
-    """The keys of one transform or predicate, each after the prefix."""
+    """Return the keys of one transform or predicate, each after the prefix."""
     group = prefix.replace(".", ": ", 1).rstrip(".").capitalize()
     keys = ConfigDef().define(
         prefix + "type",
@@ -393,7 +393,7 @@ def _stage(prefix: str, config: Mapping[str, Any], base: Any, plugins: Plugins) 
 
 
 def _prefixed(prefix: str, given: str | None, base: Any, plugins: Plugins, group: str | None) -> ConfigDef:
-    """The keys of a named class, each after the prefix; none if there is no such class."""
+    """Return the keys of a named class, each after the prefix; none if there is no such class."""
     if not given:
         return ConfigDef()
     try:
@@ -406,7 +406,7 @@ def _prefixed(prefix: str, given: str | None, base: Any, plugins: Plugins, group
 
 
 def class_of(plugins: Plugins, base: Any) -> Validator:
-    """Accept the name of an existing class of the wanted kind."""
+    """Accept the name of an existing class of the required kind."""
 
     def check(name: str, value: Any) -> None:
         if value:

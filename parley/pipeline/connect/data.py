@@ -4,13 +4,13 @@ A value without a schema is any JSON-like value of Python. With a schema, its ty
 
 ======================  ================================================================================
 INT8 .. INT64           ``int`` in the type's range
-FLOAT32, FLOAT64        ``float`` (``int`` is accepted, too)
-BOOLEAN, STRING, BYTES  ``bool``, ``str``, ``bytes`` (``bytearray`` and ``memoryview`` are accepted, too)
+FLOAT32, FLOAT64        ``float`` (``int`` is accepted too)
+BOOLEAN, STRING, BYTES  ``bool``, ``str``, ``bytes`` (``bytearray`` and ``memoryview`` are accepted too)
 ARRAY, MAP              ``list``, ``dict``
-STRUCT                  :class:`Struct`
+STRUCT                  ``Struct``
 ======================  ================================================================================
 
-A logical type is a primitive one with a name: Decimal (BYTES, ``decimal.Decimal``), Date (INT32, ``datetime.date``),
+A logical type is a primitive type with a name: Decimal (BYTES, ``decimal.Decimal``), Date (INT32, ``datetime.date``),
 Time (INT32, ``datetime.time``) and Timestamp (INT64, ``datetime.datetime`` in UTC). ``None`` is a value of every
 optional schema. Schemas never change. A struct is filled field by field, and checks each field.
 """
@@ -95,7 +95,7 @@ class LogicalType:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a struct: its name, its place, the schema of its values."""
+    """A field of a struct: its name, its index, and the schema of its values."""
 
     name: str
     index: int
@@ -106,8 +106,9 @@ class Field:
 class Schema:
     """The shape of a value. Use the constants and functions of this module, or the constructor.
 
-    ``fields`` belong to a struct. ``value_schema`` is that of an array's elements or a map's values, ``key_schema``
-    that of a map's keys. Schemas with equal parts are equal. Raises DataError if the parts contradict each other.
+    ``fields`` are the fields of a struct. ``value_schema`` is the schema of an array's elements or a map's values,
+    ``key_schema`` that of a map's keys. Schemas with equal parts are equal. Raises DataError if the parts contradict
+    each other.
     """
 
     type: SchemaType
@@ -165,15 +166,15 @@ class Schema:
         )
 
     def field(self, name: str) -> Field | None:
-        """The field with this name; None if there is none."""
+        """Return the field with this name; None if there is none."""
         return self._by_name.get(name)
 
     def as_optional(self, default: Any = None) -> Schema:
-        """This schema, with optional values."""
+        """Return this schema, with optional values."""
         return replace(self, optional=True, default=default)
 
     def named(self, name: str, version: int | None = None, doc: str | None = None) -> Schema:
-        """This schema with a name and a version."""
+        """Return this schema with a name and a version."""
         return replace(self, name=name, version=version, doc=doc)
 
     def __repr__(self) -> str:
@@ -213,24 +214,24 @@ TIMESTAMP: Final = Schema(SchemaType.INT64, name=LogicalType.TIMESTAMP, version=
 
 
 def decimal(scale: int) -> Schema:
-    """The schema of decimals with this many digits after the point."""
+    """Return the schema of decimals with this many digits after the point."""
     parameters = {LogicalType.SCALE: str(scale)}
     return Schema(SchemaType.BYTES, name=LogicalType.DECIMAL, version=1, parameters=parameters)
 
 
 def struct(fields: Mapping[str, Schema], *, name: str | None = None, version: int | None = None) -> Schema:
-    """The schema of structs with these fields, in this order."""
+    """Return the schema of structs with these fields, in this order."""
     placed = tuple(Field(one, index, schema) for index, (one, schema) in enumerate(fields.items()))
     return Schema(SchemaType.STRUCT, name=name, version=version, fields=placed)
 
 
 def array(of: Schema) -> Schema:
-    """The schema of lists of these values."""
+    """Return the schema of lists of these values."""
     return Schema(SchemaType.ARRAY, value_schema=of)
 
 
 def map_of(keys: Schema, values: Schema) -> Schema:
-    """The schema of maps from these keys to these values."""
+    """Return the schema of maps from these keys to these values."""
     return Schema(SchemaType.MAP, key_schema=keys, value_schema=values)
 
 
@@ -252,7 +253,7 @@ class Struct:
             self[name] = value
 
     def __getitem__(self, name: str) -> Any:
-        """The field's value. Raises DataError if the schema has no such field."""
+        """Return the field's value. Raises DataError if the schema has no such field."""
         value = self.values.get(name)
         return value if value is not None else self._field(name).schema.default
 
@@ -261,16 +262,16 @@ class Struct:
         self.values[name] = value
 
     def get(self, name: str, otherwise: Any = None) -> Any:
-        """The field's value; ``otherwise`` if the schema has no such field."""
+        """Return the field's value; ``otherwise`` if the schema has no such field."""
         return self[name] if self.schema.field(name) else otherwise
 
     def without_default(self, name: str) -> Any:
-        """The field's value as it was set; None if it was not."""
+        """Return the field's value as it was set; None if it was not."""
         self._field(name)
         return self.values.get(name)
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """The fields' names and values in the schema's order, with defaults."""
+        """Yield the fields' names and values in the schema's order, with defaults."""
         return ((one.name, self[one.name]) for one in self.schema.fields)
 
     def validate(self) -> None:
@@ -370,5 +371,6 @@ def _is_double(value: int) -> bool:
 
 
 def _same_fields(one: Schema, other: Schema) -> bool:
-    """True if a struct of one schema can replace one of the other. It does not matter if they are optional."""
+    """Return True if a struct of one schema can replace a struct of the other. Ignores whether the schemas are
+    optional."""
     return one == other or replace(one, optional=other.optional, default=other.default) == other

@@ -2,7 +2,7 @@
 
 With ``schema.registry.url``, a value is a zero byte, the id of its schema in four bytes, and the Avro data. Other Kafka
 clients with a registry use the same format. Schemas are registered under ``<topic>-key`` and ``<topic>-value``. Without
-a registry, all values have the schema ``avro.schema``: Avro's JSON, or the name of a file with it.
+a registry, all values have the schema ``avro.schema``: Avro's JSON, or the name of a file that contains it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parley.pipeline.schemas.model import SchemaType as Language
 __all__ = ["AvroConverter"]
 
 _READ_HERE: Final = frozenset({"decimal", "uuid", "local-timestamp-millis", "local-timestamp-micros"})
-"""Logical types that are read as their primitive ones. Connect has only decimals, and has them exactly."""
+"""Logical types that are read as their primitive types. Connect has only decimals, and stores them exactly."""
 
 
 class AvroConverter(Converter):
@@ -100,7 +100,8 @@ class AvroConverter(Converter):
 
 @contextmanager
 def _registry_errors() -> Iterator[None]:
-    """Raise RetriableError if the registry does not respond, DataError if it refuses or a schema is invalid."""
+    """Raise RetriableError if the registry does not respond, DataError if it rejects a request or a schema
+    is invalid."""
     try:
         yield
     except RegistryAway as error:
@@ -156,7 +157,7 @@ class _Parsed:
 
 
 def _without_logical(avro: Any) -> Any:
-    """Return a schema without the types that fastavro would read as others, or round to their precision."""
+    """Return a schema without the logical types that fastavro would convert or round."""
     if isinstance(avro, list):
         return [_without_logical(one) for one in avro]
     if not isinstance(avro, dict):

@@ -31,7 +31,7 @@ _NOT_AN_ENVELOPE: Final = (
 )
 _SCHEMAS_MAX: Final = 1000
 _NO_NUMBERS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
-"""The doubles that JSON has no numbers for, as Kafka writes them."""
+"""The doubles for which JSON has no numbers, as Kafka writes them."""
 _EXACT: Final = Context(prec=1000, traps=[Inexact, InvalidOperation])
 
 CONFIG: Final = (
@@ -156,7 +156,7 @@ class JsonConverter(ConverterOfBoth):
         return base64.b64encode(primitive).decode() if isinstance(primitive, bytes) else primitive
 
     def _plain(self, value: Any) -> Any:
-        """Convert a value without a schema, by its class."""
+        """Convert a value without a schema, by its Python class."""
         match value:
             case bool() | int() | str():
                 return value
@@ -257,7 +257,8 @@ def _float(value: float) -> float | str:
 
 
 def _float_of(given: Decimal | int | str) -> float:
-    """Return the nearest double of a fraction; for a whole number, the double that JSON writes so. Raises DataError."""
+    """Return the nearest double of a fraction; for a whole number, the double that has this JSON form. Raises
+    DataError."""
     if isinstance(given, str) and given not in _NO_NUMBERS:
         raise DataError("a text is no number")
     try:
