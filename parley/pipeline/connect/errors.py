@@ -15,19 +15,19 @@ __all__ = ["ConfigError", "ConnectError", "DataError", "RetriableError", "stack_
 
 
 class ConnectError(ServiceError):
-    """A connector or the runtime cannot go on. The text says why, and what to do."""
+    """A connector or the runtime cannot continue. The text says why, and what to do."""
 
 
 class RetriableError(ConnectError):
-    """A failed call that may succeed later without any change."""
+    """A call failed, but may succeed later without any change."""
 
 
 class DataError(ConnectError):
-    """A value does not fit its schema, or bytes are not what a converter takes."""
+    """A value does not fit its schema, or a converter does not accept the bytes."""
 
 
 class ConfigError(ConnectError):
-    """An invalid configuration. ``messages`` are all problems of one key, or of the whole."""
+    """The configuration is invalid. ``messages`` are all problems of one key, or of the whole configuration."""
 
     def __init__(self, *messages: str) -> None:
         super().__init__("; ".join(messages))

@@ -21,12 +21,12 @@ __all__ = ["commit", "committed", "forget", "group_of"]
 
 
 def group_of(connector: str, config: Mapping[str, str]) -> str:
-    """The group of a sink connector. ``consumer.override.group.id`` names another."""
+    """Return the group of a sink connector. ``consumer.override.group.id`` overrides it."""
     return config.get("consumer.override.group.id") or f"connect-{connector}"
 
 
 def committed(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
-    """All committed offsets of the group."""
+    """Return all committed offsets of the group."""
     found = cluster.retry(lambda client: asked.committed(client, group))
     return {place: one.offset for place, one in found.items()}
 

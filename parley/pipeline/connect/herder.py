@@ -1,6 +1,6 @@
 """The results and errors of requests to a herder (``parley.pipeline.connect.distributed.worker_herder``).
 
-The ``status`` of a ``HerderError`` is Kafka Connect's HTTP status in that case.
+The ``status`` of a ``HerderError`` is the HTTP status that Kafka Connect returns.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class Status:
 
     state: State
     worker_id: str
-    """host:port of the worker that has reported it."""
+    """host:port of the worker that reported the status."""
     generation: int = 0
     """The group's generation at the time of the report. An older generation never overrides a newer one."""
     trace: str | None = None
-    """The trace of a failure."""
+    """The stack trace of a failure."""
     version: str | None = None
 
     def with_state(self, state: State) -> Status:
@@ -97,7 +97,7 @@ class ConnectorStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorInfo:
-    """A connector as it is configured."""
+    """A connector's configuration."""
 
     name: str
     config: Config
@@ -106,7 +106,7 @@ class ConnectorInfo:
 
 
 class Created(NamedTuple):
-    """The result of putting a configuration: the connector, and whether it is new."""
+    """The result of putting a configuration: the connector, and True if it is new."""
 
     is_new: bool
     info: ConnectorInfo
@@ -151,7 +151,7 @@ class BadRequest(HerderError):
 
 
 class Forbidden(HerderError):
-    """The client has no right to do this."""
+    """The client is not authorized for the request."""
 
     status = 403
 

@@ -1,4 +1,4 @@
-"""Java's forms: regular expressions and replacements, date patterns, and values as Java prints them."""
+"""Java's notations: regular expressions and replacements, date patterns, and values as Java prints them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REPLACEMENT: Final = re.compile(r"\\(.)|\$(\d+)|\$\{(\w+)\}|([^\\$]+)|(.)", re.
 
 
 def java_pattern(text: str, key: str) -> re.Pattern[str]:
-    """Return the expression in Python's form. Raises ConfigError, which names the key."""
+    """Return the expression in Python's notation. Raises ConfigError, which names the key."""
     try:
         with warnings.catch_warnings(action="error", category=FutureWarning):  # [a-z&&[^b]] means something else here
             return re.compile(_NAMED_GROUP.sub("(?P<", text))
@@ -28,7 +28,7 @@ def java_pattern(text: str, key: str) -> re.Pattern[str]:
 
 
 def java_regex(name: str, value: Any) -> None:
-    """Accept regular expressions of Java: a validator of keys."""
+    """Accept Java's regular expressions: a validator of keys."""
     java_pattern(value, name)
 
 
@@ -75,12 +75,12 @@ class JavaDateFormat:
         self.pattern = pattern
 
     def format(self, moment: dt.datetime) -> str:
-        """Return a moment in UTC as text."""
+        """Return a time in UTC as text."""
         utc = moment.astimezone(dt.UTC)
         return "".join(_shown(letter, run, utc) if letter else run for letter, run in self._pieces)
 
     def parse(self, text: str) -> dt.datetime:
-        """Parse a text to a moment. Raises DataError."""
+        """Parse a text to a time. Raises DataError."""
         found = self._reading.match(text)
         if found is None:
             raise DataError(f"Could not parse timestamp: value ({text}) does not match pattern ({self.pattern})")
@@ -137,7 +137,7 @@ def _reading(letter: str, run: str, at: int) -> str:
 
 
 def _moment(parts: dict[str, str]) -> dt.datetime:
-    """Return the moment with these parts. Raises ValueError."""
+    """Return the time with these parts. Raises ValueError."""
     year = parts.get("y") or parts.get("u") or "1970"
     hour = int(parts.get("H") or parts.get("k") or parts.get("h") or parts.get("K") or 0)
     if parts.keys() & {"h", "K"}:
@@ -177,7 +177,7 @@ def _offset(zone: str) -> dt.timedelta:
 
 
 def java_text(value: Any) -> str:
-    """A value as Java prints it (``{a=1, b=[x, null]}``, ``Struct{a=1}``). Bytes are decoded as text."""
+    """Return a value as Java prints it (``{a=1, b=[x, null]}``, ``Struct{a=1}``). Bytes are decoded as text."""
     match value:
         case None:
             return "null"

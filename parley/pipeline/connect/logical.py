@@ -19,12 +19,12 @@ _DAY_MS: Final = 86_400_000
 
 
 def millis_of(moment: dt.datetime) -> int:
-    """Milliseconds since 1970 of a moment. Without a time zone, it is UTC."""
+    """Return the milliseconds since 1970 of a time. Without a time zone, it is in UTC."""
     return ((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)) - _EPOCH) // _MS
 
 
 def from_millis(ms: int) -> dt.datetime:
-    """The moment at these milliseconds since 1970. Raises DataError outside of the years 1 to 9999."""
+    """Return the time at these milliseconds since 1970. Raises DataError outside the years 1 to 9999."""
     try:
         return _EPOCH + dt.timedelta(milliseconds=ms)
     except OverflowError:
@@ -74,7 +74,7 @@ FROM_LOGICAL: Final[Mapping[str, Callable[[Schema, Any], Any]]] = {
     LogicalType.TIME: _time_ms,
     LogicalType.TIMESTAMP: lambda schema, value: millis_of(value),
 }
-"""By the schema's name, the function from a logical value to the primitive one."""
+"""The functions from a logical value to the primitive value, by the schema's name."""
 
 TO_LOGICAL: Final[Mapping[str, Callable[[Schema, Any], Any]]] = {
     LogicalType.DECIMAL: _scaled,
@@ -82,4 +82,4 @@ TO_LOGICAL: Final[Mapping[str, Callable[[Schema, Any], Any]]] = {
     LogicalType.TIME: _time,
     LogicalType.TIMESTAMP: lambda schema, value: from_millis(value),
 }
-"""By the schema's name, the function from a primitive value to the logical one."""
+"""The functions from a primitive value to the logical value, by the schema's name."""

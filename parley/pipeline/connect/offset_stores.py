@@ -1,7 +1,7 @@
 """Stores of source connectors' offsets: an offset for each partition of a source, both JSON objects.
 
 A worker has one store: a file if it is standalone (``FileOffsetStore``), or a compacted topic. Calls block. Several
-threads may make them.
+threads may call at the same time.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class OffsetStore(Protocol):
     def stop(self) -> None: ...
 
     def get(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        """The offsets of these partitions, in their order, or None. Includes what was just stored."""
+        """Return the offsets of these partitions, in their order, or None. Includes offsets that were just stored."""
         ...
 
     def all(self, connector: str) -> list[SourceOffset]:
-        """All partitions of the connector that have an offset."""
+        """Return all partitions of the connector that have an offset."""
         ...
 
     def store(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
-        """Store offsets. They are durable when this returns. Raises ConnectError if they may not be."""
+        """Store offsets. They are durable when this returns. Raises ConnectError if they may not be durable."""
         ...
 
 
@@ -48,20 +48,20 @@ class TopicOffsets(OffsetStore, Protocol):
     """An offset store in a topic."""
 
     def at(self, connection: Connection, topic: str) -> TopicOffsets:
-        """The offsets in another topic, which is created if it is missing. Offsets that it lacks are read from this
-        one.
+        """Return the offsets in another topic, which is created if it is missing. Offsets that it lacks are read from
+        this one.
 
         Raises ConnectError.
         """
         ...
 
     def encoded(self, connector: str, offsets: Iterable[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
-        """The offsets as records of the topic: keys and values."""
+        """Return the offsets as records of the topic: keys and values."""
         ...
 
 
 def key_of(connector: str, partition: Mapping[str, Any]) -> str:
-    """The key of a connector's partition: ``["connector",{...}]``, as in Kafka's offset topics."""
+    """Return the key of a connector's partition: ``["connector",{...}]``, as in Kafka's offset topics."""
     return json.dumps([connector, partition], separators=(",", ":"), sort_keys=True)
 
 

@@ -23,7 +23,7 @@ _LARGEST: Final = {"partition": 2**31 - 1, "offset": 2**63 - 1}
 
 
 def sink_offsets(cluster: Cluster, connector: str, config: Mapping[str, str]) -> list[SourceOffset]:
-    """The offsets of a sink's group. Raises ConnectError if the cluster does not respond."""
+    """Return the offsets of a sink's group. Raises ConnectError if the cluster does not respond."""
     try:
         found = groups.committed(cluster, groups.group_of(connector, config))
     except KafkaError as error:
@@ -90,7 +90,7 @@ def _said(what: str, was_looked_at: bool) -> str:
 
 
 def _sink_offset(partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> tuple[TopicPartition, int | None]:
-    """Read a topic's partition and offset from JSON. Raises BadRequest."""
+    """Parse a topic's partition and offset from JSON. Raises BadRequest."""
     if not isinstance(partition, Mapping) or TOPIC not in partition or PARTITION not in partition:
         raise BadRequest(f"The partition for a sink connector offset must contain the keys '{TOPIC}' and '{PARTITION}'")
     topic = partition[TOPIC]
@@ -107,7 +107,7 @@ def _sink_offset(partition: Mapping[str, Any], offset: Mapping[str, Any] | None)
 
 
 def _integer(given: Any, what: str) -> int:
-    """An integer, from a number or a text. Raises BadRequest."""
+    """Return an integer, from a number or a string. Raises BadRequest."""
     try:
         if isinstance(given, bool | float):
             raise ValueError

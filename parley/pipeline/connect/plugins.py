@@ -5,7 +5,7 @@ A class is found by
 * its name in Kafka (``org.apache.kafka.connect.json.JsonConverter``), whole or the last part, with or without the
   ending for its kind (``FileStreamSource`` for ``FileStreamSourceConnector``);
 * its name as an entry point of the group ``parley.connect``;
-* its place: ``package.module:Class`` or ``package.module.Class``, also in a folder of ``plugin.path``.
+* its location: ``package.module:Class`` or ``package.module.Class``, also in a folder of ``plugin.path``.
 
 ``$Key`` or ``$Value`` after the name of a transform is the part of a record that it changes.
 """
@@ -93,14 +93,14 @@ SHIPPED: Final[Mapping[str, str]] = {
     },
     **{f"{_CONNECTORS}.{place.replace(':', '.')}": f"{_CONNECTORS}.{place}" for place in _OURS},
 }
-"""Kafka's name of each class, and its place."""
+"""Kafka's name of each class, and its location."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A class that can be named. ``kinds`` are Kafka's names of its uses."""
+    """A class that a configuration can name. ``kinds`` are Kafka's names of its uses."""
 
     name: str
     target: str
@@ -122,7 +122,7 @@ class Plugins:
                 self._by_alias.setdefault(alias, name)
 
     def all(self) -> Iterator[Plugin]:
-        """Every class with a name, each once, sorted by name."""
+        """Yield every class with a name, each once, sorted by name."""
         for name, target in sorted(self._targets.items()):
             try:
                 found = _located(target)[0]
@@ -132,14 +132,14 @@ class Plugins:
             yield Plugin(name, target, kinds, str(getattr(found, "version", "0")))
 
     def load(self, name: str, base: type[T]) -> type[T]:
-        """The class with this name. Raises ConfigError unless there is one and it is a ``base``."""
+        """Return the class with this name. Raises ConfigError if there is no such class or it is not a ``base``."""
         found = _located(self._target(name))[0]
         if not issubclass(found, base):
             raise ConfigError(f"{name} is not a {base.__name__}.")
         return found
 
     def make(self, name: str, base: type[T]) -> T:
-        """Make an object of this class, without arguments except for the part that a transform changes."""
+        """Create an object of this class, without arguments except for the part that a transform changes."""
         found, side = _located(self._target(name))
         if not issubclass(found, base):
             raise ConfigError(f"{name} is not a {base.__name__}.")
@@ -155,7 +155,8 @@ class Plugins:
 
 
 def kafkas_name(kind: type) -> str:
-    """A class's name in Kafka, without the part that a transform changes; its place if it has no such name."""
+    """Return a class's name in Kafka, without the part that a transform changes; its location if it has no
+    such name."""
     return _KAFKAS.get((kind.__module__, kind.__qualname__)) or f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -177,7 +178,7 @@ def _aliases(name: str) -> Iterator[str]:
 
 @cache
 def _located(target: str) -> tuple[type[Any], Side]:
-    """The class at ``module:Class``. Raises ConfigError."""
+    """Return the class at ``module:Class``. Raises ConfigError."""
     place, _, side = target.partition("$")
     module, colon, name = place.partition(":")
     if not colon:

@@ -1,7 +1,7 @@
 """The records of source and sink connectors, and their headers (KIP-26, KIP-145, KIP-793).
 
-A source task makes ``SourceRecord``, a sink task takes ``SinkRecord``. Records never change: a transform makes another
-one (``dataclasses.replace``). Timestamps are milliseconds since 1970, or None.
+A source task returns ``SourceRecord``, a sink task receives ``SinkRecord``. Records never change: a transform creates a
+new one (``dataclasses.replace``). Timestamps are milliseconds since 1970, or None.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ConnectRecord:
     headers: tuple[Header, ...] = ()
 
     def header(self, key: str) -> Header | None:
-        """The last header with this name, which is the valid one; None if there is none."""
+        """Return the last header with this name, which is the valid one; None if there is none."""
         return next((one for one in reversed(self.headers) if one.key == key), None)
 
 
@@ -57,8 +57,8 @@ class ConnectRecord:
 class SourceRecord(ConnectRecord):
     """A record for a topic.
 
-    ``source_partition`` is its part of the source, ``source_offset`` the position behind it: both are JSON objects.
-    After a crash the task gets the last stored offset of the partition.
+    ``source_partition`` is the part of the source that it comes from, ``source_offset`` the position after it: both are
+    JSON objects. After a crash the task gets the last stored offset of the partition.
     """
 
     source_partition: Mapping[str, Any] = field(default_factory=dict)
@@ -69,8 +69,8 @@ class SourceRecord(ConnectRecord):
 class SinkRecord(ConnectRecord):
     """A record from a topic.
 
-    ``original_*`` are its place in Kafka, whatever a transform makes of its topic (KIP-793). The runtime sets them, and
-    uses them for offsets.
+    ``original_*`` are its topic, partition and offset in Kafka, even if a transform changes its topic (KIP-793). The
+    runtime sets them, and uses them for offsets.
     """
 
     kafka_offset: int
@@ -79,4 +79,4 @@ class SinkRecord(ConnectRecord):
     original_kafka_partition: int = -1
     original_kafka_offset: int = -1
     raw: object = field(default=None, repr=False, compare=False)
-    """As it lies in its topic; for the runtime, which may have to send it to a dead letter topic."""
+    """The record as stored in its topic; for the runtime, which may have to send it to a dead letter topic."""

@@ -1,4 +1,5 @@
-"""A worker from its configuration until it is told to stop: standalone with some connectors, or one of a group."""
+"""Runs a worker from its configuration until it is stopped: standalone with some connectors, or as a member
+of a group."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ConnectorFile:
-    """A connector as a file describes it; `path` is said where it cannot be made."""
+    """A connector's configuration from a file; errors name `path` if the connector cannot be created."""
 
     path: str
     name: str
@@ -32,10 +33,10 @@ class ConnectorFile:
 async def run_standalone(
     config: WorkerConfig, connectors: Sequence[ConnectorFile], stopping: asyncio.Event, on_ready: Callable[[str], None]
 ) -> None:
-    """Run a worker that is alone, with these connectors, until `stopping` is set.
+    """Run a standalone worker with these connectors until `stopping` is set.
 
-    `on_ready` is called with the URL of its REST API once all connectors were made. Raises ConnectError where it cannot
-    start, HerderError where one of the connectors cannot be made.
+    Calls `on_ready` with the URL of its REST API once all connectors have been created. Raises ConnectError if it
+    cannot start, HerderError if a connector cannot be created.
     """
     _warn_of_spark(config)
     async with standalone(config, _now_ms) as (herder, url):
@@ -50,7 +51,7 @@ async def run_standalone(
 
 
 async def run_distributed(config: WorkerConfig, stopping: asyncio.Event, on_ready: Callable[[str], None]) -> None:
-    """Run a worker of a group until `stopping` is set. Raises ConnectError where it cannot start or go on."""
+    """Run a worker of a group until `stopping` is set. Raises ConnectError if it cannot start or continue."""
     _warn_of_spark(config)
     async with distributed(config, _now_ms) as (herder, url):
         await _ready(herder)
@@ -59,7 +60,7 @@ async def run_distributed(config: WorkerConfig, stopping: asyncio.Event, on_read
 
 
 def _warn_of_spark(config: WorkerConfig) -> None:
-    """Name the keys that told earlier versions how to run tasks on Spark."""
+    """Log the keys with which earlier versions configured tasks on Spark."""
     without_effect = [key for key in config.given if key == "tasks.engine" or key.startswith("spark.")]
     if without_effect:
         _log.warning("%s have no effect: tasks run in the worker's own process.", ", ".join(without_effect))

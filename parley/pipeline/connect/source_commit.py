@@ -13,7 +13,7 @@ _ID: Final = re.compile(r"[0-9a-f]{40,64}")
 
 
 def commit_of(root: Path) -> str:
-    """The first digits of the commit that is checked out in a clone; ``UNKNOWN`` if it is no clone."""
+    """Return the first digits of the commit that is checked out in a clone; ``UNKNOWN`` outside a clone."""
     git = root / ".git"
     try:
         if git.is_file():  # another work tree of a clone
@@ -29,7 +29,7 @@ def commit_of(root: Path) -> str:
 
 
 def _id_of(git: Path, branch: str) -> str:
-    """The commit of a branch; empty if it has none. Raises OSError."""
+    """Return the commit of a branch; "" if it has none. Raises OSError."""
     if (git / branch).is_file():
         return (git / branch).read_text().strip()
     packed = (git / "packed-refs").read_text().splitlines()

@@ -1,7 +1,7 @@
-"""Values as text and back, without a schema to go by: what the simple header converter does (KIP-145).
+"""Converts values to text and back without a schema, as the simple header converter does (KIP-145).
 
-Text becomes the narrowest type it can be read as: null, booleans, whole numbers (INT8 up to INT64, then Decimal),
-fractions (FLOAT64), dates, times and timestamps in ISO 8601, arrays and maps in brackets; anything else stays text.
+Text becomes the narrowest type that fits: null, booleans, whole numbers (INT8 up to INT64, then Decimal), fractions
+(FLOAT64), dates, times and timestamps in ISO 8601, arrays and maps in brackets. Anything else stays text.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME: Final = re.compile(r"[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
 _TIMESTAMP: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
 _TEXT_MAX: Final = 1 << 20
-"""Longer texts are not looked into: they are what they are."""
+"""Longer texts are not parsed: they stay text."""
 
 
 def to_text(value: Any) -> str:
-    """A value as text; strings inside of arrays and maps are quoted, so that `parse` reads them as they were."""
+    """Return a value as text. Strings inside arrays and maps are quoted, so that `parse` restores them."""
     return value if isinstance(value, str) else _embedded(value)
 
 
@@ -61,7 +61,7 @@ def _embedded(value: Any) -> str:
 
 
 def parse(text: str | None) -> SchemaAndValue:
-    """The value that a text stands for, and its schema. Never fails: what is nothing else is text."""
+    """Return the value that a text stands for, and its schema. Never fails: anything unrecognized is text."""
     if text is None or text == "null":
         return NO_VALUE
     stripped = text.strip()
@@ -103,7 +103,7 @@ def _moment(text: str) -> SchemaAndValue | None:
 
 
 def _container(text: str) -> SchemaAndValue | None:
-    """An array, a map or a quoted text, as JSON has them."""
+    """Return an array, a map or a quoted string in JSON; None for anything else."""
     if text[0] not in '[{"':
         return None
     try:
@@ -114,7 +114,7 @@ def _container(text: str) -> SchemaAndValue | None:
 
 
 def infer_schema(value: Any) -> Schema | None:
-    """The schema of a value by its class; None where it has none of its own: nothing, or elements that differ."""
+    """Return the schema of a value by its class; None for null, or elements of different types."""
     match value:
         case None:
             return None
@@ -150,7 +150,7 @@ def infer_schema(value: Any) -> Schema | None:
 
 
 def _common(values: Any) -> Schema | None:
-    """The one schema of all values that are there, optional if some are not; None if there is no such."""
+    """Return the common schema of all values except nulls, optional if there are nulls; None if there is none."""
     inferred = [infer_schema(one) for one in values]
     known = {one for one in inferred if one is not None}
     if len(known) != 1:

@@ -83,7 +83,7 @@ def _connector(plugin: str, plugins: Plugins) -> type[Connector]:
 
 
 def _with_defaults(definition: ConfigDef, worker: Mapping[str, str], plugins: Plugins) -> ConfigDef:
-    """The definition with the worker's converters as defaults."""
+    """Return the definition with the worker's converters as defaults."""
     keys = [
         replace(key := definition.keys[name], default=worker.get(name, key.default), validator=class_of(plugins, base))
         for name, base in _CONVERTERS.items()
@@ -92,7 +92,7 @@ def _with_defaults(definition: ConfigDef, worker: Mapping[str, str], plugins: Pl
 
 
 def _relations(connector: Connector, given: Mapping[str, str], worker: Mapping[str, str]) -> Iterator[Problem]:
-    """The contradictions between keys."""
+    """Yield the contradictions between keys."""
     if isinstance(connector, SourceConnector):
         yield from _exactly_once(connector, given, worker)
     else:
@@ -106,7 +106,7 @@ def _relations(connector: Connector, given: Mapping[str, str], worker: Mapping[s
 
 
 def _topics(given: Mapping[str, str]) -> Iterator[Problem]:
-    """The errors in a sink's topics, besides those of single keys."""
+    """Yield the errors in a sink's topics, in addition to those of single keys."""
     both = bool(given.get("topics", "").strip()), bool(given.get("topics.regex", "").strip())
     if both == (True, True):
         text = "topics and topics.regex are mutually exclusive options, but both are set."
@@ -137,7 +137,7 @@ def _topics(given: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def _exactly_once(connector: SourceConnector, given: Mapping[str, str], worker: Mapping[str, str]) -> Iterator[Problem]:
-    """The settings for exactly-once (KIP-618) that the worker or the connector cannot fulfil."""
+    """Yield the settings for exactly-once (KIP-618) that the worker or the connector does not support."""
     if given.get("exactly.once.support", "").strip().lower() == "required":
         if worker.get("exactly.once.source.support", "").strip().lower() != "enabled":
             yield "exactly.once.support", "This worker does not have exactly-once source support enabled."
@@ -160,7 +160,7 @@ def _asked(ask: Callable[[], str]) -> str:
 
 
 def _group(connector: type[Connector], given: Mapping[str, str], worker: Mapping[str, str]) -> Iterator[Problem]:
-    """Refuse a sink connector in the workers' own group: it would force every worker out."""
+    """Reject a sink connector in the workers' own group: it would force every worker out of the group."""
     workers, name = worker.get("group.id"), given.get("name", "")
     if not workers or not is_sink(connector) or group_of(name, given) != workers:
         return
@@ -174,7 +174,7 @@ def _group(connector: type[Connector], given: Mapping[str, str], worker: Mapping
 
 
 def _overrides(given: Mapping[str, str], policy: str) -> Iterator[Problem]:
-    """The client settings that the worker's policy refuses to connectors (KIP-458)."""
+    """Yield the client settings that the worker's policy does not allow in connectors (KIP-458)."""
     if policy == "All":
         return
     for name in given:

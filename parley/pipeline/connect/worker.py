@@ -4,12 +4,13 @@ Rules:
 
 1. A herder (standalone or distributed) decides what runs. The worker runs it, and reports to the herder's
    ``WorkerEvents``. Every call blocks, and any thread may make it. Calls for one connector or task must not overlap.
-   From a loop, make them by ``asyncio.to_thread``.
+   From an event loop, use ``asyncio.to_thread``.
 2. Connectors and tasks are in this process, each task in its own thread (``TaskHost``). Other workers of the group are
    other processes.
 3. Events come from threads of the worker, in order for each connector and task. The handlers must return quickly: a
    herder with a loop passes them on (``loop.call_soon_threadsafe``). A stopped task sends no more events.
-4. A connector or task that fails stays known, as FAILED, until it is stopped."""
+4. A connector or task that fails stays known, as FAILED, until it is stopped.
+"""
 
 from __future__ import annotations
 
@@ -45,19 +46,20 @@ class WorkerEvents(Protocol):
     """The worker's reports to its herder."""
 
     def connector_state(self, name: str, state: State, trace: str | None) -> None:
-        """The connector has this state now. ``trace`` says why it failed."""
+        """Called when the connector has this state. ``trace`` is the stack trace of a failure."""
         ...
 
     def task_state(self, task: TaskId, state: State, trace: str | None) -> None:
-        """The task has this state now. ``trace`` says why it failed."""
+        """Called when the task has this state. ``trace`` is the stack trace of a failure."""
         ...
 
     def reconfigure(self, name: str) -> None:
-        """The connector requests new task configurations: call ``Worker.task_configs``, and restart changed tasks."""
+        """Called when the connector requests new task configurations: call ``Worker.task_configs``, and restart changed
+        tasks."""
         ...
 
     def topic_used(self, task: TaskId, topic: str) -> None:
-        """The task has used the topic, for the first time since it was started (KIP-558)."""
+        """Called when the task uses the topic for the first time since the task was started (KIP-558)."""
         ...
 
     def fence(self, task: TaskId) -> None:
@@ -65,7 +67,7 @@ class WorkerEvents(Protocol):
         ...
 
     def verify(self, task: TaskId, generation: int) -> None:
-        """Raise ConnectError if another worker has the task, or if it is of an older generation. Blocks."""
+        """Raise ConnectError if another worker runs the task, or if the task is of an older generation. Blocks."""
         ...
 
 
@@ -105,9 +107,10 @@ class Worker:
     # Connectors.
 
     def start_connector(self, name: str, config: Mapping[str, str], target: TargetState) -> None:
-        """Start a connector. In PAUSED and STOPPED, its object is made but not started.
+        """Start a connector. In PAUSED and STOPPED, its object is created but not started.
 
-        Its state is reported as an event: a connector that raises is FAILED. Raises ConnectError if it runs already.
+        Its state is reported as an event: a connector that raises is FAILED. Raises ConnectError if it is already
+        running.
         """
         running = _RunningConnector(name, config, self._providers, self._events, self._offsets_of)
         with self._lock:
@@ -138,7 +141,7 @@ class Worker:
     def task_configs(self, name: str) -> list[dict[str, str]]:
         """Ask a running connector for its tasks' configurations (at most ``tasks.max``), for ``start_task``.
 
-        Raises ConnectError if the connector does not run, and what the connector raises.
+        Raises ConnectError if the connector is not running, and the connector's errors.
         """
         running = self._connectors.get(name)
         if running is None:
@@ -146,7 +149,7 @@ class Worker:
         return running.task_configs()
 
     def version_of(self, name: str) -> str | None:
-        """The version of a connector here; None if there is none, or if it could not be made."""
+        """Return the version of a connector here; None if there is none, or if it could not be created."""
         running = self._connectors.get(name)
         return None if running is None or running.connector is None else str(running.connector.version)
 
@@ -164,11 +167,11 @@ class Worker:
     ) -> None:
         """Start a task. ``tasks`` is the number of its connector's tasks. Its state is reported as events.
 
-        ``generation`` counts how often the connector's tasks were committed.
+        ``generation`` is the number of times that the connector's tasks were committed.
 
         The tasks of a sink share its partitions by their number. If the number changes, all of them must be stopped
-        before the first is started again. Raises ConnectError if a task with this id runs, if there is no such
-        connector class, or if a value that the configuration names is unavailable.
+        before the first is started again. Raises ConnectError if a task with this id is running, if there is no such
+        connector class, or if a value that the configuration refers to is unavailable.
         """
         sink = is_sink(self._class_of(connector_config))
         resolved = self._providers.resolve(connector_config)
@@ -189,7 +192,7 @@ class Worker:
         self._host.start(spec)
 
     def stop_tasks(self, tasks: Iterable[TaskId]) -> None:
-        """Commit offsets and stop tasks, all at once. Those that do not stop in time are abandoned."""
+        """Commit offsets and stop tasks, all at the same time. Tasks that do not stop in time are abandoned."""
         ended = [one for one in tasks if one in self._tasks]
         if ended:
             self._host.stop(ended, self._config["task.shutdown.graceful.timeout.ms"])
@@ -200,11 +203,12 @@ class Worker:
     # Exactly-once sources (KIP-618).
 
     def writes_exactly_once(self, config: Mapping[str, str]) -> bool:
-        """True if the tasks of a connector write in transactions. Raises ConfigError if there is no such class."""
+        """Return True if the tasks of a connector write in transactions. Raises ConfigError if there is no
+        such class."""
         return self._config.exactly_once_sources and not is_sink(self._class_of(config))
 
     def fence_tasks(self, name: str, config: Mapping[str, str], count: int) -> None:
-        """Fence the first tasks of a source, so that they write no more. Raises KafkaError, ConnectError."""
+        """Fence the first tasks of a source, so that they can no longer write. Raises KafkaError, ConnectError."""
         producer = ClientSettings.of("producer", self._config, self._providers.resolve(config))
         with Cluster(producer.connection(self._config, f"connect-fencing-{name}")) as cluster:
             for number in range(count):
@@ -220,7 +224,7 @@ class Worker:
         return f"{self._config['group.id']}-{task}"
 
     def _offsets_of(self, config: Mapping[str, str]) -> OffsetStore:
-        """The store of a source connector's offsets, by its resolved configuration. Raises ConnectError."""
+        """Return the store of a source connector's offsets, by its resolved configuration. Raises ConnectError."""
         workers = self._config.values.get("offset.storage.topic")
         if workers is None:
             return self._offsets
@@ -250,7 +254,7 @@ class Worker:
         return infos
 
     def offsets(self, name: str, config: Mapping[str, str]) -> list[SourceOffset]:
-        """The offsets of a connector, as the REST API shows them: for a sink those of its group (KIP-875).
+        """Return the offsets of a connector, as the REST API shows them: for a sink, those of its group (KIP-875).
 
         Raises ConnectError if the cluster does not respond.
         """
@@ -261,7 +265,8 @@ class Worker:
     def alter_offsets(self, name: str, config: Mapping[str, str], offsets: Sequence[SourceOffset] | None) -> str:
         """Set offsets of a connector without running tasks; None deletes all. Returns a text about the result.
 
-        Raises BadRequest (``parley.pipeline.connect.herder``) if the offsets are invalid, or if the connector refuses.
+        Raises BadRequest (``parley.pipeline.connect.herder``) if the offsets are invalid, or if the connector rejects
+        them.
         """
         config = self._providers.resolve(config)
         connector = self._class_of(config)()
@@ -274,7 +279,7 @@ class Worker:
         return cast(type[Connector], self.plugins.load(config.get("connector.class", ""), cast(Any, Connector)))
 
     def runs(self, spec: TaskSpec) -> bool:
-        """True if this start of a task is the present one."""
+        """Return True if this start of a task is the current one."""
         current = self._tasks.get(spec.id)
         return current is not None and current.incarnation == spec.incarnation
 
@@ -311,7 +316,7 @@ class _RunningConnector:
             self._failed(error)
 
     def become(self, target: TargetState) -> None:
-        """Start it, or stop it while it is paused."""
+        """Start the connector, or stop it while it is paused."""
         with self._lock:
             if self.connector is None or self._is_ended:
                 return
@@ -354,7 +359,7 @@ class _RunningConnector:
         return [self._named({**one, **always}) for one in given]
 
     def _named(self, task_config: Mapping[str, str]) -> dict[str, str]:
-        """Put names in place of resolved values, so that secrets are not stored."""
+        """Put references in place of resolved values, so that secrets are not stored."""
         return {
             key: self._given[key] if value == self._config.get(key) else value for key, value in task_config.items()
         }
@@ -389,7 +394,7 @@ class _OffsetsOf:
 
 
 class _TaskReports:
-    """Passes on the reports of tasks whose start is the present one."""
+    """Passes on the reports of tasks whose start is the current one."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker

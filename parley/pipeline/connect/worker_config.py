@@ -112,7 +112,7 @@ STANDALONE: Final = COMMON + ConfigDef().define(
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """A worker's configuration: the texts as given, and their typed values."""
+    """A worker's configuration: the given strings, and their typed values."""
 
     given: Mapping[str, str] = field(repr=False)
     values: Mapping[str, Any] = field(repr=False)
@@ -135,7 +135,7 @@ class WorkerConfig:
 
     @property
     def security(self) -> SecurityProperties:
-        """How the worker itself reaches the cluster."""
+        """The security settings with which the worker itself connects to the cluster."""
         return SecurityProperties.of(self.given)
 
     @property
@@ -144,14 +144,14 @@ class WorkerConfig:
 
     @property
     def exactly_once_sources(self) -> bool:
-        """True if source tasks write exactly once (KIP-618), which only workers of a group can."""
+        """True if source tasks write exactly once (KIP-618), which only workers of a group support."""
         return str(self.values.get("exactly.once.source.support", "disabled")).lower() == "enabled"
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
-        """The keys with this prefix, without it: ``value.converter.`` for the converter's own settings."""
+        """Return the keys with this prefix, without it: ``value.converter.`` for the converter's own settings."""
         return with_prefix(self.given, prefix)
 
 
 def with_prefix(given: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """The keys with this prefix, without it."""
+    """Return the keys with this prefix, without it."""
     return {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}

@@ -3,10 +3,11 @@
 ``Share`` is the group's ``Member``. The work that the group has assigned (``Running.allowed``) runs here
 (``Running.work``), except for work that is being stopped or started. Rules:
 
-1. Before it joins, it reads the configurations to the end, and stops tasks whose connector has another number of tasks
-   now: that number decides which partitions a task has. Workers start the others only after all have joined.
-2. Revoked work is stopped before the worker joins again, which it then does at once. Then the leader assigns it to
-   others.
+1. Before it joins, the worker reads the configurations to the end, and stops tasks whose connector now has another
+   number of tasks: that number decides which partitions a task has. Workers start the other tasks only after all have
+   joined.
+2. Revoked work is stopped before the worker joins again, which it then does immediately. Then the leader assigns the
+   work to others.
 3. A worker that has read less than the leader reads on before it starts anything.
 """
 
@@ -54,7 +55,8 @@ class Share:
         self.joined = asyncio.Event()
         """Set while this worker is a member of the group."""
         self.settled = asyncio.Event()
-        """Set while it is a member and no rebalance runs: the leader and the assignment are known."""
+        """Set while this worker is a member and no rebalance is in progress: the leader and the assignment
+        are known."""
         self._url = url
         self._configs = configs
         self._running = running
@@ -71,13 +73,13 @@ class Share:
         self._is_stopping = False
 
     def wanted(self) -> Work:
-        """All work that must run on some worker."""
+        """Return all work that must run on some worker."""
         state = self._configs.state
         names = frozenset(state.connectors)
         return Work(names, frozenset(task for name in names for task in state.task_ids(name)))
 
     def owner_url(self, of: str | TaskId) -> str | None:
-        """The URL of the worker that has the connector or the task; only the leader knows."""
+        """Return the URL of the worker that runs the connector or the task. Only the leader knows it."""
         for url, work in self._owners.items():
             if of in work.tasks or of in work.connectors:
                 return url
@@ -86,7 +88,7 @@ class Share:
     # As the group's member.
 
     def member_state(self) -> MemberState:
-        """Return what this worker tells the group's leader (see ``Member.member_state``)."""
+        """Return this worker's state for the group's leader (see ``Member.member_state``)."""
         return MemberState(self._url, self._configs.state.offset, self._running.allowed)
 
     async def before_join(self, version: int | None) -> None:

@@ -3,10 +3,10 @@
 ``share_out`` is for protocol version 0: it assigns everything again, in turn. ``Sharing`` is for later versions
 (KIP-415): members keep their work, and the leader assigns or revokes the difference:
 
-1. Deleted connectors and tasks, and those that two members have, are revoked.
-2. New connectors and tasks go at once to the member with the fewest.
+1. Deleted connectors and tasks, and those that two members run, are revoked.
+2. New connectors and tasks go immediately to the member with the fewest.
 3. The work of a lost member is held back for ``max_delay_ms``, and then goes to new members. So a restarted worker gets
-   its work back. All members join again when the time is up.
+   its work back. All members join again when the delay is over.
 4. If nothing is held back, members with more than their share give up the excess. The next rebalance assigns it to
    others, when it has certainly stopped.
 """
@@ -50,18 +50,18 @@ class Decision:
 
 @dataclass(slots=True)
 class Sharing:
-    """What the leader remembers between rebalances. A new leader begins without it."""
+    """The state that the leader keeps between rebalances. A new leader begins without it."""
 
     max_delay_ms: int
     _given: Work = NO_WORK
-    """All work that members had, or were assigned, after the last rebalance."""
+    """The work that the members had, or were assigned, after the last rebalance."""
     _members: frozenset[str] = frozenset()
     _held_until_ms: int | None = None
     _candidates: set[str] = field(default_factory=set)
     """Members that joined while work is held back."""
 
     def decide(self, has: Mapping[str, Work], wanted: Work, now_ms: int) -> Decision:
-        """Assign the wanted work to the members. Each member reports what it has."""
+        """Assign ``wanted`` to the members. ``has`` is the work that each member reports."""
         doubled = _doubled(has.values())
         kept = {member: (work & wanted) - doubled for member, work in has.items()}
         revoked = {member: work - kept[member] for member, work in has.items()}
@@ -85,7 +85,7 @@ class Sharing:
         return Decision(given, revoked, delay)
 
     def _delay(self, lost: Work, now_ms: int) -> int:
-        """For how long lost work is still held back. 0 means that it is assigned now."""
+        """Return the time (ms) for which lost work is still held back; 0 means that it is assigned now."""
         if not lost:
             self._held_until_ms = None
             self._candidates.clear()
@@ -138,7 +138,7 @@ def _give_kind(
 
 
 def _too_much(kept: Mapping[str, Work], given: Mapping[str, Work]) -> dict[str, Work]:
-    """What members have beyond their share of the connectors, and of the tasks."""
+    """Return the work of members beyond their share of the connectors and of the tasks."""
     now = {member: kept[member] | given[member] for member in kept}
     connectors = _beyond({member: len(one.connectors) for member, one in now.items()})
     tasks = _beyond({member: len(one.tasks) for member, one in now.items()})
@@ -152,7 +152,7 @@ def _too_much(kept: Mapping[str, Work], given: Mapping[str, Work]) -> dict[str, 
 
 
 def _beyond(counts: Mapping[str, int]) -> dict[str, int]:
-    """How many each member must give up, so that no member has two more than another."""
+    """Return the number that each member must give up, so that no member has two more than another."""
     if max(counts.values()) - min(counts.values()) <= 1:
         return dict.fromkeys(counts, 0)
     least, over = divmod(sum(counts.values()), len(counts))

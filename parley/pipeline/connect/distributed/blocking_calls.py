@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 async def in_thread(what: Callable[..., T], *arguments: object) -> T:
-    """Run the call. Returns its result, or raises its exception. If cancelled, the call continues in its thread."""
+    """Run the call. Returns its result, or raises its exception. If the caller is cancelled, the call continues in its
+    thread."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 

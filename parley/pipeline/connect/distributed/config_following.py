@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 def restart_plan(statuses: StatusStore, name: str, *, include_tasks: bool, only_failed: bool) -> Work:
-    """Return what a restart request concerns of a connector (KIP-745)."""
+    """Return the part of a connector that a restart request applies to (KIP-745)."""
 
     def is_meant(state: State) -> bool:
         return state is State.FAILED if only_failed else state is not State.RESTARTING
@@ -77,7 +77,8 @@ class Following:
         tls: ssl.SSLContext | None,
         now_ms: Callable[[], int],
     ) -> None:
-        """``tls`` verifies the other workers if their REST API uses HTTPS; None means the system's authorities."""
+        """``tls`` verifies the other workers if their REST API uses HTTPS; None means the system's certificate
+        authorities."""
         self._configs = configs
         self._statuses = statuses
         self._membership = membership
@@ -88,7 +89,7 @@ class Following:
         self._counts: dict[str, int] = {}
         """The known connectors, with their numbers of tasks."""
         self._worked_out: dict[str, Mapping[str, str]] = {}
-        """The configurations of connectors for which this worker computed tasks last."""
+        """The configurations of connectors for which this worker last computed tasks."""
         self._doing: set[asyncio.Task[None]] = set()
         self._client = httpx.AsyncClient(timeout=30, verify=True if tls is None else tls)
         self._running: Running
@@ -113,7 +114,7 @@ class Following:
         await self._client.aclose()
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do it in a task. For one connector, the order is kept, since ``Running`` takes turns."""
+        """Run the work in a task. For one connector, the order is kept, because ``Running`` takes turns."""
         task = asyncio.create_task(work)
         self._doing.add(task)
         task.add_done_callback(self._done)
@@ -164,7 +165,7 @@ class Following:
         return Work(work.connectors & {name}, frozenset(task for task in work.tasks if task.connector == name))
 
     def _share_anew(self) -> None:
-        """Join again, as every worker does that reads this. By heartbeats, the others would learn it later."""
+        """Join again, as every worker that reads this does. With heartbeats alone, the others would learn it later."""
         if self._share.joined.is_set():
             self._membership.rejoin()
 
@@ -276,7 +277,7 @@ class Following:
             await self._ask_leader("PUT", f"connectors/{quote(name, safe='')}/fence", b"")
 
     async def verify(self, task: TaskId, generation: int) -> None:
-        """Raise ConnectError if newer tasks of the connector were committed, or if another worker has the task."""
+        """Raise ConnectError if newer tasks of the connector were committed, or if another worker runs the task."""
         try:
             await self._configs.refresh()
         except KafkaError as error:

@@ -83,28 +83,29 @@ class ConfigState:
     targets: dict[str, TargetState] = field(default_factory=dict)
     session_key: SessionKey | None = None
     fenced_counts: dict[str, int] = field(default_factory=dict)
-    """How many tasks of each connector may write in transactions since its last round of fencing.
+    """The number of tasks of each connector that may write in transactions since its last round of fencing.
 
-    They outlive the connector: one of the same name must fence them."""
+    It is kept after the connector is deleted: a new connector with the same name must fence them.
+    """
     unfenced: set[str] = field(default_factory=set)
     """Connectors whose tasks were committed after their last round of fencing."""
     generations: dict[str, int] = field(default_factory=dict)
-    """How often the tasks of each connector were committed."""
+    """The number of times that the tasks of each connector were committed."""
     _deferred: dict[str, dict[int, dict[str, str]]] = field(default_factory=dict)
-    """Task configurations without their commit so far."""
+    """Task configurations that have not been committed yet."""
     inconsistent: set[str] = field(default_factory=set)
-    """Connectors whose commit does not match the task configurations before it: the leader must compute these again."""
+    """Connectors whose commit does not match the task configurations before it: the leader must compute them again."""
 
     def target(self, name: str) -> TargetState:
-        """The target state of a connector."""
+        """Return the target state of a connector."""
         return self.targets.get(name, TargetState.STARTED)
 
     def task_ids(self, name: str) -> list[TaskId]:
-        """The tasks of a connector."""
+        """Return the tasks of a connector."""
         return [TaskId(name, number) for number in range(len(self.tasks.get(name, ())))]
 
     def task_config(self, task: TaskId) -> dict[str, str] | None:
-        """The configuration of a task; None if there is none."""
+        """Return the configuration of a task; None if there is none."""
         configs = self.tasks.get(task.connector, ())
         return configs[task.task] if 0 <= task.task < len(configs) else None
 
@@ -208,7 +209,7 @@ class LeaderWrites(Protocol):
         ...
 
     async def send(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Write all of the records or none. Raises KafkaError, also when a later leader has fenced this one."""
+        """Write all of the records or none. Raises KafkaError, also if a later leader has fenced this one."""
         ...
 
     async def stop(self) -> None: ...
@@ -218,8 +219,8 @@ class ConfigStore:
     """The configurations, and their changes.
 
     Only the leader of the group may write, except for target states and levels of loggers. With ``leader_writes`` it
-    must first call ``claim``. Then no earlier leader can write. Each write returns when it was read back, so ``state``
-    has it. It raises KafkaError if it fails.
+    must first call ``claim``. Then no earlier leader can write. Each write returns when its records were read back, so
+    ``state`` contains them. Raises KafkaError if a write fails.
     """
 
     def __init__(self, log: Log, leader_writes: LeaderWrites | None = None) -> None:
@@ -229,7 +230,7 @@ class ConfigStore:
         self._on_change: Callable[[Changed], None] | None = None
 
     async def start(self, on_change: Callable[[Changed], None]) -> None:
-        """Read the log. ``on_change`` gets only later changes, in order."""
+        """Read the log. Calls ``on_change`` only with later changes, in order."""
         await self._log.start(self._take)
         self._on_change = on_change
 
@@ -270,7 +271,7 @@ class ConfigStore:
         await self._lead([*records, (_COMMIT + name, {"tasks": len(configs)})])
 
     async def put_fenced(self, name: str, count: int) -> None:
-        """Note that all tasks of a connector are fenced except those of the present commit, and their number."""
+        """Record that all tasks of a connector are fenced except those of the current commit, and their number."""
         await self._lead([(_FENCING + name, {"task-count": count})])
 
     async def put_target(self, name: str, target: TargetState) -> None:
@@ -290,7 +291,7 @@ class ConfigStore:
         await self._write([(_LOGGER + name, {"level": level})])
 
     async def put_session_key(self, key: SessionKey) -> None:
-        """Give all workers another signing key."""
+        """Distribute a new signing key to all workers."""
         text = base64.b64encode(key.key).decode()
         await self._lead(
             [(_SESSION_KEY, {"key": text, "algorithm": key.algorithm, "creation-timestamp": key.created_ms})]

@@ -1,8 +1,8 @@
 """Rounds of fencing: all older tasks are fenced before new tasks of a source write in transactions (KIP-618).
 
 A task writes under the transactional id ``<group>-<connector>-<number>``. A new task fences the earlier task with its
-number. If a connector gets fewer tasks, or other ones, all earlier ones must be fenced. The leader does this once for
-each commit of tasks, and notes it in the log (``tasks-fencing-NAME``).
+number. If a connector gets fewer tasks, or other ones, all earlier tasks must be fenced. The leader does this once for
+each commit of tasks, and records it in the log (``tasks-fencing-NAME``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Fencing:
         self._rounds: dict[str, asyncio.Lock] = {}
 
     async def round(self, name: str) -> None:
-        """Fence all tasks of the connector except those of the present commit.
+        """Fence all tasks of the connector except those of the current commit.
 
         Raises NotFound if the connector is deleted, Rebalancing if tasks are committed meanwhile, KafkaError, and
         ConnectError.

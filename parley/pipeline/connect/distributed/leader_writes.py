@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def leader_id(group: str) -> str:
-    """The transactional id of a group's leader."""
+    """Return the transactional id of a group's leader."""
     return f"connect-cluster-{group}"
 
 

@@ -2,11 +2,11 @@
 
 Rules:
 
-1. Calls into the worker block, so they run in threads. For one connector they never overlap. What does not stop within
-   ``stop_seconds`` is abandoned.
+1. Calls into the worker block, so they run in threads. For one connector they never overlap. Work that does not stop
+   within ``stop_seconds`` is abandoned.
 2. Events of connectors and tasks (``WorkerEvents``, from any thread) are reported (``Telling``) with the group's
    generation at that time.
-3. Stopped work is reported as UNASSIGNED, unless another worker has reported a later state or it is deleted.
+3. Stopped work is reported as UNASSIGNED, unless another worker has reported a later state or the work is deleted.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Running:
         stop_seconds: float,
     ) -> None:
         self.work = NO_WORK
-        """The work that was started here, and not stopped."""
+        """The work that was started here and has not been stopped."""
         self.allowed = NO_WORK
         """The work that the group has assigned to this worker: nothing else is started."""
         self.generation = 0
@@ -69,7 +69,7 @@ class Running:
         self._tracks_topics = tracks_topics
         self._stop_seconds = stop_seconds
         self._task_counts: dict[str, int] = {}
-        """How many tasks the connector had when its tasks here were started."""
+        """The number of the connector's tasks when its tasks here were started."""
         self._started_with: dict[TaskId, tuple[dict[str, str], dict[str, str], int]] = {}
         """The connector's and the task's configuration with which each task was started, and its generation."""
         self._locks: dict[str, asyncio.Lock] = {}
@@ -120,7 +120,7 @@ class Running:
     # Starting and stopping.
 
     async def start(self, work: Work) -> None:
-        """Start work that does not run yet. What fails to start is reported as FAILED."""
+        """Start work that does not run yet. Work that fails to start is reported as FAILED."""
         starting = [self._in_turn(name, self._start_connector, name) for name in work.connectors]
         starting += [self._in_turn(task.connector, self._start_task, task) for task in work.tasks]
         await asyncio.gather(*starting)
@@ -135,7 +135,7 @@ class Running:
         await self.stop(Work(tasks=frozenset(task for task in self.work.tasks if task.connector == name)))
 
     async def _stop_in_time(self, name: str, work: Work) -> None:
-        """Stop a connector, or abandon it: one that hangs must not hold up others or the group."""
+        """Stop a connector, or abandon it: a connector that hangs must not delay others or the group."""
         try:
             async with asyncio.timeout(self._stop_seconds):
                 await self._in_turn(name, self._stop_of, name, work)
@@ -145,7 +145,7 @@ class Running:
             self._stopped(name, work & self.work)
 
     async def restart(self, work: Work) -> None:
-        """Stop and start again, with the present configuration."""
+        """Stop and start again, with the current configuration."""
         again = work & self.work
         await self.stop(again)
         for name in again.connectors:
@@ -160,13 +160,13 @@ class Running:
             await self._in_turn(name, in_thread, self._worker.set_target_state, name, target)
 
     async def task_configs(self, name: str) -> list[dict[str, str]]:
-        """Ask the connector for its tasks' configurations. Raises what it raises."""
+        """Ask the connector for its tasks' configurations. Raises the connector's errors."""
         return await self._in_turn(name, in_thread, self._worker.task_configs, name)
 
     def outdated(self) -> Work:
-        """The tasks here whose connector has another number of tasks now: they must end before others begin.
+        """Return the tasks here whose connector now has another number of tasks: they must end before others begin.
 
-        If a connector writes exactly once, its tasks of an older generation must end, too.
+        If a connector writes exactly once, its tasks of an older generation must end too.
         """
         state = self._state()
         changed = {name for name, count in self._task_counts.items() if len(state.tasks.get(name, ())) != count}
@@ -180,7 +180,7 @@ class Running:
         )
 
     def reconfigured(self, name: str) -> Work:
-        """The tasks of a connector that were started here with other configurations than the present ones.
+        """Return the tasks of a connector that were started here with configurations other than the current ones.
 
         For a source that writes exactly once these are all tasks: those of an older generation are fenced.
         """
@@ -196,7 +196,7 @@ class Running:
         )
 
     def _generation(self, name: str, connector: dict[str, str] | None) -> int:
-        """The generation of a connector's tasks that may write now; 0 if older ones may, too."""
+        """Return the generation of a connector's tasks that may write now; 0 if older tasks may write too."""
         try:
             counts = connector is not None and self._worker.writes_exactly_once(connector)
         except ConnectError:
@@ -254,7 +254,7 @@ class Running:
         self._stopped(name, Work(frozenset((name,)) if stops_connector else frozenset(), frozenset(tasks)))
 
     def _stopped(self, name: str, work: Work) -> None:
-        """Forget a connector's work that no longer runs here."""
+        """Forget the work of a connector that no longer runs here."""
         connectors, tasks = work.connectors & {name}, frozenset(one for one in work.tasks if one.connector == name)
         self.work -= Work(connectors, tasks)
         for task in tasks:

@@ -3,9 +3,9 @@
 Configurations, statuses and offsets are kept in a ``Log``: a topic (``TopicLog``), or memory for a standalone worker
 (``MemoryLog``). Rules:
 
-1. ``on_record`` gets the records in the order of their partition, each at least once, also those sent from here.
-2. ``start`` returns when it has read all existing records; ``read_to_end`` when it has read all that existed when it
-   was called. So a worker that sends a record and then reads to the end has read this record.
+1. ``on_record`` gets the records in the order of their partition, each at least once, including those sent from here.
+2. ``start`` returns when it has read all existing records; ``read_to_end`` when it has read all records that existed
+   when it was called. So a worker that sends a record and then reads to the end has read this record.
 3. Temporary errors (a leader moves, a broker returns) are retried until the log is stopped. ``send`` fails after
    ``SEND_SECONDS``.
 4. Records of aborted transactions are left out. Reading to the end waits for open transactions there.
@@ -61,11 +61,11 @@ class Log(ABC):
 
     @abstractmethod
     async def start(self, on_record: OnRecord) -> None:
-        """Read all existing records, and follow from then on."""
+        """Read all existing records, and follow the log from then on."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Follow no longer."""
+        """Stop following the log."""
 
     @abstractmethod
     async def send(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
@@ -73,11 +73,11 @@ class Log(ABC):
 
     @abstractmethod
     async def read_to_end(self) -> None:
-        """Wait until everything is read that exists now."""
+        """Wait until everything that exists now has been read."""
 
 
 class MemoryLog(Log):
-    """A log in memory: what is sent is read at once. It ends with the process."""
+    """A log in memory: sent records are read immediately. It ends with the process."""
 
     def __init__(self) -> None:
         self._on_record: OnRecord | None = None
@@ -100,7 +100,7 @@ class MemoryLog(Log):
 
 
 class TopicLog(Log):
-    """A topic as a log. ``bootstrap`` and ``client_id`` are the worker's. ``now_ms`` gives the time of records."""
+    """A topic as a log. ``bootstrap`` and ``client_id`` are the worker's. ``now_ms`` returns the time of records."""
 
     def __init__(
         self, bootstrap: str, plan: TopicPlan, *, client_id: str, security: ClientSecurity, now_ms: Callable[[], int]
@@ -117,9 +117,9 @@ class TopicLog(Log):
         self._on_aborted: OnRecord | None = None
 
     async def start(self, on_record: OnRecord, on_aborted: OnRecord | None = None) -> None:
-        """As ``Log.start``. ``on_aborted`` gets the records of aborted transactions that are still in the topic.
+        """Like ``Log.start``. ``on_aborted`` gets the records of aborted transactions that are still in the topic.
 
-        Raises ConnectError if the topic cannot be created, or is not as required.
+        Raises ConnectError if the topic cannot be created, or does not meet the requirements.
         """
         self._on_aborted = on_aborted
         partitions = await prepare(self._writer, self._plan)
@@ -152,7 +152,7 @@ class TopicLog(Log):
         return all(self._positions.get(partition, 0) >= end for partition, end in ends.items())
 
     async def _offsets(self, timestamp: int) -> dict[int, int]:
-        """The first (-2) or the end offset (-1) of every partition. This retries until all are known."""
+        """Return the first (-2) or the end offset (-1) of every partition. Retries until all are known."""
         found: dict[int, int] = {}
         pause = _FIRST_PAUSE_S
         while len(found) < len(self._positions):
@@ -178,7 +178,7 @@ class TopicLog(Log):
         return {one.partition_index: one.offset for one in answer.topics[0].partitions if not one.error_code}
 
     async def _leaders(self, client: Client, partitions: Sequence[int], *, fresh: bool) -> dict[int, list[int]]:
-        """The partitions by the node that leads them. Raises KafkaError."""
+        """Return the partitions by the node that leads them. Raises KafkaError."""
         by_node: dict[int, list[int]] = {}
         for partition in partitions:
             node = await client.leader(self._plan.name, partition, fresh=fresh)
@@ -201,7 +201,8 @@ class TopicLog(Log):
                 await asyncio.sleep(pause)
 
     async def _fetch(self, node: int, partitions: Sequence[int], on_record: OnRecord) -> bool:
-        """Read on in partitions that the node leads. Returns False if it no longer leads one of them."""
+        """Continue reading the partitions that the node leads. Returns False if the node no longer leads
+        one of them."""
         asked = [
             FetchRequest.FetchPartition(
                 partition=one, fetch_offset=self._positions[one], partition_max_bytes=_FETCH_BYTES

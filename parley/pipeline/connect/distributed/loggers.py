@@ -24,18 +24,18 @@ LEVELS: Final = {
 
 
 class Loggers:
-    """The loggers, and when their levels were changed."""
+    """The loggers, and the times at which their levels were changed."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._modified: dict[str, int] = {}
 
     def all(self) -> dict[str, LoggerLevel]:
-        """Every logger, with its effective level."""
+        """Return every logger with its effective level."""
         return {name: LoggerLevel(_name(_logger(name)), self._modified.get(name)) for name in [ROOT, *_names()]}
 
     def set(self, name: str, level: str) -> list[str]:
-        """Set the level of a logger and of those below. Returns the names of those that had another one.
+        """Set the level of a logger and of those below it. Returns the names of the loggers whose level changed.
 
         Raises NotFound if there is no such level.
         """
@@ -61,6 +61,6 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _name(logger: logging.Logger) -> str:
-    """Kafka's name of the logger's effective level: the nearest level that is not above it."""
+    """Return Kafka's name for the logger's effective level: the nearest level that is not above it."""
     number = logger.getEffectiveLevel()
     return next((name for name, least in reversed(LEVELS.items()) if number >= least), "ALL")

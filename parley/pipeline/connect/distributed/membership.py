@@ -4,10 +4,10 @@
 herder, sends heartbeats, and joins again on request. ``Alone`` is the group of a standalone worker. Rules:
 
 1. The herder (``Member``) is called in order: ``on_assigned`` of one generation ends before the next join.
-2. If the membership is lost (the session has expired, the broker no longer knows the member, the coordinator was silent
-   for ``session.timeout.ms``), ``on_lost`` is called: other workers may run this work from now on.
-3. Temporary errors are retried for ever, after a pause. Permanent ones (another kind of group has this name, no rights)
-   end ``Group.run`` with ConnectError.
+2. If the membership is lost (the session has expired, the broker no longer knows the member, the coordinator did not
+   respond for ``session.timeout.ms``), ``on_lost`` is called: other workers may run this work from now on.
+3. Temporary errors are retried forever, after a pause. Permanent errors (another kind of group has this name, no
+   rights) end ``Group.run`` with ConnectError.
 """
 
 from __future__ import annotations
@@ -62,14 +62,15 @@ _log = logging.getLogger(__name__)
 
 
 class Member(Protocol):
-    """What the group calls in the herder."""
+    """The callbacks from the group to the herder."""
 
     def member_state(self) -> MemberState:
         """Return this worker's state for the leader."""
         ...
 
     async def before_join(self, version: int | None) -> None:
-        """Prepare to join again. With version 0 of the protocol, all work must stop. None if there is no work yet."""
+        """Prepare to join again. With version 0 of the protocol, all work must stop. ``version`` is None if there is no
+        work yet."""
         ...
 
     def share_out(self, members: Mapping[str, MemberState], leader: str, version: int) -> Mapping[str, Assignment]:
@@ -77,11 +78,11 @@ class Member(Protocol):
         ...
 
     async def on_assigned(self, assignment: Assignment, member_id: str, generation: int, version: int) -> None:
-        """Take this worker's assignment."""
+        """Accept this worker's assignment."""
         ...
 
     async def on_lost(self) -> None:
-        """Note that the membership is lost, and all work with it."""
+        """Called when the membership is lost, and all work with it."""
         ...
 
 
@@ -94,7 +95,7 @@ class Membership(ABC):
 
     @abstractmethod
     def rejoin(self, after_s: float = 0.0) -> None:
-        """Join again, which starts a rebalance; after a delay, if one is given."""
+        """Join again, which starts a rebalance; after ``after_s`` if it is given."""
 
 
 class Alone(Membership):
@@ -126,7 +127,7 @@ class GroupSettings:
     rebalance_timeout_ms: int = 60_000
     heartbeat_interval_ms: int = 3_000
     protocol: str = "sessioned"
-    """The newest protocol of this worker. It offers all older ones, too."""
+    """The newest protocol of this worker. It also offers all older ones."""
 
     @property
     def protocols(self) -> list[str]:
@@ -158,7 +159,7 @@ class Group(Membership):
         _after(after_s, self._rejoin)
 
     async def run(self, member: Member) -> None:
-        """As ``Membership.run``. Raises ConnectError after a permanent error."""
+        """Like ``Membership.run``. Raises ConnectError after a permanent error."""
         try:
             await self._keep(member)
         finally:
@@ -264,7 +265,7 @@ class Group(Membership):
     # Living.
 
     async def _live(self, member: Member, place: _Place, assignment: Assignment) -> None:
-        """Send heartbeats until it must join again. Raises KafkaError if the membership may be lost."""
+        """Send heartbeats until the worker must join again. Raises KafkaError if the membership may be lost."""
         beating = asyncio.create_task(self._beat(place))
         try:
             await member.on_assigned(assignment, place.member_id, place.generation, place.version)
@@ -330,7 +331,7 @@ def _check(code: int, what: str) -> None:
 
 
 def _member(metadata: Any) -> MemberState:
-    """Return the state in a member's metadata. If it cannot be read, the member is assigned work as if it had none."""
+    """Return the state in a member's metadata. A member whose metadata cannot be read is treated as having no work."""
     try:
         return decode_member(bytes(metadata))
     except MalformedAssignment as error:

@@ -23,16 +23,16 @@ from parley.protocol.errors import KafkaError
 __all__ = ["TopicOffsetStore"]
 
 _STORE_SECONDS: Final = 120.0
-"""Longer than a dead task's transaction stays open in the topic."""
+"""Longer than the transaction of a dead task stays open in the topic."""
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
 class TopicOffsetStore:
-    """Offsets (``parley.pipeline.connect.offset_stores.TopicOffsets``) over a log that belongs to ``loop``.
+    """Stores offsets (``parley.pipeline.connect.offset_stores.TopicOffsets``) in a log that belongs to ``loop``.
 
-    Its calls block. Any thread may make them, except the loop's own. ``open_log`` opens the log of another topic, by
+    Its calls block. Any thread may make them, except the loop's own. ``open_log`` opens the log of another topic, given
     the connection to its cluster and its name.
     """
 

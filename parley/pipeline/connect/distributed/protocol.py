@@ -48,12 +48,12 @@ _THE_CONNECTOR: Final = -1
 
 
 class MalformedAssignment(ValueError):
-    """The bytes of another member cannot be read."""
+    """The bytes of another member cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Connectors and tasks, to be run, assigned or revoked."""
+    """Connectors and tasks to be run, assigned or revoked."""
 
     connectors: frozenset[str] = frozenset()
     tasks: frozenset[TaskId] = frozenset()
@@ -75,7 +75,7 @@ class Work:
 
     @classmethod
     def union(cls, parts: Iterable[Work]) -> Work:
-        """Join several into one."""
+        """Join several parts into one."""
         whole = NO_WORK
         for part in parts:
             whole |= part
@@ -87,7 +87,8 @@ NO_WORK: Final = Work()
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The leader's assignment for a member. ``assigned`` is added to what it has; with version 0 it replaces it."""
+    """The leader's assignment for a member. ``assigned`` is added to the member's work; with version 0 it
+    replaces it."""
 
     leader: str = ""
     leader_url: str = ""
@@ -112,7 +113,7 @@ class MemberState:
 
 
 def encode_member(member: MemberState, version: int) -> bytes:
-    """The metadata of a member for JoinGroup."""
+    """Return the metadata of a member for JoinGroup."""
     out = struct.pack(">h", version) + _string(member.url) + struct.pack(">q", member.config_offset)
     if version == 0:
         return out
@@ -121,7 +122,7 @@ def encode_member(member: MemberState, version: int) -> bytes:
 
 
 def encode_assignment(assignment: Assignment, version: int) -> bytes:
-    """An assignment for SyncGroup."""
+    """Return an assignment for SyncGroup."""
     out = struct.pack(">hh", version, assignment.error) + _string(assignment.leader) + _string(assignment.leader_url)
     out += struct.pack(">q", assignment.config_offset) + _work(assignment.assigned)
     if version == 0:
@@ -148,7 +149,7 @@ def _work(work: Work) -> bytes:
 
 
 def decode_member(data: bytes) -> MemberState:
-    """The metadata of a member. Raises MalformedAssignment."""
+    """Parse the metadata of a member. Raises MalformedAssignment."""
     reader = _Reader(data)
     version = reader.number(">h")
     member = MemberState(reader.string(), reader.number(">q"))

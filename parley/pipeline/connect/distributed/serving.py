@@ -1,4 +1,4 @@
-"""Runs a worker as a process: its herder and its REST API, until it is told to stop."""
+"""Runs a worker as a process: its herder and its REST API, until it is stopped."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Parts:
 
 @asynccontextmanager
 async def distributed(config: WorkerConfig, now_ms: Callable[[], int]) -> AsyncIterator[tuple[Herder, str]]:
-    """A worker of a group: its herder, and the URL of its REST API, which it advertises.
+    """Run a worker of a group. Yields its herder, and the URL of its REST API that it advertises.
 
     Raises ConnectError if it cannot start. If the worker cannot continue, it cancels the body of ``with`` and raises.
     """
@@ -99,7 +99,7 @@ async def distributed(config: WorkerConfig, now_ms: Callable[[], int]) -> AsyncI
 
 @asynccontextmanager
 async def standalone(config: WorkerConfig, now_ms: Callable[[], int]) -> AsyncIterator[tuple[Herder, str]]:
-    """As ``distributed``, for a standalone worker: offsets are kept in a file, all else in memory."""
+    """Like ``distributed``, for a standalone worker: offsets are kept in a file, everything else in memory."""
     offsets = FileOffsetStore(config["offset.storage.file.filename"])
     parts = _Parts(ConfigStore(MemoryLog()), MemoryLog(), offsets, Alone())
     async with _serving(config, parts, now_ms) as serving:
@@ -182,7 +182,7 @@ def _settings(config: WorkerConfig, url: str, cluster_id: str, parts: _Parts, re
 
 
 async def _cluster_id(config: WorkerConfig) -> str:
-    """The id of the cluster. Raises ConnectError if no broker responds."""
+    """Return the id of the cluster. Raises ConnectError if no broker responds."""
     try:
         async with Client(config.bootstrap, security=config.security.read()) as client:
             return (await client.metadata([])).cluster_id or ""

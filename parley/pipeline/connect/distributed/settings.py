@@ -1,4 +1,4 @@
-"""The settings of a distributed worker besides those of every worker, with Kafka's names and defaults."""
+"""The settings of a distributed worker, in addition to those of every worker, with Kafka's names and defaults."""
 
 from __future__ import annotations
 
@@ -194,27 +194,28 @@ DISTRIBUTED: Final = COMMON + (
 
 
 def config_topic(config: WorkerConfig) -> TopicPlan:
-    """The topic of configurations."""
+    """Return the plan of the topic of configurations."""
     return _plan(config, "config", 1)
 
 
 def status_topic(config: WorkerConfig) -> TopicPlan:
-    """The topic of states."""
+    """Return the plan of the topic of states."""
     return _plan(config, "status", config["status.storage.partitions"])
 
 
 def offset_topic(config: WorkerConfig) -> TopicPlan:
-    """The topic of source offsets."""
+    """Return the plan of the topic of source offsets."""
     return _plan(config, "offset", config["offset.storage.partitions"])
 
 
 def has_transactional_leader(config: WorkerConfig) -> bool:
-    """True if the leader writes configurations in transactions, so that an earlier leader cannot (KIP-618)."""
+    """Return True if the leader writes configurations in transactions, so that an earlier leader cannot write
+    (KIP-618)."""
     return str(config["exactly.once.source.support"]).lower() != "disabled"
 
 
 def _plan(config: WorkerConfig, what: str, partitions: int) -> TopicPlan:
-    """The plan of a topic, with its other settings (such as ``config.storage.min.insync.replicas``)."""
+    """Return the plan of a topic, with its other settings (such as ``config.storage.min.insync.replicas``)."""
     prefix = f"{what}.storage."
     own = {"topic", "partitions", "replication.factor", "cleanup.policy", "file.filename"}
     more = {key: value for key, value in config.with_prefix(prefix).items() if key not in own}
@@ -224,7 +225,7 @@ def _plan(config: WorkerConfig, what: str, partitions: int) -> TopicPlan:
 
 
 def group_settings(config: WorkerConfig) -> GroupSettings:
-    """The settings of the worker's membership in its group."""
+    """Return the settings of the worker's membership in its group."""
     protocol = config["connect.protocol"]
     return GroupSettings(
         config["group.id"],
@@ -236,7 +237,8 @@ def group_settings(config: WorkerConfig) -> GroupSettings:
 
 
 def signing_rules(config: WorkerConfig) -> SigningRules:
-    """How requests among workers are signed. Raises ConnectError if this worker would refuse its own signatures."""
+    """Return how requests among workers are signed. Raises ConnectError if this worker would reject its own
+    signatures."""
     rules = SigningRules(
         config["inter.worker.key.generation.algorithm"],
         config["inter.worker.key.size"],

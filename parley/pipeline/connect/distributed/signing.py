@@ -28,7 +28,7 @@ __all__ = [
 SIGNATURE: Final = "X-Connect-Authorization"
 ALGORITHM: Final = "X-Connect-Request-Signature-Algorithm"
 KEY_TTL_MS: Final = 3_600_000
-"""After this time the leader makes another key (``inter.worker.key.ttl.ms``)."""
+"""The age at which the leader replaces the key (``inter.worker.key.ttl.ms``)."""
 KEY_BITS_MIN: Final = 128
 _HASHES: Final = {"HmacSHA256": "sha256", "HmacSHA384": "sha384", "HmacSHA512": "sha512"}
 ALGORITHMS: Final = tuple(_HASHES)
@@ -38,7 +38,7 @@ _KEY_BITS: Final = {"HmacSHA256": 256, "HmacSHA384": 384, "HmacSHA512": 512}
 
 @dataclass(frozen=True, slots=True)
 class SigningRules:
-    """How a worker makes keys, signs requests, and which signatures it accepts (``inter.worker.*``)."""
+    """How a worker creates keys and signs requests, and which signatures it accepts (``inter.worker.*``)."""
 
     key_algorithm: str = _ALGORITHM
     key_bits: int | None = None
@@ -52,7 +52,7 @@ DEFAULT_RULES: Final = SigningRules()
 
 
 def new_key(now_ms: int, rules: SigningRules = DEFAULT_RULES) -> SessionKey:
-    """A new key."""
+    """Return a new key."""
     bits = rules.key_bits or _KEY_BITS[rules.key_algorithm]
     return SessionKey(secrets.token_bytes((bits + 7) // 8), rules.key_algorithm, now_ms)
 
@@ -64,7 +64,7 @@ def sign(key: SessionKey, body: bytes, rules: SigningRules = DEFAULT_RULES) -> d
 
 
 def check(key: SessionKey | None, body: bytes, headers: Mapping[str, str], rules: SigningRules = DEFAULT_RULES) -> None:
-    """Raise BadRequest if there is no readable signature, and Forbidden if it is not that of the body."""
+    """Raise BadRequest if there is no readable signature, and Forbidden if it is not the signature of the body."""
     signature, algorithm = headers.get(SIGNATURE), headers.get(ALGORITHM)
     if signature is None or algorithm is None:
         raise BadRequest("Internal request missing required signature")
@@ -84,7 +84,7 @@ def check(key: SessionKey | None, body: bytes, headers: Mapping[str, str], rules
 
 
 def is_signed(headers: Mapping[str, str]) -> bool:
-    """True if the headers have a signature, which may be wrong."""
+    """Return True if the headers contain a signature, which may be wrong."""
     return SIGNATURE in headers and ALGORITHM in headers
 
 

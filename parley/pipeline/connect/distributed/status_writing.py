@@ -1,7 +1,7 @@
-"""Writes the states of connectors and tasks to the status log. Until it is written, the latest state of each waits.
+"""Writes the states of connectors and tasks to the status log. The latest state of each waits until it is written.
 
-If a broker is away, states wait and are not lost. A newer state replaces the waiting one, so no more wait than there
-are connectors, tasks and topics.
+If a broker is unavailable, states wait and are not lost. A newer state replaces the waiting one, so no more states wait
+than there are connectors, tasks and topics.
 """
 
 from __future__ import annotations

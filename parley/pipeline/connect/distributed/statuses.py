@@ -31,14 +31,14 @@ Record = tuple[bytes, bytes | None]
 
 
 class StatusStore:
-    """The statuses as last read, and their changes. Writes raise KafkaError."""
+    """The last known statuses, and their changes. Writes raise KafkaError."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self.connectors: dict[str, Status] = {}
         self.tasks: dict[TaskId, Status] = {}
         self.topics: dict[str, dict[str, TaskId]] = {}
-        """By connector, the topics that it uses, each with the first task that used it."""
+        """The topics that each connector uses, each with the first task that used it."""
 
     async def start(self) -> None:
         """Read the log, and follow it."""
@@ -55,7 +55,7 @@ class StatusStore:
     # Reading.
 
     def tasks_of(self, name: str) -> dict[int, Status]:
-        """The statuses of a connector's tasks, by number."""
+        """Return the statuses of a connector's tasks, by number."""
         return {task.task: status for task, status in self.tasks.items() if task.connector == name}
 
     def _take(self, record: Keyed) -> None:
@@ -82,8 +82,8 @@ class StatusStore:
     async def put(self, of: str | TaskId, status: Status, *, unless_newer: bool = False) -> None:
         """Write the state of a connector (by name) or a task.
 
-        With ``unless_newer``, nothing is written if another worker has written in a newer generation: what ends here
-        may run there already.
+        With ``unless_newer``, writes nothing if another worker has written in a newer generation: the work that ends
+        here may already run there.
         """
         if unless_newer:
             now = self.tasks.get(of) if isinstance(of, TaskId) else self.connectors.get(of)

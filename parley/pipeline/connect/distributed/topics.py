@@ -1,4 +1,4 @@
-"""The topics with the workers' state: creates missing ones, and checks existing ones."""
+"""The topics that store the workers' state: creates missing topics, and checks existing ones."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class TopicPlan:
     replication_factor: int
     configs: Mapping[str, str]
     contents: str = "connector configurations"
-    """What would be inconsistent if a topic with one partition had several."""
+    """The contents that would be inconsistent if the topic had several partitions instead of one."""
 
 
 async def prepare(client: Client, plan: TopicPlan) -> int:
-    """Return the topic's partitions. A missing topic is created. Raises ConnectError."""
+    """Create the topic if it is missing, and return its number of partitions. Raises ConnectError."""
     try:
         count = await _partitions(client, plan)
         if count is None:
@@ -57,7 +57,7 @@ async def prepare(client: Client, plan: TopicPlan) -> int:
 
 
 def _cannot(plan: TopicPlan, error: KafkaError) -> str:
-    """The error: what is wrong, and what to do."""
+    """Return the error message: what is wrong, and what to do."""
     text = f"topic '{plan.name}' ({plan.key}) cannot be made ready: {str(error).rstrip('.')}. "
     if error.code is ErrorCode.INVALID_REPLICATION_FACTOR:
         settings = ", ".join(f"{kind}.storage.replication.factor=1" for kind in ("config", "offset", "status"))

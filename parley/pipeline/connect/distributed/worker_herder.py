@@ -2,10 +2,10 @@
 
 Rules:
 
-1. Only the leader writes configurations: it checks them against what it has read, one request after another. Other
-   workers raise ``NotLeader``. (Each worker itself writes the requests to pause and to resume.)
+1. Only the leader writes configurations: it checks them against the log that it has read, one request after another.
+   Other workers raise ``NotLeader``. (Each worker itself writes the requests to pause and to resume.)
 2. A change takes effect when it is read back from the log (``config_following``).
-3. Every request is a coroutine of the loop that the herder was started in, and may raise ``HerderError``. After
+3. Every request is a coroutine of the loop in which the herder was started, and may raise ``HerderError``. After
    ``NotLeader`` the caller sends the request to the URL in it.
 
 A standalone worker is the same, over logs in memory and a group of one.
@@ -86,7 +86,7 @@ class HerderSettings:
     group_id: str = ""
     """Empty for a standalone worker."""
     settle_ms: int = 10_000
-    """How long a request waits for a rebalance to end before it is refused."""
+    """How long a request waits for a rebalance to end before it is rejected."""
     max_delay_ms: int = 300_000
     sync_timeout_ms: int = 3_000
     stop_timeout_ms: int = 10_000
@@ -95,18 +95,18 @@ class HerderSettings:
     requires_signatures: bool = False
     """True if requests between workers need a signature even though the group's protocol is too old for it."""
     tls: ssl.SSLContext | None = None
-    """The context that verifies other workers' certificates. None means the authorities of the system."""
+    """The context that verifies other workers' certificates. None means the system's certificate authorities."""
     tracks_topics: bool = True
     allows_topic_reset: bool = True
 
     @property
     def worker_id(self) -> str:
-        """host:port of its REST API, as statuses name it."""
+        """The host:port of its REST API, which identifies the worker in statuses."""
         return self.url.partition("://")[2].rstrip("/")
 
 
 class Herder:
-    """See the module's rules. ``make_worker`` makes the worker, with the receiver of its events."""
+    """See the module's rules. ``make_worker`` creates the worker, given the receiver of its events."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Herder:
             await self._stop(telling, membership)
 
     async def _stop(self, telling: asyncio.Task[None], membership: asyncio.Task[None] | None) -> None:
-        """Stop everything, and only then leave the group, because others start the work at once."""
+        """Stop everything, and only then leave the group, because other workers start the work immediately."""
         await self._following.stop()
         await self._share.stop()
         if membership is not None:
@@ -205,15 +205,15 @@ class Herder:
 
     @property
     def is_ready(self) -> bool:
-        """True if it has started. Before that it knows no connectors."""
+        """True if the herder has started. Before that it knows no connectors."""
         return self._is_ready
 
     async def server_info(self) -> ServerInfo:
-        """The version of this software, and the id of its cluster."""
+        """Return the version of this software, and the id of its cluster."""
         return ServerInfo(VERSION, commit_of(_CLONE), self._settings.cluster_id)
 
     async def check(self) -> None:
-        """Return when the herder carries out requests (KIP-1017)."""
+        """Return once the herder carries out requests (KIP-1017)."""
         if not self._share.joined.is_set():
             raise Rebalancing(_CONFLICT)
         await self._done(self._configs.refresh())
@@ -221,11 +221,11 @@ class Herder:
     # Connectors.
 
     async def connectors(self) -> Sequence[str]:
-        """The names of all connectors."""
+        """Return the names of all connectors."""
         return list(self._configs.state.connectors)
 
     async def connector(self, name: str) -> ConnectorInfo:
-        """A connector as configured. Raises NotFound."""
+        """Return a connector's configuration and tasks. Raises NotFound."""
         state = self._configs.state
         if name not in state.connectors:
             raise NotFound(f"Connector {name} not found")
@@ -275,7 +275,7 @@ class Herder:
             await self._done(self._statuses.delete(name, tasks, whole=True))
 
     async def status(self, name: str) -> ConnectorStatus:
-        """The status of a connector and its tasks. Raises NotFound."""
+        """Return the status of a connector and its tasks. Raises NotFound."""
         await self._caught_up()
         connector = self._statuses.connectors.get(name)
         if connector is None:
@@ -293,14 +293,14 @@ class Herder:
             await self._done(self._configs.put_target(name, target))
 
     async def restart_connector(self, name: str) -> None:
-        """Start the connector again, not its tasks. Raises NotFound."""
+        """Restart the connector, but not its tasks. Raises NotFound."""
         await self._settled()
         self._must_know(name)
         self._must_have(name)
         await self._running.restart(Work(connectors=frozenset((name,))))
 
     async def restart(self, name: str, *, include_tasks: bool, only_failed: bool) -> ConnectorStatus:
-        """Request a restart of a connector and, if wanted, of its tasks (KIP-745). Returns its status."""
+        """Request a restart of a connector and, with ``include_tasks``, of its tasks (KIP-745). Returns its status."""
         await self._settled()
         self._must_lead("process restart requests")
         self._must_know(name)
@@ -318,17 +318,17 @@ class Herder:
     # Tasks.
 
     async def task_configs(self, name: str) -> Sequence[tuple[TaskId, Config]]:
-        """The configurations of a connector's tasks. Raises NotFound."""
+        """Return the configurations of a connector's tasks. Raises NotFound."""
         tasks = (await self.connector(name)).tasks
         return list(zip(tasks, self._configs.state.tasks.get(name, ()), strict=True))
 
     async def put_task_configs(
         self, name: str, body: bytes, headers: Mapping[str, str], parse: Callable[[bytes], Sequence[Config]]
     ) -> None:
-        """Take the tasks that another worker has computed for a connector; ``headers`` sign ``body`` (KIP-507).
+        """Accept the tasks that another worker has computed for a connector; ``headers`` sign ``body`` (KIP-507).
 
-        ``parse`` reads the body only after the signature is verified. Raises BadRequest without a signature, Forbidden
-        with a wrong one.
+        Calls ``parse`` with the body only after the signature is verified. Raises BadRequest without a signature,
+        Forbidden with a wrong one.
         """
         self._check_signature(body, headers)
         configs = parse(body)
@@ -357,7 +357,7 @@ class Herder:
             raise HerderError(f"Failed to perform zombie fencing: {error}") from error
 
     async def task_status(self, task: TaskId) -> Status:
-        """The status of a task. Raises NotFound."""
+        """Return the status of a task. Raises NotFound."""
         await self._caught_up()
         status = self._statuses.tasks.get(task)
         if status is None:
@@ -365,7 +365,7 @@ class Herder:
         return status
 
     async def restart_task(self, task: TaskId) -> None:
-        """Start a task again. Raises NotFound."""
+        """Restart a task. Raises NotFound."""
         await self._settled()
         self._must_know(task.connector)
         if self._configs.state.task_config(task) is None:
@@ -376,7 +376,7 @@ class Herder:
     # Topics and offsets.
 
     async def active_topics(self, name: str) -> Sequence[str]:
-        """The topics that the connector has used since the last reset (KIP-558)."""
+        """Return the topics that the connector has used since the last reset (KIP-558)."""
         if not self._settings.tracks_topics:
             raise Forbidden("Topic tracking is disabled.")
         await self._caught_up()
@@ -391,7 +391,7 @@ class Herder:
         await self._done(self._statuses.reset_topics(name))
 
     async def offsets(self, name: str) -> Offsets:
-        """The offsets of a connector (KIP-875). Raises NotFound."""
+        """Return the offsets of a connector (KIP-875). Raises NotFound."""
         config = (await self.connector(name)).config
         return await in_thread(self._worker.offsets, name, config)
 
@@ -428,13 +428,13 @@ class Herder:
     # Plugins and loggers.
 
     async def plugins(self, *, connectors_only: bool = True) -> Sequence[PluginInfo]:
-        """The classes that configurations may name."""
+        """Return the classes that configurations may name."""
         kinds = _KINDS[:2] if connectors_only else _KINDS
         found = await in_thread(lambda: list(self._plugins.all()))
         return [PluginInfo(one.name, kind, one.version) for kind in kinds for one in found if kind in one.kinds]
 
     async def plugin_config(self, plugin: str) -> Sequence[ConfigKey]:
-        """The keys of a plugin (KIP-769). Raises NotFound."""
+        """Return the keys of a plugin (KIP-769). Raises NotFound."""
         try:
             found = await in_thread(self._plugins.load, plugin, object)
         except ConfigError:
@@ -454,7 +454,7 @@ class Herder:
         return await self._validated(plugin, config)
 
     async def loggers(self) -> Mapping[str, LoggerLevel]:
-        """The loggers of this process whose level is known."""
+        """Return the loggers of this process whose level is known."""
         return self._loggers.all()
 
     async def set_logger(self, name: str, level: str) -> Sequence[str]:
@@ -474,7 +474,7 @@ class Herder:
             raise NotLeader(f"Only the leader can {purpose}.", self._share.leader_url)
 
     async def _settled(self) -> None:
-        """Wait for a while until the group has assigned its work: before, the known leader may be outdated.
+        """Wait for a while until the group has assigned its work, because the known leader may be outdated before.
 
         Raises Rebalancing.
         """
@@ -485,7 +485,7 @@ class Herder:
             raise Rebalancing(_STALE) from None
 
     def _check_signature(self, body: bytes, headers: Mapping[str, str]) -> None:
-        """Check that another worker has sent this (KIP-507). Raises BadRequest, Forbidden."""
+        """Check that another worker has sent this request (KIP-507). Raises BadRequest, Forbidden."""
         if self._settings.requires_signatures or self._share.version >= PROTOCOLS["sessioned"]:
             signing.check(self._configs.state.session_key, body, headers, self._settings.signatures)
 
@@ -494,7 +494,7 @@ class Herder:
             raise NotFound(f"Unknown connector: {name}")
 
     def _must_have(self, of: str | TaskId) -> None:
-        """Raise NotLeader, with the URL of the worker to ask, unless it runs here."""
+        """Raise NotLeader, with the URL of the worker to ask, unless the connector or the task runs here."""
         work = self._running.work
         if of in work.tasks or of in work.connectors:
             return
@@ -514,7 +514,7 @@ class Herder:
             raise BadRequest(str(error)) from error
 
     async def _caught_up(self) -> None:
-        """Read the statuses to the end, if that is possible soon: old statuses are better than no response."""
+        """Read the statuses to the end, if this is quickly possible: old statuses are better than no response."""
         with suppress(TimeoutError, KafkaError):
             async with asyncio.timeout(self._settings.sync_timeout_ms / 1000):
                 await self._statuses.refresh()
@@ -550,7 +550,7 @@ class Herder:
 
 
 def _class(plugins: Plugins, config: Config) -> type[Connector]:
-    """The class of a connector. Raises ConfigError."""
+    """Return the class of a connector. Raises ConfigError."""
     return plugins.load(config.get("connector.class", ""), Connector)  # type: ignore[type-abstract]
 
 

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. Every response is JSON, except that of OPTIONS. So are errors: ``{"error_code": 404, "message": "..."}``.
-2. A method that a path does not have gets 405 and ``Allow``. An unknown path gets 404.
+1. Every response is JSON, except the response to OPTIONS. So are errors: ``{"error_code": 404, "message": "..."}``.
+2. A method that a path does not support gets 405 and ``Allow``. An unknown path gets 404.
 3. A slash at the end of a path is ignored. HEAD is GET without a body.
 """
 
@@ -42,7 +42,8 @@ _SIGNED: Final = [(method, compile_path(path)[0]) for method, path in AMONG_WORK
 
 @dataclass(frozen=True, slots=True)
 class CrossOrigin:
-    """The rights of other sites' pages (``access.control.allow.*``): none by default. Lists, separated by commas."""
+    """The rights of pages from other sites (``access.control.allow.*``): none by default. Lists are separated by
+    commas."""
 
     origins: str = ""
     methods: str = ""
@@ -59,8 +60,8 @@ def application(
 ) -> FastAPI:
     """Return the application that serves this herder.
 
-    ``forwarder`` forwards requests for the leader. Without it, they are refused with 409. ``login`` is required of
-    every request that no other worker has signed.
+    ``forwarder`` forwards requests for the leader. Without it, they are rejected with 409. ``login`` is required for
+    every request that is not signed by another worker.
     """
     app = FastAPI(
         title="Parley Connect",
@@ -95,12 +96,12 @@ def _operation_id(route: APIRoute) -> str:
 
 
 def _is_signed(method: str, path: str, headers: Mapping[str, str]) -> bool:
-    """True for requests between workers. The herder checks their signatures."""
+    """Return True for requests between workers. The herder checks their signatures."""
     return signing.is_signed(headers) and any(method == one and at.match(path) for one, at in _SIGNED)
 
 
 class _Methods:
-    """Serves HEAD and OPTIONS. Refuses a method that a path does not have, with the list of its methods."""
+    """Serves HEAD and OPTIONS. Rejects a method that a path does not support, with the list of its methods."""
 
     def __init__(self, app: ASGIApp, routes: Sequence[APIRoute]) -> None:
         self._app = app
@@ -126,7 +127,7 @@ class _Methods:
 
 
 class _Paths:
-    """Removes the slash from the end of paths, and refuses ambiguous paths."""
+    """Removes the slash from the end of paths, and rejects ambiguous paths."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

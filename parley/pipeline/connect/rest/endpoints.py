@@ -123,7 +123,7 @@ async def create(herder: Served, response: Response, wanted: models.CreateConnec
 
 
 def _named(name: str, config: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the configuration with the connector's name. Raises BadRequest if it has another one."""
+    """Return the configuration with the connector's name. Raises BadRequest if it contains another name."""
     included = config.get("name")
     if included is not None and included != name:
         raise BadRequest(f"Connector name configuration ({included}) doesn't match connector name in the URL ({name})")
@@ -329,7 +329,7 @@ async def validate(herder: Served, plugin: Plugin, config: Patch) -> ConfigInfos
 
 
 def _simple(plugin: str) -> str:
-    """The name of a connector's class without its optional parts."""
+    """Return the name of a connector's class without its optional parts."""
     return plugin.rpartition(".")[2].removesuffix("Connector")
 
 

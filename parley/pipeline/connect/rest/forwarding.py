@@ -1,7 +1,7 @@
 """Forwards a request to the worker that leads the group.
 
 A request is forwarded at most twice (as in Kafka Connect): the worker that forwards it sets ``forward`` if the next
-worker may do so again, since the leader may have changed.
+worker may forward it again, because the leader may have changed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _NEXT: Final = {"": "true", "true": "false"}
 
 
 class Forwarder:
-    """Forwards requests. Close it at the end."""
+    """Forwards requests. Call ``close`` at the end."""
 
     def __init__(self, timeout_seconds: float = 90.0, *, tls: ssl.SSLContext | None = None) -> None:
-        """``tls`` verifies workers whose REST API uses HTTPS; None means the authorities of the system."""
+        """``tls`` verifies workers whose REST API uses HTTPS; None means the system's certificate authorities."""
         self._client = httpx.AsyncClient(timeout=timeout_seconds, verify=True if tls is None else tls)
 
     async def send(self, request: BodyRequest, elsewhere: NotLeader) -> Response:
-        """Return the leader's response. Raises HerderError: the leader's, or if the leader cannot be reached."""
+        """Return the leader's response. Raises HerderError: the leader's error, or if the leader cannot be reached."""
         forward = _NEXT.get(request.query_params.get("forward", "").lower())
         if forward is None:
             raise Rebalancing("Cannot complete request because of a conflicting operation (e.g. worker rebalance)")

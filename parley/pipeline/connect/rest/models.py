@@ -32,7 +32,7 @@ __all__ = [
 
 
 def _as_text(value: Any) -> Any:
-    """Convert what Kafka Connect accepts as text: numbers as they are written, and booleans."""
+    """Convert values that Kafka Connect accepts as strings: numbers as they are written, and booleans."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value.text if isinstance(value, Number) else str(value) if isinstance(value, int) else value
@@ -59,13 +59,13 @@ def _is_none(value: object) -> bool:
 
 
 class _Shown(BaseModel):
-    """A part of a response, made from what the herder returns."""
+    """A part of a response, created from the herder's results."""
 
     model_config = ConfigDict(from_attributes=True)
 
 
 class _Known(BaseModel):
-    """A part of a request. Unknown fields are refused."""
+    """A part of a request. Unknown fields are rejected."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -119,7 +119,7 @@ class _Numbered(_Shown):
 
 
 class TaskStatus(ConnectorState, _Numbered):
-    """Fields of the class named last come first."""
+    """The status of a task. Fields of the base class named last come first."""
 
 
 class ConnectorStatus(_Shown):

@@ -1,4 +1,4 @@
-"""Refuses paths that two programs might understand differently, before they are used.
+"""Rejects paths that two programs might interpret differently, before they are used.
 
 A name may contain any character, as UTF-8 in %-escapes, except those that divide paths or begin an escape. The messages
 are those of Kafka Connect's server (Jetty).
@@ -18,7 +18,7 @@ _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f\\]")
 
 
 def ambiguity(path: bytes) -> str | None:
-    """Return why a path, as in the request, is refused; None if it is not.
+    """Return the reason why a path, as in the request, is rejected; None if it is acceptable.
 
     >>> ambiguity(b"/connectors/a%20b/status")
     >>> ambiguity(b"/connectors/a%2Fb")

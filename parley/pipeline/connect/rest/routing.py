@@ -2,11 +2,11 @@
 
 Rules:
 
-1. A body that is not JSON gets 415, and a client that does not accept JSON gets 406. A bug gets 500 with its text; its
-   trace goes to the log.
+1. A body that is not JSON gets 415, and a client that does not accept JSON gets 406. A bug gets 500 with its text, and
+   its traceback is logged.
 2. The worker forwards requests that only the leader of the group can serve
    (``parley.pipeline.connect.rest.forwarding``).
-3. A request that takes longer than the application's ``request_seconds`` is given up.
+3. A request that takes longer than the application's ``request_seconds`` is abandoned.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class HerderRoute(APIRoute):
     """An endpoint of a herder."""
 
     def get_route_handler(self) -> _Endpoint:
-        """The endpoint, as FastAPI calls it."""
+        """Return the endpoint, as FastAPI calls it."""
         endpoint, takes_body = super().get_route_handler(), self.body_field is not None
 
         async def respond(given: Request) -> Response:

@@ -34,10 +34,10 @@ class RestSettings:
     login: BasicLogin | None = field(repr=False)
     cors: CrossOrigin
     admin: Sequence[Listener] = ()
-    """The addresses of the admin endpoints, if they have their own."""
+    """The addresses of the admin endpoints, if they are served separately."""
     admin_tls: ssl.SSLContext | None = None
     has_admin: bool = True
-    """True if the listeners serve the admin endpoints, too."""
+    """True if the listeners also serve the admin endpoints."""
     advertised_protocol: str = "http"
     advertised_host: str = ""
     advertised_port: int | None = None
@@ -75,7 +75,7 @@ class RestSettings:
         return (CONNECT, ADMIN) if self.has_admin else (CONNECT,)
 
     def advertised_url(self, addresses: Sequence[Listener]) -> str:
-        """The URL for other workers: the advertised host and port, or the listener's.
+        """Return the URL for other workers: the advertised host and port, or the listener's.
 
         Raises ConnectError if no listener has the advertised protocol and no other address is given.
         """

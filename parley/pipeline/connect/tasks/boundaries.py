@@ -19,7 +19,7 @@ __all__ = ["Boundary", "ByInterval", "ByPoll", "ByTask", "Requests", "Verdict"]
 
 
 class Verdict(Enum):
-    """What to do with the open transaction. The offsets of an aborted one are stored all the same."""
+    """What to do with the open transaction. The offsets of an aborted transaction are stored nevertheless."""
 
     CONTINUE = "continue"
     COMMIT = "commit"
@@ -77,7 +77,7 @@ class Requests:
     def __init__(self) -> None:
         self.of_batch: set[Verdict] = set()
         self.of_records: dict[int, tuple[SourceRecord, set[Verdict]]] = {}
-        """By the identity of each record. The records are kept, so that no other gets the same identity."""
+        """By the identity of each record. The records are kept, so that no other record gets the same identity."""
 
     def commit_transaction(self, record: SourceRecord | None = None) -> None:
         self._ask(record, Verdict.COMMIT)

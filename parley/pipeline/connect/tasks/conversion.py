@@ -23,7 +23,7 @@ R = TypeVar("R", bound=ConnectRecord)
 
 
 class Outgoing(NamedTuple):
-    """A record for its topic. Without a partition, its key decides."""
+    """A record for its topic. Without a partition, the key decides."""
 
     topic: str
     partition: int | None
@@ -103,7 +103,7 @@ def _configured(
 
 
 class Conversion:
-    """A task's converters and transforms, made from its configuration. Raises ConfigError."""
+    """A task's converters and transforms, created from its configuration. Raises ConfigError."""
 
     def __init__(self, spec: TaskSpec, worker: WorkerConfig, plugins: Plugins) -> None:
         self._key, self._value, self._headers = _converters(spec.connector_config, worker, plugins)
@@ -183,7 +183,7 @@ class Conversion:
 def _converters(
     config: Mapping[str, str], worker: WorkerConfig, plugins: Plugins
 ) -> tuple[Converter, Converter, HeaderConverter]:
-    """The converters of keys, values and headers: the connector's own, or the worker's."""
+    """Return the converters of keys, values and headers: the connector's own, or the worker's."""
     made: list[Any] = []
     for name in _CONVERTERS:
         own = config.get(name)

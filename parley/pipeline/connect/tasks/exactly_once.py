@@ -64,13 +64,14 @@ class ExactlyOnceRun(SourceRun):
         self._offsets_topic = offsets_topic
         self._boundary = boundary
         self._passed: list[SourceRecord] = []
-        """The records since the last commit, for a task that wants to be told of each."""
+        """The records since the last commit, for a task that overrides ``commit_record``."""
         self._wants_records = type(task).commit_record is not SourceTask.commit_record
         self._is_begun = False
         self._has_failed = False
 
     def begin(self) -> None:
-        """Fence older tasks, then start this one. Raises what the task raises, and ConnectError if it may not start."""
+        """Fence older tasks, then start this one. Raises the task's errors, and ConnectError if the task
+        may not start."""
         with self._failing():
             self._guard.fence(self._spec)
             self._guard.check()
@@ -143,7 +144,7 @@ class ExactlyOnceRun(SourceRun):
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Note a failure. Raise ConnectError for a failure of the writer."""
+        """Record a failure. Raises ConnectError for a failure of the writer."""
         try:
             yield
         except KafkaError as error:
@@ -157,7 +158,7 @@ class ExactlyOnceRun(SourceRun):
             raise
 
     def finish(self) -> None:
-        """End the transaction, unless it has failed, and stop the task. Raises what its `stop` raises."""
+        """End the transaction, unless it has failed, and stop the task. Raises the errors of its `stop`."""
         try:
             if self._is_begun and not self._has_failed:
                 self.commit()

@@ -1,12 +1,12 @@
-"""Reads partitions for many sink tasks at once, with one long poll for each broker.
+"""Reads partitions for many sink tasks at the same time, with one long poll for each broker.
 
 Rules:
 
-1. A subscription is a partition read for one task, from an offset on. Fetched batches wait in the task's ``Inbox``.
-   While ``limit_bytes`` of a subscription wait, it is not fetched until the task has ``taken`` some.
+1. A subscription is a partition that is read for one task from an offset on. Fetched batches wait in the task's
+   ``Inbox``. While ``limit_bytes`` of a subscription wait, it is not fetched until the task has ``taken`` some.
 2. The feed has its own connections: a broker that delays the response to a long poll delays nothing else.
-3. Temporary errors are retried for ever, with fresh metadata, after a pause of the affected partition only. If the log
-   does not have an offset, the task decides.
+3. Temporary errors are retried forever, with fresh metadata, after a pause of the affected partition only. If the log
+   does not contain an offset, the task decides.
 4. A partition that two tasks read is fetched for them in turn, because a request names a partition once.
 """
 
@@ -86,9 +86,9 @@ class Subscription:
     served: int = 0
     is_closed: bool = False
     is_resting: bool = False
-    """True after a temporary error: nothing is fetched for a moment."""
+    """True after a temporary error: the partition is not fetched for a moment."""
     is_stuck: bool = False
-    """True if the task got an error: nothing is fetched until it subscribes again."""
+    """True if the task got an error: the partition is not fetched until the task subscribes again."""
 
 
 class Feed:
@@ -109,23 +109,23 @@ class Feed:
     def subscribe(
         self, partition: TopicPartition, offset: int, inbox: Inbox, limit_bytes: int = BUFFER_BYTES
     ) -> Subscription:
-        """Read the partition from the offset on into the inbox, while less than the limit waits."""
+        """Read the partition from the offset on into the inbox, while fewer bytes than the limit wait."""
         subscription = Subscription(partition, offset, inbox, limit_bytes)
         self._loop.call_soon_threadsafe(self._add, subscription)
         return subscription
 
     def unsubscribe(self, subscriptions: Iterable[Subscription]) -> None:
-        """Stop reading these, and drop what was fetched of them."""
+        """Stop reading these subscriptions, and drop their fetched batches."""
         for one in subscriptions:
             one.is_closed = True
             self._loop.call_soon_threadsafe(self._remove, one)
 
     def taken(self, subscription: Subscription, size_bytes: int) -> None:
-        """Note that the task has taken this many bytes."""
+        """Record that the task has taken this many bytes."""
         self._loop.call_soon_threadsafe(self._release, subscription, size_bytes)
 
     def close(self) -> None:
-        """End the connections and the thread."""
+        """Close the connections and end the thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
@@ -195,7 +195,8 @@ class Feed:
         return errors[:1]
 
     def _wanted(self, node: int) -> dict[TopicPartition, Subscription]:
-        """Return the subscriptions to fetch from a broker; for each partition the one that has waited longest."""
+        """Return the subscriptions to fetch from a broker; for each partition the subscription that has
+        waited longest."""
         wanted: dict[TopicPartition, Subscription] = {}
         for one in self._subscriptions:
             if self._leaders.get(one) != node or one.is_stuck or one.buffered >= one.limit_bytes:

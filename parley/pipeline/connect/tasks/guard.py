@@ -1,8 +1,8 @@
 """Checks before every change by a task that the task is still allowed to make it.
 
-A task that does not stop in time is abandoned: its thread may continue, in a call that nothing can end. So the runtime
-checks before each call that writes, and before it reports, stores or commits anything for the task. An abandoned task
-may still have written to its target: exactly-once sinks notice it by the offsets in the target.
+A task that does not stop in time is abandoned: its thread may continue, in a call that cannot be interrupted. So the
+runtime checks before each call that writes, and before it reports, stores or commits anything for the task. An
+abandoned task may still have written to its target: exactly-once sinks notice it by the offsets in the target.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Guard:
         self._is_abandoned = False
 
     def abandon(self) -> None:
-        """Allow the task nothing from now on."""
+        """Allow the task nothing more from now on."""
         self._is_abandoned = True
 
     @property

@@ -1,4 +1,4 @@
-"""Runs the tasks of a worker, each in a thread, so that a failed or stuck task holds up no other.
+"""Runs the tasks of a worker, each in a thread, so that a failed or stuck task delays no other.
 
 Tasks of a host share connections: a cluster for requests, and a feed for reading for each isolation level. ``Reports``
 gets their events. A task that does not stop in time is abandoned: its thread may continue, but nothing it does is
@@ -195,7 +195,7 @@ class TaskHost:
         self._lock = threading.Lock()
 
     def start(self, spec: TaskSpec) -> None:
-        """Start a task. Its events are reported. Raises ConnectError if it runs already or cannot start."""
+        """Start a task. Its events are reported. Raises ConnectError if the task is already running or cannot start."""
         running = _Running(spec, self._make, Guard(self._reports))
         with self._lock:
             if spec.id in self._running:
@@ -207,7 +207,7 @@ class TaskHost:
             self._running[spec.id] = running
 
     def pause(self, task: TaskId) -> None:
-        """Pause a task after its present call. It keeps its partitions and connections."""
+        """Pause a task after its current call. It keeps its partitions and connections."""
         if running := self._running.get(task):
             running.pause()
 
@@ -216,7 +216,7 @@ class TaskHost:
             running.resume()
 
     def stop(self, tasks: Iterable[TaskId], timeout_ms: int) -> None:
-        """Stop these tasks, all at once. Those that take too long are abandoned."""
+        """Stop these tasks, all at the same time. Tasks that take too long are abandoned."""
         with self._lock:
             ended = [self._running.pop(one) for one in tasks if one in self._running]
         for running in ended:
@@ -229,12 +229,12 @@ class TaskHost:
             running.guard.abandon()
 
     def close(self, timeout_ms: int) -> None:
-        """Stop everything and end the connections."""
+        """Stop everything and close the connections."""
         self.stop(list(self._running), timeout_ms)
         self._clients.close()
 
     def _make(self, running: _Running) -> SinkRun | SourceRun:
-        """Make a task and what it needs, in its own thread. Raises ConfigError, ConnectError."""
+        """Create a task and its parts, in its own thread. Raises ConfigError, ConnectError."""
         spec, worker = running.spec, self._worker
         conversion = Conversion(spec, worker, self._plugins)
         producer = ClientSettings.of("producer", worker, spec.connector_config)

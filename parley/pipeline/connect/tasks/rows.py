@@ -17,7 +17,7 @@ _OFFSET_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 
 
 def read_rows(fetched: Fetched, start: int, end: int = _OFFSET_MAX) -> list[Raw]:
-    """Return the visible records from one offset up to, but without, another. Raises BadBatch."""
+    """Return the visible records from ``start`` to before ``end``. Raises BadBatch."""
     rows: list[Raw] = []
     topic, partition = fetched.partition
     for batch in decode(fetched, start, end, include_headers=True):

@@ -6,10 +6,11 @@ Rules:
    waits longer than a step may.
 2. A partition's number decides its task, whatever the number of workers (``share``). A new partition goes to one task
    and moves no other.
-3. A position is committed only after ``pre_commit`` has confirmed that the target has it. If that fails, the task
-   returns to the committed position and gets the records again, with the whole batch that waits for another ``put``.
+3. A position is committed only after ``pre_commit`` has confirmed that the target has everything before it. If that
+   fails, the task returns to the committed position and gets the records again, including a batch that waits for
+   another ``put``.
 4. An ``ExactlyOnceSinkTask`` is asked for its position whenever it gets partitions, and after a range could not be put.
-   Until it responds, nothing is put. Then the group's offsets are only for people to look at.
+   Until it responds, nothing is put. In this case the group's offsets are only informative.
 5. The guard is asked before each put.
 """
 
@@ -64,18 +65,18 @@ class _Held:
     partition: TopicPartition
     subscription: Subscription
     position: int
-    """The offset behind the last record that was put."""
+    """The offset after the last record that was put."""
     committed: int
     rows: deque[Raw] = field(default_factory=deque)
     end: int = 0
-    """The offset behind the rows."""
+    """The offset after the rows."""
     owed: deque[tuple[int, int]] = field(default_factory=deque)
-    """The fetched pieces that are not put yet: the end of each, and its bytes."""
+    """The fetched pieces that have not been put yet: the end of each, and its size in bytes."""
     since_ms: int = 0
-    """When the first of the rows arrived."""
+    """The time at which the first of the rows arrived."""
     is_paused: bool = False
     is_in_doubt: bool = False
-    """True if an exactly-once task must first tell its target's position."""
+    """True if an exactly-once task must first report its target's position."""
 
 
 class _Batch(NamedTuple):
@@ -114,7 +115,7 @@ class SinkContext:
 
 
 class SinkRun:
-    """See the module's rules. ``stopping`` of the tolerance ends its waiting."""
+    """See the module's rules. ``stopping`` of the tolerance ends a pause."""
 
     def __init__(
         self,
@@ -159,14 +160,15 @@ class SinkRun:
     # The life of a task.
 
     def begin(self) -> None:
-        """Start the task and give it its partitions. Raises what the task raises, KafkaError, ConnectError."""
+        """Start the task and give it its partitions. Raises the task's errors, KafkaError, ConnectError."""
         self._task.initialize(self._context)
         self._task.start(self._spec.task_config)
         self._look()
         self._commit_at_ms = self._now_ms() + self._interval_ms
 
     def step(self, wait_s: float) -> None:
-        """Wait for records up to the timeout, and put some. Commit if that is due. Raises as ``begin`` does."""
+        """Wait for records up to the timeout, and put some. Commit if that is due. Raises the same errors
+        as ``begin``."""
         if self._now_ms() >= self._look_at_ms:
             self._look_again()
         if self._again is not None and not self._is_retry_due(wait_s):
@@ -180,7 +182,7 @@ class SinkRun:
             self.commit()
 
     def finish(self) -> None:
-        """Commit what was put, give the partitions back and stop the task. Raises what the task's ``stop`` raises."""
+        """Commit what was put, give the partitions back and stop the task. Raises the errors of the task's ``stop``."""
         try:
             self.commit(is_last=True)
             if self._held:
@@ -255,7 +257,7 @@ class SinkRun:
         self._go_to({})
 
     def _go_to(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Continue from these offsets. Waiting records of the partitions are dropped, with a batch to put again."""
+        """Continue from these offsets. Drops the waiting records of the partitions, and a batch to put again."""
         for partition, offset in {**self._take_back(), **offsets}.items():
             held = self._held.get(partition)
             if held is None:
@@ -285,7 +287,7 @@ class SinkRun:
     # Records.
 
     def _receive(self, wait_s: float) -> None:
-        """Wait for fetched batches, and take all there are."""
+        """Wait for fetched batches, and take all that are available."""
         while (found := self.inbox.take(wait_s)) is not None:
             subscription, fetched = found
             wait_s = 0.0
@@ -321,13 +323,13 @@ class SinkRun:
             raise self._tolerance.failed(Stage.KAFKA_CONSUME, self._feed, bad, None)
 
     def _put_up_to(self, held: _Held, end: int) -> None:
-        """Note that everything before the offset was put."""
+        """Record that everything before the offset was put."""
         held.position = end
         while held.owed and held.owed[0][0] <= end:
             self._feed.taken(held.subscription, held.owed.popleft()[1])
 
     def _not_fetched(self, held: _Held, error: KafkaError) -> None:
-        """If the log does not have the offset, follow ``auto.offset.reset``. Raise any other error."""
+        """If the log does not contain the offset, follow ``auto.offset.reset``. Raise any other error."""
         if not isinstance(error, OffsetOutOfRange):
             raise error
         offsets = self._reset_offsets([held.partition])
@@ -346,7 +348,7 @@ class SinkRun:
         return made
 
     def _step_by_batches(self, wait_s: float) -> None:
-        """Put a batch of all partitions' rows, or again the batch that failed before."""
+        """Put a batch of all partitions' rows, or the batch that failed before."""
         if self._again is None:
             if not any(one.rows and not one.is_paused for one in self._held.values()):
                 self._receive(wait_s)
@@ -390,7 +392,7 @@ class SinkRun:
                 return
 
     def _learn(self, task: ExactlyOnceSinkTask, wait_s: float) -> bool:
-        """Ask the target for unknown positions, and go there. Returns True if it has responded."""
+        """Ask the target for unknown positions, and continue there. Returns True if the target has responded."""
         asked = sorted(one for one, held in self._held.items() if held.is_in_doubt)
         if not asked:
             return True
@@ -463,7 +465,7 @@ class SinkRun:
 
 
 class _Errant:
-    """Takes the records that a task cannot write (KIP-610)."""
+    """Accepts the records that a task cannot write (KIP-610)."""
 
     def __init__(self, tolerance: Tolerance, task: SinkTask) -> None:
         self._tolerance = tolerance
@@ -474,7 +476,7 @@ class _Errant:
 
 
 class _Seen(NamedTuple):
-    """The topics' partitions, whether all named topics exist, and the topics about which nothing is known now."""
+    """The topics' partitions, True if all named topics exist, and the topics that are currently unknown."""
 
     partitions: set[TopicPartition]
     is_complete: bool

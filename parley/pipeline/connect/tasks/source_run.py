@@ -87,10 +87,10 @@ class SourceRun:
         self._commit_at_ms = 0
         self._used: set[str] = set()
         self._done: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
-        """By partition, the offsets that are not stored yet and whose records are in their topics."""
+        """The offsets that are not stored yet although their records are in their topics, by partition."""
 
     def begin(self) -> None:
-        """Start the task. Raises what it raises."""
+        """Start the task. Raises its errors."""
         self._start()
         self._commit_at_ms = self._now_ms() + self._interval_ms
 
@@ -165,7 +165,7 @@ class SourceRun:
         self._task.commit()
 
     def finish(self) -> None:
-        """Store offsets and stop the task. Raises what its ``stop`` raises."""
+        """Store offsets and stop the task. Raises the errors of its ``stop``."""
         try:
             self.commit()
         except Exception as error:

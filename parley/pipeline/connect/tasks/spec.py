@@ -1,4 +1,4 @@
-"""What a task is started with. It can be pickled."""
+"""The arguments with which a task is started. They can be pickled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ __all__ = ["ClientSettings", "ExactlyOnce", "Reports", "TaskSpec"]
 
 @dataclass(frozen=True, slots=True)
 class ExactlyOnce:
-    """How a source task writes exactly once: its transactional id, its offsets topic, and its generation of tasks."""
+    """How a source task writes exactly once: its transactional id, its offsets topic, and the generation of
+    its tasks."""
 
     transactional_id: str
     offsets_topic: str
@@ -31,7 +32,7 @@ _TOKEN_ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """A task to run. ``incarnation`` is new with each start: it shows reports of abandoned tasks."""
+    """A task to run. ``incarnation`` is new with each start, so that reports of abandoned tasks can be recognized."""
 
     id: TaskId
     tasks: int
@@ -44,19 +45,19 @@ class TaskSpec:
     exactly_once: ExactlyOnce | None = None
 
     def settings(self) -> dict[str, Any]:
-        """The keys that all connectors have, as typed values. Raises ConfigError."""
+        """Return the keys that all connectors have, as typed values. Raises ConfigError."""
         return (SINK if self.is_sink else SOURCE).parse(self.connector_config)
 
 
 class Reports(Protocol):
-    """Takes the events of a host's tasks, and keeps source offsets. The threads of tasks call it."""
+    """Receives the events of a host's tasks, and stores source offsets. The threads of tasks call it."""
 
     def state(self, spec: TaskSpec, state: State, trace: str | None) -> None: ...
 
     def topic_used(self, spec: TaskSpec, topic: str) -> None: ...
 
     def stored(self, spec: TaskSpec, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        """The stored offsets of these partitions of a source."""
+        """Return the stored offsets of these partitions of a source."""
         ...
 
     def store(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> None:
@@ -64,7 +65,7 @@ class Reports(Protocol):
         ...
 
     def encoded(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
-        """The offsets as records of the connector's offsets topic, by key and value. Raises ConnectError."""
+        """Return the offsets as records of the connector's offsets topic, by key and value. Raises ConnectError."""
         ...
 
     def fence(self, spec: TaskSpec) -> None:
@@ -72,7 +73,7 @@ class Reports(Protocol):
         ...
 
     def verify(self, spec: TaskSpec) -> None:
-        """Raise ConnectError if newer tasks of the connector were committed, or if another worker has the task."""
+        """Raise ConnectError if newer tasks of the connector were committed, or if another worker runs the task."""
         ...
 
 
@@ -85,7 +86,7 @@ class ClientSettings:
 
     @classmethod
     def of(cls, kind: str, worker: WorkerConfig, connector: Mapping[str, str]) -> ClientSettings:
-        """``kind`` is producer or consumer. ``connector`` is the connector's configuration."""
+        """Read the settings. ``kind`` is producer or consumer. ``connector`` is the connector's configuration."""
         own = with_prefix(connector, f"{kind}.override.")
         given = {**worker.with_prefix(f"{kind}."), **own}
         if own.get(_TOKEN_ENDPOINT, "") not in ("", worker.given.get(_TOKEN_ENDPOINT, "")):
@@ -95,7 +96,7 @@ class ClientSettings:
         return cls(given, SecurityProperties.of({**base, **own}))
 
     def connection(self, worker: WorkerConfig, client_id: str) -> Connection:
-        """Return how these settings reach the cluster: their security settings override those of the worker."""
+        """Return the connection to the cluster: security settings given here override those of the worker."""
         return Connection(
             security=self.security,
             bootstrap=self.given.get("bootstrap.servers", worker.bootstrap),
@@ -103,7 +104,7 @@ class ClientSettings:
         )
 
     def integer(self, name: str, default: int) -> int:
-        """An integer setting. Raises ConfigError if it is not a number."""
+        """Return an integer setting. Raises ConfigError if it is not a number."""
         text = self.given.get(name, str(default))
         if not text.strip().isdecimal():
             raise ConfigError(f"Invalid value {text} for configuration {name}: Not a number of type INT")

@@ -53,7 +53,7 @@ class Stage(Enum):
 
 
 class Raw(NamedTuple):
-    """A record as it is in its topic."""
+    """A record as stored in its topic."""
 
     topic: str
     partition: int
@@ -66,7 +66,7 @@ class Raw(NamedTuple):
 
 
 class DeadLetters(Protocol):
-    """Takes the skipped records."""
+    """Receives the skipped records."""
 
     def send(self, raw: Raw, context: Mapping[str, str]) -> None:
         """Write the record to the dead letter topic, with the context as headers if that is configured."""
@@ -153,7 +153,8 @@ class Tolerance:
 
 
 def _class_name(one: object) -> str:
-    """The class of an object, by Kafka's name if it has one, which programs that read dead letters know."""
+    """Return the class of an object, by Kafka's name if it has one, because programs that read dead letters know that
+    name."""
     kind = type(one)
     side = f"${one.side.value}" if isinstance(one, KeyOrValue) else ""
     return _EXCEPTIONS.get(kind) or kafkas_name(kind) + side

@@ -29,7 +29,7 @@ REPLACE_NULLS: Final = ConfigKey(
     importance=Importance.MEDIUM,
     doc="Whether a null field is replaced by its default value.",
 )
-"""The key that all transforms of fields have in common (KIP-1040)."""
+"""The key that all transforms of fields share (KIP-1040)."""
 
 
 class Side(Enum):
@@ -58,7 +58,7 @@ class Transform(ABC):
 
 
 class KeyOrValue(Transform):
-    """A transform of the key or of the value, as ``side`` says."""
+    """A transform of the key or of the value, depending on ``side``."""
 
     def __init__(self, side: Side = Side.VALUE) -> None:
         self.side = side
@@ -109,7 +109,7 @@ def as_struct(value: Any, purpose: str) -> Struct:
 
 
 def read(value: Struct, field: Field, config: Mapping[str, Any]) -> Any:
-    """Return a field's value, or its default instead of null if the transform is configured so."""
+    """Return a field's value. If the transform is configured so, returns the field's default instead of null."""
     return value[field.name] if config[REPLACE_NULLS.name] else value.without_default(field.name)
 
 

@@ -37,7 +37,8 @@ _TIMES: Final = (LogicalType.DATE, LogicalType.TIME, LogicalType.TIMESTAMP)
 
 
 class Cast(KeyOrValue):
-    """Changes types as Java does: fractions are cut off, and numbers too large for their type lose their upper bits."""
+    """Changes types as Java does: fractions are truncated, and numbers too large for their type lose their
+    upper bits."""
 
     config_def = (
         ConfigDef().define(

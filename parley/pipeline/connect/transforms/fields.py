@@ -1,4 +1,4 @@
-"""Transforms that insert, remove or rename fields, or make a key of them."""
+"""Transforms that insert, remove or rename fields, or build a key from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ R = TypeVar("R", bound=ConnectRecord)
 
 
 class _Changed:
-    """A cache of schemas that were derived from others."""
+    """A cache of schemas that were derived from other schemas."""
 
     def __init__(self) -> None:
         self._made: dict[Schema, Schema] = {}
@@ -266,7 +266,7 @@ class HoistField(KeyOrValue):
 
 
 class ValueToKey(Transform):
-    """Makes the key from some fields of the value."""
+    """Builds the key from some fields of the value."""
 
     config_def = (
         ConfigDef().define(
