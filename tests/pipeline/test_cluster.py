@@ -139,7 +139,7 @@ def test_where_nobody_listens_is_said_at_once_and_soon_given_up(
         with Cluster(connection) as cluster, pytest.raises(KafkaError, match=f"cannot connect to {bootstrap}"):
             cluster.contact()
     said = [record.getMessage() for record in caplog.records if record.name == "parley.pipeline.client.cluster"]
-    assert said == [f"no broker answers at {bootstrap}, trying for 0.3 s"]
+    assert said == [f"no broker responds at {bootstrap}; trying for 0.3 s"]
 
 
 def test_a_cluster_that_has_answered_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def test_batches_do_not_exceed_their_bound_but_for_a_single_record() -> None:
         ({"value": [b""], "timestamp": [-2]}, "before 1970"),
         ({"value": [b""], "headers": [["a"]]}, "'headers' must be a list of structs of key and value"),
         ({"value": [b""], "headers": [[{"key": None, "value": b""}]]}, "a header without a key"),
-        ({"value": [b""], "headers": [[None, {"key": "k", "value": b""}]]}, "a header that is null"),
+        ({"value": [b""], "headers": [[None, {"key": "k", "value": b""}]]}, "a null header"),
     ],
 )
 def test_columns_that_cannot_be_are_named(columns: dict[str, Any], said: str) -> None:

@@ -146,7 +146,7 @@ def test_what_never_comes_is_not_waited_for(cluster: Cluster) -> None:
         producer.write(rows(VALUES[:10]), topic="short")
     reading = cluster.fetch(partition, 0, 11)
     assert next(reading).next_offset == 10
-    with pytest.raises(LogEnded, match=r"short-0 ends at offset 10: what is asked for behind it was never written"):
+    with pytest.raises(LogEnded, match=r"short-0 ends at offset 10: the requested records after it were never written"):
         next(reading)
 
 

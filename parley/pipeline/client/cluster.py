@@ -161,9 +161,9 @@ class Cluster:
         try:
             await client.version_for(MetadataRequest)
         except NoBrokerListens:
-            _log.warning("no broker answers at %s, trying for %g s", self.connection.bootstrap, limit)
+            _log.warning("no broker responds at %s; trying for %g s", self.connection.bootstrap, limit)
         except KafkaError:
-            pass  # a broker is there, and gets the usual time
+            pass  # a broker is listening, and gets the usual time
         await self._patiently(client, lambda client: client.version_for(MetadataRequest), nobody_s=limit)
 
     # Any request.
@@ -236,14 +236,16 @@ class Cluster:
         ends: dict[TopicPartition, int] = {}
         while True:
             now = await self._patiently(client, _Lookup(wanted, replica_id=_LOG_END).run)
-            ends = {partition: min(end, ends.get(partition, end)) for partition, end in now.items()}  # it may be cut
+            ends = {
+                partition: min(end, ends.get(partition, end)) for partition, end in now.items()
+            }  # it may be truncated
             found = await self._patiently(client, _Lookup(wanted).run)
             behind = [partition for partition, end in ends.items() if found[partition] < end]
             if not behind:
                 return found
             if loop.time() >= deadline:
                 names = ", ".join(map(str, sorted(behind)))
-                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"followers do not get what the leaders have of {names}")
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the followers have not fetched all records of {names}")
             await asyncio.sleep(pause)
             pause = min(2 * pause, _BACKOFF_MAX_S)
 

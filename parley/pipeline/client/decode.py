@@ -179,7 +179,7 @@ class _Chunk:
         else:
             piece = payload(self._fetched.records, pos, header, DECOMPRESSED_BYTES_MAX)
         if count < 0:
-            raise InvalidRecord(f"a batch says that it has {count} records, which cannot be")
+            raise InvalidRecord(f"a batch claims {count} records, which is impossible")
         if not -TIMESTAMP_MAX <= header.max_timestamp <= TIMESTAMP_MAX:
             raise InvalidRecord(
                 f"the timestamp {header.max_timestamp} is too far away to be shown; Kafka's are milliseconds,"

@@ -147,7 +147,7 @@ def _timestamps(column: pa.Array | None, count: int, now_ms: int) -> bytes:
         raise ValueError(f"column 'timestamp' must be a timestamp, or a long of milliseconds, not {column.type}")
     times = column.fill_null(now_ms).to_numpy()
     if len(times) and (int(times.min()) < -1 or int(times.max()) >= _TIME_MAX):
-        raise ValueError("column 'timestamp' holds a time before 1970, or one that is beyond all use")
+        raise ValueError("column 'timestamp' contains a time before 1970 or too far in the future")
     return np.ascontiguousarray(times, np.int64).tobytes()
 
 
@@ -161,10 +161,10 @@ def _headers(column: pa.Array) -> tuple[bytes, Bytes, Bytes]:
     offsets = _list_offsets(column)
     items = column.flatten()  # without the items behind null lists, which the offsets do not count either
     if items.null_count:
-        raise ValueError("column 'headers' holds a header that is null")
+        raise ValueError("column 'headers' contains a null header")
     keys, values = (items.field(at) for at in range(2))
     if keys.null_count:
-        raise ValueError("column 'headers' holds a header without a key")
+        raise ValueError("column 'headers' contains a header without a key")
     return offsets.tobytes(), bytes_of(keys, "headers.key"), bytes_of(values, "headers.value")
 
 

@@ -75,7 +75,7 @@ class LogEnded(KafkaError):
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         super().__init__(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition} ends at offset {offset}: what is asked for behind it was never written, or was cut off",
+            f"{partition} ends at offset {offset}: the requested records after it were never written, or truncated",
         )
         self.partition = partition
         self.offset = offset
@@ -111,7 +111,9 @@ async def fetch_once(
         node = await client.leader(*partition)
         version = min(await client.version_for(FetchRequest, node=node), _NAMES_VERSION_MAX)
         if version < _V2_BATCHES_VERSION and isolation is Isolation.READ_COMMITTED:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"the broker of {partition} knows no read_committed")
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, f"the broker of {partition} does not support read_committed"
+            )
         request = _request(partition, offset, isolation, max_bytes)
         answer = await client.send(request, node=node, version=version)
         # A throttled client gets a response without partitions.
@@ -175,7 +177,7 @@ def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
             behind = header.next_offset
             next_offset = max(next_offset, header.next_offset)
         if records and next_offset == offset:
-            raise CorruptRecord("the answer holds no whole batch that reaches the offset")
+            raise CorruptRecord("the response contains no complete batch that reaches the offset")
     except CorruptRecord as error:
         if next_offset == offset:
             raise CorruptRecord(f"{partition} at offset {next_offset}: {error.message}") from None
@@ -209,7 +211,7 @@ async def check_end(client: Client, partition: TopicPartition, offset: int) -> N
         end = await _bound(client, partition, LATEST, await client.leader(*partition))
     except KafkaError as error:
         if error.code.retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE:
-            return  # the next fetch finds out
+            return  # the next fetch will tell
         raise
     if end <= offset:
         raise LogEnded(partition, offset)

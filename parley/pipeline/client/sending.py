@@ -252,7 +252,7 @@ class Sender:
         try:
             await self._client.metadata([lane.partition.topic])
         except KafkaError:
-            return  # the next attempt finds out
+            return  # the next attempt will tell
 
     async def _send(self, partition: TopicPartition, data: bytearray) -> int:
         """Produce one batch. Returns its offset, or -1 if the broker no longer knows it. Raises KafkaError."""

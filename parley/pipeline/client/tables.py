@@ -95,7 +95,7 @@ def _offsets(
         given = {partition: where[partition.partition] for partition in wanted}
         for partition, offset in given.items():
             if offset < 0:
-                raise ValueError(f"{offset} is no position in {partition}: an offset is not negative")
+                raise ValueError(f"{offset} is not a position in {partition}: an offset must not be negative")
         return given
     latest = cluster.offsets(dict.fromkeys(wanted, LATEST), isolation)
     time = _time(where)

@@ -114,7 +114,7 @@ class Producer:
             elif error is None:
                 self.flush()
         except KafkaError:
-            if error is None:  # otherwise the first error tells more
+            if error is None:  # otherwise the first error is more informative
                 raise
         finally:
             self.close()
@@ -189,7 +189,7 @@ class Producer:
         if self._writing.transactional_id is None:
             raise ValueError("a transaction needs a transactional id")
         if self._in_transaction:
-            raise ValueError("a transaction is open")
+            raise ValueError("a transaction is already open")
         self._identified()
         self._in_transaction = True
 
@@ -219,12 +219,12 @@ class Producer:
         has the id, or the coordinator has aborted the transaction; INVALID_TXN_STATE, that the transaction is
         committed.
         """
-        self._stop(settle=True)  # what the broker gets after the abort would stay open
+        self._stop(settle=True)  # records that arrive after the abort would stay open
         try:
             self._end_transaction(committed=False)
         finally:
             self._forget_transaction()
-        self._identified()  # with a new epoch, which keeps out late batches
+        self._identified()  # with a new epoch, which fences late batches
 
     def _end_transaction(self, *, committed: bool) -> None:
         transactional_id, producer = self._writing.transactional_id, self._producer
@@ -243,7 +243,7 @@ class Producer:
 
     def _check_may_write(self) -> None:
         if self._writing.transactional_id is not None and not self._in_transaction:
-            raise ValueError("a transactional producer writes between begin and commit only")
+            raise ValueError("a transactional producer writes only between begin and commit")
 
     def _identified(self) -> Sender:
         """Return the sender. The first call gets a producer id for it."""

@@ -131,7 +131,7 @@ class Schema:
             raise DataError("The schema of a map needs the schemas of its keys and of its values.")
         by_name = {one.name: one for one in self.fields}
         if len(by_name) != len(self.fields):
-            raise DataError(f"The schema {self.name or 'of a struct'} has two fields of one name.")
+            raise DataError(f"The schema {self.name or 'of a struct'} has two fields with the same name.")
         object.__setattr__(self, "_by_name", by_name)
         if self.default is not None:
             check_value(self, self.default)
@@ -347,7 +347,7 @@ def _check_inside(schema: Schema, value: Any, name: str) -> None:
                 f"{value} is out of the range of {schema.type.name}" + (f" in field {name}" if name else "")
             )
     elif schema.type in _FLOATS and isinstance(value, int) and not _is_double(value):
-        raise DataError("an integer is no exact double" + (f" in field {name}" if name else ""))
+        raise DataError("an integer is not exactly representable as a double" + (f" in field {name}" if name else ""))
     elif schema.type is SchemaType.STRUCT:
         if value.schema is not schema and not _same_fields(value.schema, schema):
             raise DataError(f'Struct schemas do not match for field "{name}".')

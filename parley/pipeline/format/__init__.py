@@ -1,4 +1,4 @@
-"""The format ``parley`` of Spark: source and sink, their options, and what they decide about offsets.
+"""The Spark format ``parley``: source and sink, their options, and their decisions about offsets.
 
 A query that runs again writes only the missing rows: ``epochs`` has the rules.
 """

@@ -1,8 +1,8 @@
-"""The format ``parley`` of Spark: chooses the reader or writer for the options.
+"""The Spark format ``parley``: chooses the reader or writer for the options.
 
-``CREATE TABLE ... USING parley`` is refused: Spark stores the options of such a table, but does not pass them to a
+``CREATE TABLE ... USING parley`` is rejected: Spark stores the options of such a table, but does not pass them to a
 source in Python. Spark asks for the columns when it creates the table, unless the statement names them. Then the
-options are those of the table, with ``provider`` and ``option.<name>`` among them.
+options are those of the table, including ``provider`` and ``option.<name>``.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class ParleyDataSource(Travels, DataSource):
 
 
 def _typed(options: Mapping[str, str], planned: StructType | None = None) -> tuple[StructType, tuple[TypedColumn, ...]]:
-    """Return the columns that the options give a type, and how they are read. Raises OptionError."""
+    """Return the columns to which the options give a type, and how they are read. Raises OptionError."""
     try:
         return columns_of(asked(options, only_topic(options)), planned)
     except (ValueError, RegistryAway) as error:

@@ -41,23 +41,23 @@ from parley.protocol.records.batch_header import headers
 __all__ = ["Earlier", "Epoch", "Note", "fence", "forget", "kept", "leave", "look_up"]
 
 CLOCK_MARGIN_MS: Final = 60_000
-"""How far a broker's clock, which may set the records' timestamps, may be behind the task's."""
+"""How far the clock of a broker, which may set the records' timestamps, may be behind the task's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """A task of one epoch of a sink."""
+    """One task in one epoch of a sink."""
 
     sink: str
-    """The query's id, which a restart keeps. A batch write has an id of its own."""
+    """The query's id, which a restart keeps. Each batch write has a new id."""
     number: int
     task: int
     transactional_id_prefix: str | None = None
-    """None if the task writes without a transaction."""
+    """The beginning of the transactional id; None if the task writes without a transaction."""
 
     @property
     def group(self) -> str:
-        """The group whose committed offsets are the task's notes. A task has one, for all its topics."""
+        """The group whose committed offsets are the task's notes. A task has one group for all its topics."""
         return f"{self.transactional_id_prefix or 'parley-sink'}-{self.sink}-{self.task}"
 
     @property
@@ -73,7 +73,7 @@ class Note:
     epoch: int
     task: int
     since_ms: int
-    """The timestamps of its records are not before this."""
+    """A lower bound of the timestamps of the task's records."""
     producers: tuple[ProducerId, ...]
     """The producers that write its rows, including those of earlier attempts."""
 
@@ -109,7 +109,7 @@ class Note:
 def look_up(cluster: Cluster, epoch: Epoch, *, stable: bool = True) -> Note | None:
     """Look up the note of earlier attempts of this task and epoch.
 
-    With ``stable``, this waits for the end of a transaction that has a note. Otherwise the note committed before it
+    With ``stable``, waits for the end of a transaction that contains a note. Otherwise, the note committed before it
     counts. Raises KafkaError: PRODUCER_FENCED if the task has committed a transaction of a later epoch.
     """
     found: Note | None = None
@@ -130,12 +130,12 @@ def look_up(cluster: Cluster, epoch: Epoch, *, stable: bool = True) -> Note | No
 
 
 def kept(note: Note, topic: str) -> dict[TopicPartition, Committed]:
-    """The note as an offset to commit, of any topic that the task writes to."""
+    """Return the note as an offset to commit, for any topic that the task writes to."""
     return {TopicPartition(topic, 0): Committed(note.epoch, note.text)}
 
 
 def leave(cluster: Cluster, epoch: Epoch, topic: str, note: Note) -> None:
-    """Commit a note at once, without a transaction. Raises KafkaError."""
+    """Commit the note immediately, outside a transaction. Raises KafkaError."""
 
     async def keep(client: Client) -> None:
         for code in (await commit(client, epoch.group, kept(note, topic))).values():
@@ -174,10 +174,11 @@ class Earlier:
         self._cluster = cluster
         self._note = note
         self._topics: dict[str, dict[bytes, list[int]]] = {}
-        """For each topic and mark, the partitions of the rows with that mark."""
+        """The partitions of the rows with the same mark, for each topic and mark."""
 
     def without(self, rows: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
-        """Return the rows that are not written yet. They go to ``topic`` or to their own. Raises KafkaError."""
+        """Return the rows that have not been written yet. They go to ``topic``, or to the topic that each row names.
+        Raises KafkaError."""
         topics = [topic] * rows.num_rows if topic is not None else rows.column("topic").to_pylist()
         named = rows.column("partition").to_pylist() if "partition" in rows.schema.names else [None] * rows.num_rows
         missing = [
@@ -212,7 +213,7 @@ class Earlier:
 
 
 def _taken(there: list[int] | None, partition: int | None) -> bool:
-    """True if the partition (None: any) has the row. A row that is found is removed."""
+    """Return True if the partition (None: any partition) contains the row, and remove the row."""
     if not there or (partition is not None and partition not in there):
         return False
     if partition is None:
@@ -232,7 +233,7 @@ def _partitions(cluster: Cluster, topic: str) -> list[TopicPartition]:
 
 
 def _marks(rows: pa.RecordBatch) -> Iterator[bytes]:
-    """Return a few bytes for each row, which are equal if key, value and headers are."""
+    """Yield a short digest for each row. Rows with equal key, value and headers have equal digests."""
     columns = [rows.column(name).to_pylist() if name in rows.schema.names else [None] * rows.num_rows
                for name in ("key", "value", "headers")]  # fmt: skip
     for key, value, pairs in zip(*columns, strict=True):

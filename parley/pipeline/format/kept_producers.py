@@ -1,13 +1,13 @@
-"""Idempotent producers that outlive the tasks of a process, as those of Spark's Kafka connector do.
+"""Idempotent producers that outlive the tasks of a process, as in Spark's Kafka connector.
 
-With a producer for each task of each micro-batch, brokers would have to remember thousands. Rules:
+With a producer for each task of each micro-batch, brokers would have to remember thousands of producers. Rules:
 
-* A process keeps one for each cluster and way of writing, for all topics. It has one user at a time.
-* Each user writes under its own epoch (``Producer.renew``). So batches of two tasks can be told apart, and the brokers
-  refuse late batches of an earlier user.
+* A process keeps one producer for each cluster and way of writing, for all topics. It has one user at a time.
+* Each user writes under its own epoch (``Producer.renew``). So batches of two tasks can be distinguished, and the
+  brokers reject late batches of an earlier user.
 * If a user fails, its producer is closed, because it does not know what was written.
 * At most ``KEPT_MAX`` producers wait for a user, none for longer than ``IDLE_S`` (checked when another is taken or
-  returned). They are flushed, and have neither memory nor connections of their own: dropping one is enough.
+  returned). They are flushed, and hold neither memory nor connections of their own: dropping a producer is enough.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class KeptProducers:
         self._now = now
         self._lock = threading.Lock()
         self._waiting: dict[tuple[Connection, Writing], _Kept] = {}
-        """In the order in which they were returned."""
+        """The waiting producers, in the order in which they were returned."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -76,7 +76,7 @@ class KeptProducers:
             self._forget_idle()
 
     def _forget_idle(self) -> None:
-        """Drop the producers that have waited too long and, if there are too many, the oldest ones."""
+        """Drop the producers that have waited too long and, if there are too many, the oldest."""
         for key, kept in list(self._waiting.items()):
             if len(self._waiting) <= KEPT_MAX and self._now() - kept.since < IDLE_S:
                 return

@@ -1,4 +1,4 @@
-"""Decisions about the offsets of a query. Nothing here asks a cluster.
+"""Decisions about the offsets of a query. Nothing here connects to a cluster.
 
 A query's position is an ``Offsets``: for each partition the offset to read next. In a checkpoint it is the JSON of
 Spark's Kafka source (``{"topic": {"0": 23}}``), so a query can change from one format to the other.
@@ -32,7 +32,7 @@ Offsets = Mapping[TopicPartition, int]
 
 
 def as_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """The JSON of a position. It is sorted, because Spark compares the texts of two positions."""
+    """Return the JSON of a position. It is sorted, because Spark compares the texts of two positions."""
     found: dict[str, dict[str, int]] = {}
     for partition in sorted(offsets):
         found.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
@@ -46,7 +46,7 @@ def from_json(found: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, in
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Offsets of a partition from ``start`` up to, but without, ``end``."""
+    """The offsets of a partition from ``start`` to before ``end``."""
 
     partition: TopicPartition
     start: int
@@ -69,14 +69,15 @@ def ranges(start: Offsets, end: Offsets, earliest_of_new: Offsets) -> list[Range
 
 
 def new_rows(start: Offsets, latest: Offsets) -> int:
-    """The number of offsets to read."""
+    """Return the number of offsets to read."""
     return sum(max(0, behind - start.get(partition, 0)) for partition, behind in latest.items())
 
 
 def limited(limit: int, start: Offsets, latest: Offsets, earliest_of_new: Offsets) -> dict[TopicPartition, int]:
-    """Return the end of a batch of about ``limit`` offsets. Each partition's part is in proportion to what it has.
+    """Return the end of a batch of about ``limit`` offsets. Each partition contributes in proportion to its available
+    offsets.
 
-    Each gives at least one offset, so a batch may exceed the limit by one offset per partition.
+    Each contributes at least one offset, so a batch may exceed the limit by one offset per partition.
     """
     todo = {one.partition: one for one in ranges(start, latest, earliest_of_new)}
     total = sum(map(len, todo.values()))
@@ -93,7 +94,7 @@ def limited(limit: int, start: Offsets, latest: Offsets, earliest_of_new: Offset
 def pieces(whole: Iterable[Range], at_least: int | None, rows_at_most: int | None) -> list[Range]:
     """Cut ranges for Spark's tasks: at most ``rows_at_most`` offsets each, and about ``at_least`` pieces or more.
 
-    If there are fewer than ``at_least`` ranges, the large ones are cut in proportion to their size.
+    If there are fewer than ``at_least`` ranges, the large ranges are cut in proportion to their size.
     """
     cut = [one for one in whole if len(one)]
     if rows_at_most is not None:
@@ -111,11 +112,11 @@ def pieces(whole: Iterable[Range], at_least: int | None, rows_at_most: int | Non
 
 
 _FEW: Final = 1000
-"""A task costs Spark about as much as reading ten thousand rows, but work on the rows gains from many tasks."""
+"""A task costs Spark about as much as reading ten thousand rows, but processing the rows gains from many tasks."""
 
 
 def packed(whole: Iterable[Range], few: int = _FEW) -> Iterator[tuple[Range, ...]]:
-    """Put small ranges together: at most ``few`` offsets for a task, unless one range has more."""
+    """Combine small ranges: at most ``few`` offsets for a task, unless one range is larger."""
     together: list[Range] = []
     for one in whole:
         if together and sum(map(len, together)) + len(one) > few:
@@ -142,14 +143,15 @@ def _cut(one: Range, parts: int) -> Iterator[Range]:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Data that a query should have read and that no longer exists. The text is for the user."""
+    """Data that a query should have read no longer exists. The text is for the user."""
 
     partition: TopicPartition
     text: str
 
 
 def losses(start: Offsets, end: Offsets, earliest_of_new: Offsets) -> list[Loss]:
-    """The losses that two positions show: deleted partitions, partitions found too late, offsets that went back."""
+    """Return the losses that two positions show: deleted partitions, partitions found too late, offsets
+    that went back."""
     found = [
         Loss(partition, f"{partition} is gone; what it had from offset {start[partition]} on was not read")
         for partition in sorted(start.keys() - end.keys())

@@ -1,9 +1,9 @@
 """The options of ``format("parley")``: those of Spark's Kafka source and sink, with the same names.
 
-Rules: the case of a name does not matter, as in Spark. An option that Spark refuses is refused. An option that Spark
+Rules: the case of a name does not matter, as in Spark. An option that Spark rejects is rejected. An option that Spark
 ignores is ignored, with a warning if it resembles a known one. ``kafka.*`` are settings of the Java client. Those in
-``_USED_*`` have their meaning here. Those that would change what is read or written, and are not built, are refused.
-All others only tune the Java client and are ignored. Every ``OptionError`` says what to write instead.
+``_USED_*`` have their meaning here. Those that would change what is read or written, and are not supported, are
+rejected. All others only tune the Java client and are ignored. Every ``OptionError`` says what to write instead.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _POLL_TIMEOUT_MS: Final = 120_000
 _API_TIMEOUT_MS: Final = 60_000
 _MAX_DELAY_MS: Final = 15 * 60_000
 _TRANSACTION_TIMEOUT_MS: Final = 15 * 60_000
-"""The maximum that brokers allow by default: a task's transaction is open while its rows arrive."""
+"""The maximum that brokers allow by default, because a task's transaction is open while its rows arrive."""
 
 _REFUSED_AS_SPARK: Final = {
     "auto.offset.reset": "say where to begin with 'startingOffsets'; what to do when data is gone is 'failOnDataLoss'",
@@ -71,7 +71,7 @@ _TYPED: Final = (
     *(f"{column}{suffix}" for column in ("key", "value") for suffix in ("Format", "Subject", "SchemaVersion")),
     "mode",
 )
-"""``parley.pipeline.format.typed`` reads them."""
+"""The options that ``parley.pipeline.format.typed`` reads."""
 _OF_SOURCE: Final = (
     *_CHOICES, "kafka.bootstrap.servers", "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp",
     "startingOffsetsByTimestampStrategy", "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp",
@@ -94,7 +94,7 @@ _log = logging.getLogger(__name__)
 
 
 class OptionError(ValueError):
-    """An option that cannot be honoured. The text names it and says what to write."""
+    """An option is not supported or invalid. The text names the option and says what to write."""
 
 
 class Extreme(Enum):
@@ -130,7 +130,7 @@ Position = Extreme | Specific | AtTime | TimesOf
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The partitions to read: one of the three fields is not None."""
+    """The partitions to read: exactly one of the three fields is set."""
 
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
@@ -146,7 +146,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What is read, between which positions, and in which pieces."""
+    """What to read: the partitions, the positions, and the size of the pieces."""
 
     connection: Connection
     chosen: Chosen
@@ -165,7 +165,7 @@ class SourceOptions:
     max_trigger_delay_ms: int
     fetch_bytes: int
     typed: tuple[TypedColumn, ...] = ()
-    """The columns that are read with a schema."""
+    """The columns to read with a schema."""
 
 
 def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -212,7 +212,7 @@ class SinkOptions:
     """The beginning of the tasks' transactional ids; None to write without transactions."""
     writing: Writing
     typed: tuple[TypedColumn, ...] = ()
-    """The columns that are written with a schema."""
+    """The columns to write with a schema."""
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
@@ -277,7 +277,7 @@ def _warn_of_misspelt(given: Mapping[str, str], names: tuple[str, ...]) -> None:
 
 
 def only_topic(options: Mapping[str, str]) -> str | None:
-    """The topic to read, if there is only one."""
+    """Return the topic to read, if there is only one."""
     given = {key.lower(): value for key, value in options.items()}
     topics = {one.strip() for one in given.get("subscribe", "").split(",") if one.strip()}
     if "assign" in given:
@@ -416,7 +416,7 @@ def _strategy(given: Mapping[str, str]) -> Extreme | None:
 
 
 def connection(client: Mapping[str, str], *, api_timeout_ms: int) -> Connection:
-    """Return how to reach the cluster, from the Java client's settings. Raises ``OptionError``."""
+    """Return the connection to the cluster, from the Java client's settings. Raises ``OptionError``."""
     bootstrap = client.get("bootstrap.servers", "").strip()
     if not bootstrap:
         raise OptionError("'kafka.bootstrap.servers' is missing; it says where the cluster is, as host:port,host:port")
@@ -436,7 +436,7 @@ def connection(client: Mapping[str, str], *, api_timeout_ms: int) -> Connection:
 
 
 def _client_settings(given: Mapping[str, str], refused: Mapping[str, str]) -> dict[str, str]:
-    """The ``kafka.*`` options by their own names. Raises ``OptionError`` for those that cannot be honoured."""
+    """Return the ``kafka.*`` options by their own names. Raises ``OptionError`` for options that are not supported."""
     settings = {key.removeprefix("kafka."): value for key, value in given.items() if key.startswith("kafka.")}
     for key in settings:
         if key in refused:
@@ -445,7 +445,7 @@ def _client_settings(given: Mapping[str, str], refused: Mapping[str, str]) -> di
 
 
 def _security(client: Mapping[str, str]) -> SecurityProperties:
-    """TLS and login. This reads their files once, so that an unusable file is reported early."""
+    """Return the settings for TLS and login. Reads their files once, so that an unusable file is reported early."""
     security = SecurityProperties.of(client)
     try:
         security.read()
@@ -474,7 +474,7 @@ def _fetch_bytes(client: Mapping[str, str]) -> int:
 
 
 def read_integer(given: Mapping[str, str], name: str, default: int, *, prefix: str = "") -> int:
-    """An integer option, or the default. Raises `OptionError`."""
+    """Return an integer option, or the default. Raises `OptionError`."""
     text = given.get(name.lower())
     if text is None:
         return default
@@ -485,7 +485,7 @@ def read_integer(given: Mapping[str, str], name: str, default: int, *, prefix: s
 
 
 def _bounded(given: Mapping[str, str], name: str, default: int, *, least: int = 0, prefix: str = "kafka.") -> int:
-    """A 32-bit integer, at least ``least``, as in the Java client."""
+    """Return a 32-bit integer of at least ``least``, as in the Java client. Raises ``OptionError``."""
     number = read_integer(given, name, default, prefix=prefix)
     if not least <= number <= INT32_MAX:
         raise OptionError(f"'{prefix}{name}' is {number}; it must be {least} to {INT32_MAX}")
@@ -493,7 +493,7 @@ def _bounded(given: Mapping[str, str], name: str, default: int, *, least: int = 
 
 
 def read_boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
-    """A boolean option, or the default. Raises `OptionError`."""
+    """Return a boolean option, or the default. Raises `OptionError`."""
     text = given.get(name.lower(), str(default)).strip().lower()
     if text not in ("true", "false"):
         raise OptionError(f"'{name}' is {text!r}; it must be true or false")

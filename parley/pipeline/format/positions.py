@@ -30,7 +30,8 @@ _ALL: Final = re.compile(".*")
 
 
 def shared_cluster(connection: Connection) -> Cluster:
-    """The one ``Cluster`` of this process for a connection: a worker of Spark runs many tasks with the same brokers.
+    """Return the process's only ``Cluster`` for a connection, because a Spark worker runs many tasks with the same
+    brokers.
 
     It is never closed: it ends with the process.
     """
@@ -43,9 +44,9 @@ def _cluster_of(connection: Connection, process: int) -> Cluster:
 
 
 def chosen_partitions(cluster: Cluster, chosen: Chosen, *, missing_ok: bool = False) -> frozenset[TopicPartition]:
-    """Return the chosen partitions that exist. Raises ``OptionError`` if a named one does not exist.
+    """Return the chosen partitions that exist. Raises ``OptionError`` if a named partition does not exist.
 
-    Called when a query is planned. If no broker listens, it fails soon (``Cluster.contact``).
+    Called when a query is planned. If no broker is listening, it fails soon (``Cluster.contact``).
     """
     cluster.contact()
     if chosen.pattern is not None:
@@ -80,12 +81,12 @@ def _topics(cluster: Cluster, topics: Iterable[str], missing_ok: bool) -> dict[s
 
 
 def earliest(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The first offset of each partition."""
+    """Return the first offset of each partition."""
     return cluster.offsets(dict.fromkeys(partitions, EARLIEST))
 
 
 def latest(cluster: Cluster, partitions: Iterable[TopicPartition], options: SourceOptions) -> dict[TopicPartition, int]:
-    """The offset behind the last readable record of each partition."""
+    """Return the offset after the last readable record of each partition."""
     return cluster.offsets(dict.fromkeys(partitions, LATEST), options.isolation)
 
 
@@ -122,7 +123,7 @@ def resolve_end(
 def not_before(cluster: Cluster, timestamp_ms: int, whole: Iterable[Range]) -> list[Range]:
     """Return the ranges from the first record not before the timestamp. Ranges without such a record are left out.
 
-    The ends of the ranges must be known before: a record that is appended now may be late enough.
+    The ends of the ranges must be determined before: a record that is appended now may be late enough.
     """
     found = list(whole)
     starts = cluster.offsets({one.partition: timestamp_ms for one in found})
@@ -131,7 +132,7 @@ def not_before(cluster: Cluster, timestamp_ms: int, whole: Iterable[Range]) -> l
 
 
 def check_order(start: Offsets, end: Offsets) -> None:
-    """Raise ``OptionError`` if a batch would begin behind its end, as Spark's Kafka source does."""
+    """Raise ``OptionError`` if a batch would begin after its end, as Spark's Kafka source does."""
     for partition in sorted(start.keys() & end.keys()):
         if start[partition] > end[partition]:
             raise OptionError(

@@ -1,8 +1,8 @@
 """The lag of a streaming query behind its topics, from Spark's report of each micro-batch.
 
 Spark has no metrics for sources in Python: neither its UI nor ``StreamingQueryProgress`` shows a lag. But a progress
-has the end offsets of the batch and the latest offsets, as for Spark's Kafka source. The lag is the difference at the
-time when the last batch was planned. A query that stands still reports nothing.
+report contains the end offsets of the batch and the latest offsets, as for Spark's Kafka source. The lag is their
+difference when the last batch was planned. A query that makes no progress reports nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The offsets of each partition that a query had not read when a batch was planned."""
+    """The number of offsets of each partition that a query had not read when a batch was planned."""
 
     query: str
     """The query's name, or its id if it has no name."""
@@ -48,7 +48,7 @@ class Lag:
 
 
 def lag_of(progress: Any) -> Lag:
-    """The lag of those sources of a ``StreamingQueryProgress`` that report offsets of topics."""
+    """Return the lag of the sources in a ``StreamingQueryProgress`` that report offsets of topics."""
     found: dict[TopicPartition, int] = {}
     for source in progress.sources:
         end, latest = _offsets(source.endOffset), _offsets(source.latestOffset)

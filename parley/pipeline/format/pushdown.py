@@ -3,7 +3,7 @@
 Rules:
 
 * Filters of topic, partition and offset narrow the ranges exactly, so Spark need not check them. A list of offsets
-  narrows the ranges to its least and greatest offset only, so Spark checks it, too.
+  narrows the ranges only to its smallest and largest offset, so Spark checks it too.
 * Spark always checks a filter of the timestamp. Its lower bound narrows the ranges: every record before the first one
   that is late enough is too early. An upper bound does not, because timestamps may be out of order.
 * A filter with a null, or with a value of another type than its column, is left to Spark.
@@ -79,17 +79,17 @@ class _Condition:
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """The part of a read that its filters leave."""
+    """The part of a read that its filters select."""
 
     conditions: tuple[_Condition, ...] = ()
     first: int = 0
     end: int = _OFFSET_END
-    """Offsets from ``first`` up to, but without, ``end``."""
+    """The offsets from ``first`` to before ``end`` are read."""
     since_ms: int | None = None
     """Skip the records before a partition's first record with at least this timestamp."""
 
     def applied(self, whole: Iterable[Range]) -> list[Range]:
-        """Return the ranges without the partitions and offsets that are not wanted."""
+        """Return the ranges without the partitions and offsets that are not selected."""
         wanted = (one for one in whole if all(condition.holds(one.partition) for condition in self.conditions))
         cut = (replace(one, start=max(one.start, self.first), end=min(one.end, self.end)) for one in wanted)
         return [one for one in cut if len(one)]
@@ -100,7 +100,7 @@ _NOTHING: Final = Narrowing(end=0)
 
 
 def narrowing(filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
-    """Return what all filters together leave to read, and the filters that Spark must check."""
+    """Return what all filters together select, and the filters that Spark must check."""
     found, left = EVERYTHING, []
     for each in filters:
         taken, is_exact = _taken(found, each)
@@ -111,7 +111,8 @@ def narrowing(filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
 
 
 def _taken(found: Narrowing, each: Filter) -> tuple[Narrowing | None, bool]:
-    """Add a filter to a narrowing: None if it does not narrow. Also returns whether it says nothing more than that."""
+    """Add a filter to a narrowing; None if it does not narrow. Also returns True if the narrowing covers the whole
+    filter."""
     is_expected = not isinstance(each, Not)
     plain = each.child if isinstance(each, Not) else each
     attribute: tuple[str, ...] = getattr(plain, "attribute", ())

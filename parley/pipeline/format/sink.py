@@ -1,7 +1,8 @@
 """``df.write.format("parley")`` and ``writeStream``: rows to topics, with the options of Spark's Kafka sink.
 
 Columns: ``value`` and, if they exist, ``key``, ``headers``, ``partition`` and ``topic``. Others are ignored. The option
-``topic`` wins over the column. Rows with the same key keep their order, in the partition that Kafka's clients choose.
+``topic`` takes precedence over the column. Rows with the same key keep their order, in the partition that Kafka's
+clients choose.
 
 Rules:
 
@@ -11,7 +12,7 @@ Rules:
 * With ``deliveryGuarantee`` exactly-once (the default), a task or an epoch that runs again writes only the missing
   rows. ``parley.pipeline.format.epochs`` has the rules.
 * With ``transactionalIdPrefix``, the rows of a task and its note are one transaction, aborted if the task fails.
-* Rows that cannot be written fail the task before any of their batch are sent.
+* Rows that cannot be written fail the task before any row of their batch is sent.
 """
 
 from __future__ import annotations
@@ -46,13 +47,14 @@ __all__ = ["KafkaBatchWriter", "KafkaStreamWriter", "check_columns"]
 _COLUMNS: Final = ("topic", "key", "value", "headers", "partition")
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
-"""The local property in which Spark passes the batch's number to the tasks of a streaming query."""
+"""The local property with which Spark passes the batch's number to the tasks of a streaming query."""
 
 _log = logging.getLogger(__name__)
 
 
 def check_columns(schema: StructType, options: SinkOptions, typed: Sequence[str] = ()) -> None:
-    """Raise ``OptionError`` for columns that cannot be records. Those in ``typed`` have a schema, and any type."""
+    """Raise ``OptionError`` for columns that cannot be records. The columns in ``typed`` have a schema, so any type is
+    allowed."""
     kinds = {field.name: field.dataType for field in schema.fields}
     if "value" not in kinds:
         raise OptionError(
@@ -107,12 +109,12 @@ class KafkaBatchWriter(Travels, DataSourceArrowWriter):
         return _write(iterator, self._options, epoch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the notes. With transactions they stay until they expire, since a copy of a task may begin only now,
+        """Delete the notes. With transactions they stay until they expire, because a copy of a task may begin only now,
         and copies that have begun are fenced."""
         self._end({one.group for one in messages if isinstance(one, Done) and one.group is not None})
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """As ``commit``. With transactions, killed tasks are fenced, too, although they have sent no message."""
+        """Like ``commit``. With transactions, killed tasks are fenced too, although they have sent no message."""
         if self._options.transactional_id_prefix is None:
             self.commit(messages)
         else:
@@ -187,7 +189,7 @@ def _producer(cluster: Cluster, writing: Writing, epoch: Epoch | None) -> Abstra
 class _Attempt:
     """A task of an epoch from its first row on: it fences older attempts and leaves its note. See the rules.
 
-    ``topic`` is one of those that it writes to. Raises KafkaError.
+    ``topic`` is one of the topics that it writes to. Raises KafkaError.
     """
 
     def __init__(self, cluster: Cluster, producer: Producer, epoch: Epoch, topic: str) -> None:
@@ -227,9 +229,9 @@ class _Attempt:
         self._producer.commit()
 
     def _check_found(self) -> None:
-        """Look for the note again, now that the group's coordinator has taken the new one.
+        """Look for the note again, now that the group's coordinator has accepted the new one.
 
-        The first request may have gone to a coordinator that had been superseded unawares. Raises KafkaError.
+        The first request may have gone to a coordinator that had been replaced without knowing it. Raises KafkaError.
         """
         if look_up(self._cluster, self._epoch, stable=False) != self._found:
             raise KafkaError(

@@ -1,7 +1,7 @@
 """``spark.read.format("parley")`` and ``readStream``: topics as tables, with the options of Spark's Kafka source.
 
-The driver resolves positions and cuts tasks (`positions`, `offset_decisions`). Each task fetches and decodes its range
-to Arrow (`parley.pipeline.client`). Offsets in a checkpoint are those of Spark's Kafka source.
+The driver resolves positions and plans tasks (`positions`, `offset_decisions`). Each task fetches and decodes its range
+to Arrow (`parley.pipeline.client`). Offsets in a checkpoint have the form of Spark's Kafka source.
 
 Rules:
 
@@ -10,7 +10,7 @@ Rules:
 * A loss is never silent: with ``failOnDataLoss`` the query fails, and the text says what is lost. Without it, each loss
   is a warning.
 * With the option ``pushFilters``, filters narrow what a batch fetches (``pushdown``). Spark passes none to streams.
-* The end position of batch 0 contains its start (``_beginning``): Spark only keeps the ends of batches, and asks for
+* The end position of batch 0 contains its start (``_beginning``): Spark stores only the ends of batches, and asks for
   the start again after a restart, when ``latest`` is another offset.
 """
 
@@ -97,24 +97,24 @@ _HEADERS: Final = ArrayType(StructType().add("key", StringType()).add("value", B
 
 _FETCH_BYTES_MIN: Final = 64 * 1024
 _OFFSET_BYTES: Final = 4 * 1024
-"""The bytes to fetch for each offset of a small range: what follows the range in the log is of no use."""
+"""The bytes to fetch for each offset of a small range: the bytes after the range are of no use."""
 
 _log = logging.getLogger(__name__)
 
 
 class DataLoss(Exception):
-    """Data that a query should have read no longer exists. The text names it, and the option to go on without it."""
+    """Data that a query should have read no longer exists. The text names it, and the option to continue without it."""
 
 
 def source_schema(include_headers: bool, typed: StructType | None = None) -> StructType:
-    """The columns of Spark's Kafka source. Those in ``typed`` have their schema's types instead of bytes."""
+    """Return the columns of Spark's Kafka source. Those in ``typed`` have their schema's types instead of bytes."""
     own = {} if typed is None else {one.name: one for one in typed.fields}
     schema = StructType([own.get(one.name, one) for one in _COLUMNS.fields])
     return schema.add("headers", _HEADERS) if include_headers else schema
 
 
 def check_schema(schema: StructType, options: SourceOptions, typed: StructType | None = None) -> None:
-    """Raise ``OptionError`` for a schema that the user has given."""
+    """Raise ``OptionError`` for a schema given by the user."""
     if schema != source_schema(options.include_headers, typed):
         raise OptionError(
             "a topic's columns are fixed: leave out schema(...), and take values apart with from_json, cast and the"
@@ -124,7 +124,7 @@ def check_schema(schema: StructType, options: SourceOptions, typed: StructType |
 
 @dataclass(frozen=True)
 class OffsetRanges(InputPartition):
-    """The ranges that one task reads, one after the other."""
+    """The ranges that one task reads, one after another."""
 
     ranges: tuple[Range, ...]
 
@@ -153,11 +153,11 @@ class KafkaBatchReader(Travels, DataSourceReader):
 
 
 class NarrowedBatchReader(KafkaBatchReader):
-    """Reads what the filters of its query leave of a batch.
+    """Reads the part of a batch that the filters of its query select.
 
-    This is wrong for a DataFrame of several queries: Spark 4.2 plans each of them with the filters of the last one
-    that had any. So it is not the default. While ``spark.sql.python.filterPushdown.enabled`` is false, Spark refuses
-    to read.
+    This is wrong for a DataFrame of several queries: Spark 4.2 plans each of them with the filters of the last query
+    that had any. So it is not the default. While ``spark.sql.python.filterPushdown.enabled`` is false, Spark refuses to
+    read.
     """
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
@@ -211,7 +211,7 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
         return None if self._latest is None else as_json(self._latest)
 
     def _is_too_early(self, begin: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> bool:
-        """True if ``minOffsetsPerTrigger`` says to wait. Never if the query reads only what exists now."""
+        """Return True if ``minOffsetsPerTrigger`` requires waiting; never if the query reads only what exists now."""
         fewest = self._options.min_offsets_per_trigger
         if fewest is None or self._target is not None:
             return False
@@ -230,9 +230,10 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
     def _not_before(
         self, begin: Mapping[TopicPartition, int], ends: dict[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Return the ends. If only an open transaction keeps an end before the query's position, return the position.
+        """Return the ends. If an open transaction keeps an end below the query's position, return the position instead.
 
-        That happens if the query has read uncommitted records before, or was told to start behind the transaction.
+        That happens if the query has read uncommitted records before, or was told to start after the beginning of the
+        transaction.
         """
         early = [partition for partition, end in ends.items() if end < begin.get(partition, end)]
         if not early or self._options.isolation is Isolation.READ_UNCOMMITTED:
@@ -241,7 +242,7 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
         return ends | {one: begin[one] for one in early if begin[one] <= log_ends[one]}
 
     def _earliest(self, new: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The earliest offsets of new partitions. Partitions that are deleted again are left out."""
+        """Return the earliest offsets of new partitions, except partitions that were deleted again."""
         cluster = shared_cluster(self._options.connection)
         found = {}
         for partition in new:
@@ -269,9 +270,9 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """Raises the error of invalid options at Spark's first call. PySpark loses what is raised before.
+    """Raises the error of invalid options at Spark's first call, because PySpark loses errors raised before.
 
-    Its runner then ends with an error of its own, about a local variable, and the user would see only that.
+    PySpark's runner would end with an error of its own, about a local variable, and the user would see only that error.
     """
 
     def __init__(self, error: OptionError) -> None:
@@ -340,4 +341,4 @@ def _lost(text: str, options: SourceOptions) -> None:
             f"{text}. Retention may be too short for this query, or a topic was deleted or truncated under it."
             " To go on with what there is, set the option 'failOnDataLoss' to false"
         )
-    _log.warning("%s. Going on without it, because 'failOnDataLoss' is false.", text)
+    _log.warning("%s. Continuing without it, because 'failOnDataLoss' is false.", text)

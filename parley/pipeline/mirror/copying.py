@@ -184,8 +184,8 @@ def _resume(wanted: Range, found: Tail, done: Copied) -> None:
                 join(done.runs, _up_to(runs, last))
         else:
             _log.warning(
-                "%s goes on at offset %d: the log was compacted since it was copied, so that some records behind it may"
-                " be copied twice",
+                "%s continues at offset %d: the log was compacted after it was copied, so some later records may be "
+                "copied twice",
                 wanted.partition,
                 least,
             )

@@ -387,7 +387,7 @@ class Flow:
         if done.problem:
             self._problems[done.partition] = done.problem
             if done.problem != before:
-                _log.error("%s: %s is not copied any further: %s", self.settings.name, done.partition, done.problem)
+                _log.error("%s: %s is no longer copied: %s", self.settings.name, done.partition, done.problem)
         elif before:
             _log.info("%s: %s is copied again", self.settings.name, done.partition)
 

@@ -83,7 +83,7 @@ def run(
             if once and failed == ATTEMPTS:
                 raise MirrorFailed(problem)
             if problem:
-                _log.error("the query is begun again in %g s: %s", AGAIN_S, problem)
+                _log.error("restarting the query in %g s: %s", AGAIN_S, problem)
                 over.wait(AGAIN_S)
     return mirror
 

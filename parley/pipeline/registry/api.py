@@ -194,7 +194,7 @@ class RegistryApi:
         if handler is not RegistryApi.compatibility:
             return await asyncio.to_thread(handler, self, self._store.state, call)
         if self._waiting == _COMPARISONS_WAITING_MAX:
-            raise RegistryError(503, "The registry compares many schemas at the moment: try again later")
+            raise RegistryError(503, "The registry is busy comparing schemas: try again later")
         self._waiting += 1
         comparison = asyncio.get_running_loop().run_in_executor(self._comparing, handler, self, self._store.state, call)
         comparison.add_done_callback(self._compared)

@@ -96,7 +96,7 @@ def _foreign(schema: Schema) -> Iterator[None]:
     except BadSchema as error:
         raise invalid_schema(error) from None
     except Exception as error:
-        _log.warning("a schema of type %s is refused: %s: %.200r", schema.type, type(error).__name__, str(error))
+        _log.warning("rejecting a schema of type %s: %s: %.200r", schema.type, type(error).__name__, str(error))
         raise invalid_schema(f"Invalid schema: {type(error).__name__}: {str(error)[:200]}") from None
 
 

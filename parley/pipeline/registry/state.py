@@ -121,7 +121,7 @@ class State:
         found = self.version(reference.subject, reference.version)
         if found is None:
             missing = f"version {reference.version} of {reference.subject}"
-            raise BadSchema(f"The reference {reference.name} names {missing}, which is not there")
+            raise BadSchema(f"The reference {reference.name} names {missing}, which does not exist")
         return found.schema
 
     def referring(self, subject: str, version: int) -> Iterator[Version]:
@@ -140,9 +140,9 @@ class State:
             kind, subject = named["keytype"], named.get("subject")
             given = None if value is None else json.loads(value)
             if not isinstance(given, dict | None):
-                raise TypeError("the value is no object")
+                raise TypeError("the value is not an object")
             if kind in _OF_SUBJECTS and not isinstance(subject, str):
-                raise TypeError("the subject is no text")
+                raise TypeError("the subject is not a string")
             if kind == "SCHEMA":
                 self._apply_version(subject, int(named["version"]), given)
             elif kind == "DELETE_SUBJECT":
@@ -152,12 +152,12 @@ class State:
             elif kind == "MODE":
                 _set(self.modes, subject, None if given is None else str(given["mode"]))
             elif kind not in _IGNORED:
-                _log.warning("a record of the kind %s has no meaning here", kind)
+                _log.warning("ignoring a record of unknown kind %s", kind)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            _log.warning("a record with the key %s cannot be read: %r", key[:200], error)
+            _log.warning("cannot read the record with key %s: %r", key[:200], error)
 
     def _apply_version(self, subject: str, version: int, given: Mapping[str, Any] | None) -> None:
-        made = None if given is None else _version(subject, version, given)  # raises before anything has changed
+        made = None if given is None else _version(subject, version, given)  # raises before anything changes
         before = self._subjects.get(subject, {}).pop(version, None)
         if before is not None:
             self._forget(before)

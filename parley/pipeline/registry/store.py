@@ -94,7 +94,9 @@ class Store:
                 return await self._change(decide)
         except TimeoutError:
             self._is_writer = False
-            raise RegistryError(50002, f"The change did not end within {_SECONDS:g} s; it may be made or not") from None
+            raise RegistryError(
+                50002, f"The change did not end within {_SECONDS:g} s; its outcome is unknown"
+            ) from None
 
     async def _change(self, decide: Callable[[State], Awaitable[Change]]) -> Any:
         pause = _PAUSE_S
@@ -114,14 +116,14 @@ class Store:
                     raise RegistryError(50001, f"Error in the backend data store: {error}") from error
             await asyncio.sleep(pause * (0.5 + self._random.random()))
             pause = min(2 * pause, _PAUSE_MAX_S)
-        raise RegistryError(50001, "Other instances of the registry write all the time; try again")
+        raise RegistryError(50001, "Other instances of the registry keep writing; try again")
 
     async def _claim(self) -> None:
         await self._writes.claim()
         await self._log.read_to_end()
         if self._aborted:
             again = records_again(self._aborted, self._values, self.state)
-            _log.info("writing %d records over those of an aborted transaction", len(again))
+            _log.info("overwriting the records of an aborted transaction with %d records", len(again))
             await self._write(again)
         self._is_writer = True
 

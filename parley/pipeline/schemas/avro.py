@@ -78,7 +78,7 @@ def _canonical(node: Any, space: str) -> Any:
         return [_canonical(one, space) for one in node]
     kind = node["type"]
     if kind in _OF_PROTOCOLS:
-        raise BadSchema(f"Invalid Avro schema: the type {kind} is one of protocols")
+        raise BadSchema(f"Invalid Avro schema: the type {kind} is only allowed in protocols")
     if isinstance(kind, str) and kind in NAMED:
         return _named(node, kind, space)
     made: dict[str, Any] = {"type": kind}

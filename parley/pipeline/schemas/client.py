@@ -120,7 +120,7 @@ class Client:
         except (BadSchema, RegistryRefused):
             raise
         except Exception as error:  # those of its HTTP client are of no common class
-            raise RegistryAway(f"No schema registry answers: {urls}: {error or type(error).__name__}") from None
+            raise RegistryAway(f"No schema registry responds: {urls}: {error or type(error).__name__}") from None
 
 
 def _made(settings: Settings) -> Any:
@@ -151,5 +151,5 @@ def framed(number: int) -> bytes:
 def unframed(data: bytes) -> tuple[int, int]:
     """Return the id of a value's schema, and the position of the rest. Raises ValueError."""
     if len(data) < _HEAD.size or data[0] != 0:
-        raise ValueError("it has no id of a schema before it")
+        raise ValueError("it does not begin with a schema id")
     return _HEAD.unpack_from(data)[1], _HEAD.size

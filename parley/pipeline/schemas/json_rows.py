@@ -114,7 +114,7 @@ def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, in
         try:
             return convert(json.loads(data[begin:], parse_float=finite, parse_constant=_no_constant))
         except RecursionError:
-            raise ValueError("it is JSON of too many levels") from None
+            raise ValueError("the JSON is nested too deeply") from None
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"it is not JSON: {type(error).__name__}") from None
 
@@ -122,7 +122,7 @@ def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, in
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def writer(schema: Schema, load: Loader) -> Callable[[Any], bytes]:

@@ -50,7 +50,7 @@ def parsed(schema: Schema, load: Loader) -> ParsedJson:
     except jsonschema.exceptions.SchemaError as error:
         raise BadSchema(f"Invalid JSON schema: {error.message[:500]} at {error.json_path}") from None
     except referencing.exceptions.Unresolvable as error:
-        raise BadSchema(f"Invalid JSON schema: $ref {error.ref!r} leads nowhere") from None
+        raise BadSchema(f"Invalid JSON schema: $ref {error.ref!r} cannot be resolved") from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise BadSchema(f"Invalid JSON schema: {error or type(error).__name__}") from None
     return made

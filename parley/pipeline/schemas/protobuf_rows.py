@@ -115,7 +115,7 @@ def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, in
         try:
             message = make.FromString(data[begin:])
         except DecodeError:
-            raise ValueError(f"it is no message {ours.full_name}") from None
+            raise ValueError(f"it is not a message {ours.full_name}") from None
         return _row(message)
 
     return read
@@ -273,7 +273,7 @@ def _scalar(value: Any, field: Any) -> Any:
 def field_checked(value: Any, field: Any) -> Any:
     """Return a scalar for a field; the column of a uint32 has a wider range. Raises ValueError."""
     if field.type in (7, 13) and not 0 <= value < 1 << 32:
-        raise ValueError("it is no uint32")
+        raise ValueError("it is not a uint32")
     return value
 
 

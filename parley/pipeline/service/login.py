@@ -163,7 +163,9 @@ class _Unverified:
             size += len(message.get("body", b""))
             more = max(0, size - _SMALL_BODY_BYTES) - counted
             if self._held + more > UNVERIFIED_BYTES_MAX:
-                raise HTTPException(503, "This worker has no memory for more requests of other workers: try again.")
+                raise HTTPException(
+                    503, "This worker does not have enough memory for more requests of other workers: try again."
+                )
             self._held += more
             counted += more
             return message

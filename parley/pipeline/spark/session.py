@@ -85,7 +85,7 @@ def spark_session(
     running: SparkSession | None = SparkSession.getActiveSession()
     if running is not None:
         return running
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not below spark-submit, which has started its Java already
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit, which has already started Java
         os.environ["JAVA_HOME"] = str(java_home())
     if "spark.pyspark.python" in (settings or {}):  # Spark's own scripts do the same
         os.environ["PYSPARK_PYTHON"] = (settings or {})["spark.pyspark.python"]
@@ -104,9 +104,7 @@ def spark_session(
             if quiet:
                 session.sparkContext.setLogLevel("ERROR")
     except PySparkRuntimeError as error:
-        raise SparkFailed(
-            f"Spark did not start as {master or 'this machine'}; what it says above tells why."
-        ) from error
+        raise SparkFailed(f"Spark did not start as {master or 'this machine'}; its output above says why.") from error
     return session
 
 

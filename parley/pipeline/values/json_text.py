@@ -24,7 +24,7 @@ def dumps(value: Any, *, separators: tuple[str, str] | None = None) -> str:
     def marked(one: Any) -> str:
         nonlocal has_decimals
         if not isinstance(one, Decimal) or not one.is_finite():
-            raise TypeError(f"{one!r} is no value of JSON")
+            raise TypeError(f"{one!r} is not a JSON value")
         has_decimals = True
         digits = f"{one:f}" if abs(one.adjusted()) <= _PLAIN_MAX else str(one)
         return f"{_MARK}{digits}"

@@ -124,7 +124,7 @@ def test_a_registry_that_refuses_or_is_away(registry: str) -> None:
         converter(schema_registry_url=registry, auto_register_schemas="false").from_connect("t", SCHEMA, VALUE)
     with pytest.raises(DataError, match="404"):
         converter(schema_registry_url=registry).to_connect("t", b"\0\0\0\0\x09rest")
-    with pytest.raises(RetriableError, match="No schema registry answers"):
+    with pytest.raises(RetriableError, match="No schema registry responds"):
         converter(schema_registry_url="http://127.0.0.1:1").to_connect("t", b"\0\0\0\0\1rest")
     two = converter(schema_registry_url=f"http://127.0.0.1:1,{registry}")
     assert two.from_connect("t", data.STRING, "a") == b"\0\0\0\0\1\2a"

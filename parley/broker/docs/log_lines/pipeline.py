@@ -138,7 +138,7 @@ _WORKERS: Final = Section(
     "Workers of distributed Connect",
     (
         Line(
-            "the worker has left the group: it stops all of its connectors and tasks",
+            "the worker has left the group: stopping all its connectors and tasks",
             "It could not reach its coordinator in time, or was removed. It joins again.",
             "Look at the cluster, or raise `session.timeout.ms`, if it happens again.",
         ),
@@ -229,7 +229,7 @@ _REGISTRY: Final = Section(
     "Schema registry and REST interfaces",
     (
         Line(
-            "a schema of type ... is refused: ...: ...",
+            "rejecting a schema of type ...: ...: ...",
             "A library cannot parse it; the client gets 42201.",
             "Correct the schema.",
         ),
@@ -239,12 +239,12 @@ _REGISTRY: Final = Section(
             "Start more brokers first, or raise the replication factor later with `parley reassign`.",
         ),
         Line(
-            "a record of the kind ... has no meaning here",
+            "ignoring a record of unknown kind ...",
             "A newer registry wrote it.",
             "Upgrade this instance.",
         ),
         Line(
-            "a record with the key ... cannot be read: ...",
+            "cannot read the record with key ...: ...",
             "It is ignored.",
             "Let only registries write to this topic.",
         ),
@@ -275,7 +275,7 @@ _MIRROR: Final = Section(
             "Look at the source.",
         ),
         Line(
-            "the query is begun again in ... s: ...",
+            "restarting the query in ... s: ...",
             "The Spark query ended with an error.",
             "Look at the reason.",
         ),
@@ -295,7 +295,7 @@ _MIRROR: Final = Section(
             "Allow its user to alter the topic.",
         ),
         Line(
-            "...: ... is not copied any further: ...",
+            "...: ... is no longer copied: ...",
             "This partition is stuck, for the reason in the line.",
             "Remove the reason. ([mirroring](mirroring.md))",
         ),
@@ -305,8 +305,8 @@ _MIRROR: Final = Section(
             "Raise the retention of the topic, if the mirror is often too late.",
         ),
         Line(
-            "... goes on at offset ...: the log was compacted since it was copied, so that some records behind "
-            "it may be copied twice",
+            "... continues at offset ...: the log was compacted after it was copied, so some later records may "
+            "be copied twice",
             "After a failure of the mirror.",
             NOTHING,
         ),
@@ -337,7 +337,7 @@ _LOAD: Final = Section(
     "Load, Spark, and other clients",
     (
         Line(
-            "no broker answers at ..., trying for ... s",
+            "no broker responds at ...; trying for ... s",
             "Then it gives up.",
             "Start the brokers, or correct the address.",
         ),
@@ -373,7 +373,7 @@ _LOAD: Final = Section(
             "Nothing, or `parley transactions abort`.",
         ),
         Line(
-            ".... Going on without it, because 'failOnDataLoss' is false.",
+            ".... Continuing without it, because 'failOnDataLoss' is false.",
             "Records were deleted before the query read them.",
             "Raise the retention of the topic.",
         ),

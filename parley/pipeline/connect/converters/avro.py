@@ -67,7 +67,9 @@ class AvroConverter(Converter):
             return self._fixed.write(value)
         schema = infer_schema(value) if schema is None else schema
         if schema is None:
-            raise DataError(f"A value of topic {topic} has no schema, and none can be made of {type(value).__name__}.")
+            raise DataError(
+                f"A value of topic {topic} has no schema, and none can be derived from {type(value).__name__}."
+            )
         number, parsed = self._registered(topic + self._ending, schema)
         return framed(number) + parsed.write(value)
 

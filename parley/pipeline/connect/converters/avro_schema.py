@@ -132,7 +132,7 @@ def _from_avro(given: Any, named: dict[str, Schema]) -> Schema:
             raise DataError(f"Avro's type {given} is not known.")
         return found
     if not isinstance(given, Mapping):
-        raise DataError(f"{given!r} is no Avro schema.")
+        raise DataError(f"{given!r} is not an Avro schema.")
     return _from_object(given, named)
 
 
@@ -194,5 +194,5 @@ def _is_entry(schema: Schema) -> bool:
 
 def _given(schema: Schema | None) -> Schema:
     if schema is None:
-        raise DataError("the schema of an array or a map lacks that of its elements")
+        raise DataError("the schema of an array or a map lacks the schema of its elements")
     return schema

@@ -245,7 +245,7 @@ class JsonConverter(ConverterOfBoth):
             raise DataError("Found invalid map entry instead of a pair")
         found = {self._from_json(schema.key_schema, k): self._from_json(schema.value_schema, v) for k, v in pairs}
         if len(found) < len(pairs):
-            raise DataError("Found a map with one key twice")
+            raise DataError("Found a map with a duplicate key")
         return found
 
 
@@ -260,7 +260,7 @@ def _float_of(given: Decimal | int | str) -> float:
     """Return the nearest double of a fraction; for a whole number, the double that has this JSON form. Raises
     DataError."""
     if isinstance(given, str) and given not in _NO_NUMBERS:
-        raise DataError("a text is no number")
+        raise DataError("a string is not a number")
     try:
         found = float(given)
     except OverflowError:
@@ -268,7 +268,7 @@ def _float_of(given: Decimal | int | str) -> float:
     if math.isinf(found) and not isinstance(given, str):
         raise DataError("a number is too large for a double")
     if isinstance(given, int) and Decimal(repr(found)) != given:
-        raise DataError("an integer is no exact double")
+        raise DataError("an integer is not exactly representable as a double")
     return found
 
 

@@ -103,5 +103,5 @@ def _with_default(schema: Schema, default: Any) -> Schema:
 
 def _given(schema: Schema | None) -> Schema:
     if schema is None:
-        raise DataError("the schema of an array or a map lacks that of its elements")
+        raise DataError("the schema of an array or a map lacks the schema of its elements")
     return schema

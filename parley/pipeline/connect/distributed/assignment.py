@@ -154,7 +154,7 @@ class Share:
 
     async def on_lost(self) -> None:
         """Stop all connectors and tasks of this worker (see ``Member.on_lost``)."""
-        _log.warning("the worker has left the group: it stops all of its connectors and tasks")
+        _log.warning("the worker has left the group: stopping all its connectors and tasks")
         self.joined.clear()
         self.settled.clear()
         self.leads, self.leader_url, self._running.allowed = False, None, NO_WORK
@@ -172,7 +172,7 @@ class Share:
 
     def _lead(self, assignment: Assignment, member_id: str) -> None:
         if assignment.leader != member_id:
-            self._sharing = Sharing(self._max_delay_ms)  # what it remembers is outdated when it leads again
+            self._sharing = Sharing(self._max_delay_ms)  # this state is outdated when the worker leads again
         self.leads = assignment.leader == member_id
         self.leader_url = assignment.leader_url or None
         if self.leads:

@@ -119,7 +119,9 @@ class _Numbered(_Shown):
 
 
 class TaskStatus(ConnectorState, _Numbered):
-    """The status of a task. Fields of the base class named last come first."""
+    """The status of a task."""
+
+    # Fields of the base class that is named last come first.
 
 
 class ConnectorStatus(_Shown):

@@ -76,7 +76,7 @@ class ExactlyOnceRun(SourceRun):
             self._guard.fence(self._spec)
             self._guard.check()
             if self._tolerance.stopping.is_set():
-                return  # another task may have its place, and must not be fenced
+                return  # another task may have replaced it, and must not be fenced
             self._transactions.claim()
             self._guard.verify(self._spec)
             self._is_begun = True

@@ -143,7 +143,7 @@ class SourceRun:
             self._writer.write(outgoing)
         except (KafkaError, ValueError) as error:
             if isinstance(error, KafkaError) and not error.code.retriable and len(outgoing) > 1:
-                # One record is refused, which must not fail the others.
+                # One record is rejected, which must not fail the others.
                 for one in outgoing:
                     self._write([one])
                 return

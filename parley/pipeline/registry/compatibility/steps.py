@@ -26,4 +26,4 @@ class Steps:
         """Count steps, and ``light`` operations, which are much cheaper. Raises BadSchema after too many."""
         self._left -= steps + light // _LIGHT
         if self._left < 0:
-            raise BadSchema("The schemas are too intricate to be compared")
+            raise BadSchema("The schemas are too complex to be compared")
