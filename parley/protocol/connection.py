@@ -176,7 +176,7 @@ class FrameReader:
             hint = f"; {LOOKS_LIKE_HTTP}"
         if size < 0:
             raise MalformedMessage(f"a frame claims {size} bytes{hint}")
-        raise FrameTooLarge(f"a frame claims {size} bytes, but only {self._limit} are allowed{hint}")
+        raise FrameTooLarge(f"a frame claims {size} bytes, {self._limit} are allowed{hint}")
 
 
 class RequestHeader(NamedTuple):

@@ -343,7 +343,7 @@ def _refuse_length(name: str, length: int) -> NoReturn:
 
 
 def _refuse_elements(name: str) -> NoReturn:
-    raise TooManyElements(f"the message has more elements than allowed, counted up to {name}")
+    raise TooManyElements(f"the message has more elements than it may have up to {name}")
 
 
 def _refuse_tag(tag: int) -> NoReturn:
