@@ -116,4 +116,4 @@ def _time(where: str | int | datetime) -> int:
         return EARLIEST
     if where == "latest":
         return LATEST
-    raise ValueError(f"{where!r} is no position: 'earliest', 'latest', a time, or an offset for each partition")
+    raise ValueError(f"{where!r} is not a position: 'earliest', 'latest', a time, or an offset for each partition")
