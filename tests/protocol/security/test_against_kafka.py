@@ -99,7 +99,7 @@ LOGINS = {
 async def test_a_client_certificate(secured: Secured) -> None:
     await secured.logs_in("TLS", secured.properties("TLS"))
     stranger = secured.properties("BOTH") | {"security.protocol": "SSL"}
-    with pytest.raises(NotAuthenticated, match="does not accept the client's certificate"):
+    with pytest.raises(NotAuthenticated, match="rejects the client's certificate"):
         await secured.logs_in("TLS", stranger)
 
 
