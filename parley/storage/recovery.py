@@ -445,8 +445,7 @@ class _Loader:
                     highest_epoch=None if self._are_epochs_covered(segment) else highest_epoch,
                     epoch_before=self._epochs.epoch_at(segment.base_offset - 1),
                 )
-                is_followed = segment.end_offset in (scan.end, UNSEALED) or self._may_end_early(segment)
-                if ends_here and (scan.tail is not None or not is_followed):
+                if ends_here and (scan.tail is not None or segment.end_offset not in (scan.end, UNSEALED)):
                     self._drop(segments, number + 1)
             elif replay_from < segment.end_offset and (replay_from < known_to or segment.base_offset > known_to):
                 replay(segment, replay_from, self._producers, self._now_ms)
@@ -480,8 +479,6 @@ class _Loader:
         """Return True if the last segment has no good batch, and the segment before it also lacks its last batches."""
         before, scan = self._scans.get(previous.base_offset), self._scans.get(last.base_offset)
         if before is None or scan is None or not scan.is_empty or not self._unflushed(previous.end_offset):
-            return False
-        if before.tail is None and self._may_end_early(previous):
             return False
         return before.tail is not None or before.end < previous.end_offset
 
@@ -527,30 +524,16 @@ class _Loader:
         if base in self._shrunk:
             return True
         is_unknown = base not in self._whole and self._unflushed(segment.end_offset)
-        return is_unknown and not self._may_end_early(segment)
-
-    def _may_end_early(self, segment: Segment) -> bool:
-        """Return True if Apache Kafka may have removed the last batch of a segment.
-
-        Kafka writes down how far it has compacted a log when it has compacted all of it. It may be killed before. So
-        all segments of a log to which only Kafka has appended may end early.
-        """
-        if self._was_compacted_by_kafka(segment):
-            return True
-        # The file was not synced: after a restart of the machine, it may be missing in a log of Parley's, too.
-        proves = self.known.same_boot or self.known.highest_leader_epoch == NO_EPOCH
-        return proves and not self._appended_epochs.was_found and not self._has_digest(segment)
+        return is_unknown and not self._was_compacted_by_kafka(segment)
 
     def _was_compacted_by_kafka(self, segment: Segment) -> bool:
-        """Return True if Apache Kafka has compacted a segment, and has brought it to disk. Kafka also compacts above
-        the recovery point.
+        """Return True if Apache Kafka may have removed the last batch of a segment. Kafka also compacts above the
+        recovery point.
 
         A segment that Parley has compacted has a digest, and ends with its last batch.
         """
-        return segment.end_offset <= (self.known.cleaned_up_to or 0) and not self._has_digest(segment)
-
-    def _has_digest(self, segment: Segment) -> bool:
-        return (self._directory / file_name(segment.base_offset, DIGEST_SUFFIX)).exists()
+        has_digest = (self._directory / file_name(segment.base_offset, DIGEST_SUFFIX)).exists()
+        return segment.end_offset <= (self.known.cleaned_up_to or 0) and not has_digest
 
     def _learn(self, header: BatchHeader, batch: Buffer, segment: Segment) -> None:
         latest = self._epochs.latest_epoch

@@ -432,44 +432,6 @@ class TestDamage:
         assert not log.damage
         assert values_of(log) == {n: value for n, value in enumerate(values) if n != removed}
 
-    @pytest.mark.parametrize("same_boot", [False, True])
-    def test_nor_is_it_if_kafka_was_killed_in_its_first_compaction(self, tmp_path: Path, same_boot: bool) -> None:
-        """It notes how far it has compacted a log when it has compacted all of it."""
-        log = open_log(tmp_path)
-        values = fill(log, 100)
-        log.release()
-        removed = {lose_end_of(log.segments[2], "a batch"), lose_end_of(log.segments[-2], "a batch")}
-        os.truncate(log.segments[-1].path_of(".log"), 0)  # Kafka had just begun it
-        for file in (*tmp_path.glob("*.digest"), tmp_path / APPENDED_EPOCHS):
-            file.unlink(missing_ok=True)
-        end = log.segments[-1].base_offset
-        for boot in (same_boot, True):
-            log = open_log(tmp_path, same_boot=boot)
-            assert not log.damage
-            assert log.log_end_offset == end
-            log.release()
-        copy = Path(shutil.copytree(tmp_path, tmp_path / "copy", ignore=shutil.ignore_patterns("copy")))
-        assert open_log(copy, highest_leader_epoch=0).log_end_offset in removed, "the crash may have lost the file"
-        log = open_log(tmp_path, same_boot=True)
-        append(log, b"next")
-        assert values_of(log) == {
-            **{n: value for n, value in enumerate(values[:end]) if n not in removed},
-            end: b"next",
-        }
-
-    def test_a_torn_batch_ends_a_log_of_kafka_after_a_restart_of_the_machine(self, tmp_path: Path) -> None:
-        log = open_log(tmp_path)
-        values = fill(log, 100)
-        log.release()
-        torn = log.segments[2].path_of(".log")
-        os.truncate(torn, torn.stat().st_size - 3)
-        end = log.segments[3].base_offset - 1
-        for file in (*tmp_path.glob("*.digest"), tmp_path / APPENDED_EPOCHS):
-            file.unlink(missing_ok=True)
-        log = open_log(tmp_path)
-        assert not log.damage
-        assert values_of(log) == dict(enumerate(values[:end]))
-
     def test_they_are_named_before_any_checkpoint_of_the_log_start(self, tmp_path: Path) -> None:
         """A young broker was killed: only the leader epochs tell where the log began."""
         log = open_log(tmp_path)

@@ -44,14 +44,11 @@ class AppendedEpochs:
         """Begin without epochs. The file will be written to ``path``."""
         self.path = path
         self._runs: tuple[EpochStart, ...] = ()
-        self.was_found = False
-        """True if there was a file when the log was opened: then Parley has appended to the log."""
 
     @classmethod
     def open(cls, path: Path, *, same_boot: bool) -> Self:
         """Read the file at ``path``, or remove it if the machine has restarted since. Raises ``OSError``."""
         opened = cls(path)
-        opened.was_found = path.exists()
         if same_boot:
             opened._runs = _read(path)
         else:
