@@ -40,6 +40,8 @@ _UNSUPPORTED_VERSION: Final = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
 
 _READ_BYTES_MIN: Final = 4 * 1024
 _READ_BYTES_MAX: Final = 128 * 1024
+LOOKS_LIKE_TLS: Final = "this looks like a port that uses TLS"
+"""The part of an error message that appears if the other side uses TLS."""
 LOOKS_LIKE_HTTP: Final = "this looks like HTTP"
 """The part of an error message that appears if the other side uses HTTP."""
 _HTTP: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"CONN", b"HTTP", b"<!DO", b"<htm", b"<HTM")
@@ -171,7 +173,7 @@ class FrameReader:
         if start[:2] == b"\x16\x03":
             hint = "; this looks like a TLS client on a port without TLS"
         elif start[:2] == b"\x15\x03":
-            hint = "; this looks like a port that uses TLS"
+            hint = f"; {LOOKS_LIKE_TLS}"
         elif start in _HTTP:
             hint = f"; {LOOKS_LIKE_HTTP}"
         if size < 0:

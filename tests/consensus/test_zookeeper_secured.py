@@ -122,7 +122,7 @@ async def test_a_tree_is_locked_and_unlocked_while_it_is_used(
     as_user = ["--user", "parley", "--password-file", str(tmp_path / "parley-right"), "--auth", "sasl"]
     nothing = _migrate("--zookeeper.acl", "secure", "--zookeeper.connect", connect, "--enable.path.check", *as_user)
     assert nothing.returncode == 1
-    assert "nothing at /moved/parley" in nothing.stderr
+    assert "there is no tree at /moved/parley" in nothing.stderr
     async with (
         ZookeeperBackend.from_url(url) as before,
         ZookeeperBackend.from_url(f"{url}?acl=true&{right}") as locking,

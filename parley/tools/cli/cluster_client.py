@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from parley.protocol.client import Client, NoBrokerListens, NotAuthenticated
-from parley.protocol.connection import LOOKS_LIKE_HTTP
+from parley.protocol.connection import LOOKS_LIKE_HTTP, LOOKS_LIKE_TLS
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.link import MAYBE_TLS
 from parley.protocol.schema import Request
@@ -31,7 +31,7 @@ _CLOSED = (
     "closed the connection",
     "the connection has ended",
     "Connection reset by peer",
-    "looks like a port with TLS",
+    LOOKS_LIKE_TLS,
 )
 """The phrases in an error message that mean that a broker accepted the connection and then closed it."""
 _USED_PROPERTIES = ("bootstrap.servers", "client.id", "request.timeout.ms")

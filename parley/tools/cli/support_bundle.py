@@ -62,7 +62,7 @@ def support_bundle(
     when = datetime.now(UTC)
     target = to or Path(f"parley-support-{when:%Y%m%dT%H%M%SZ}.tar.gz")
     if target.exists():
-        raise CommandError(f"{target} exists already: choose another name with --to.")
+        raise CommandError(f"{target} already exists: choose another name with --to.")
     urls = metrics_of(metrics or [])
     client = client_properties(command_config)
     written, resolved = _settings_of(file) if file is not None else ({}, {})

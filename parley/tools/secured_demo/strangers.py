@@ -77,7 +77,7 @@ def without_account(files: SecuredFiles, bootstrap: str, store: str) -> list[Att
         Attempt(
             "A client that trusts another authority sends these brokers no password",
             topics("misled", user=ADMIN, password=known, more=misled),
-            "the certificate of the broker is not accepted",
+            "the broker's certificate is not valid",
         ),
     ]
     if not store.startswith("local:"):
@@ -85,7 +85,7 @@ def without_account(files: SecuredFiles, bootstrap: str, store: str) -> list[Att
         trusting = f"{address}?ca-file={shown(files.authority.certificate_file)}"
         attempts += [
             Attempt("At the store, without TLS", ("coordination", "status", address), "Error:"),
-            Attempt("At the store, without an account", ("coordination", "status", trusting), "the store refuses"),
+            Attempt("At the store, without an account", ("coordination", "status", trusting), "the store refused access"),
         ]
     return attempts
 

@@ -204,7 +204,7 @@ async def test_without_another_copy_the_damage_is_named_and_the_rest_is_served(
         await eventually(lambda: node.partition("t").has_no_copy(damage))
         assert error_of(node, damage.first_offset) is ErrorCode.CORRUPT_MESSAGE
         assert error_of(node, damage.last_offset + 1) is None
-        named = next(record for record in caplog.records if "no other copy" in record.getMessage())
+        named = next(record for record in caplog.records if "no intact copy" in record.getMessage())
         assert (named.levelname, named.__dict__["first_offset"]) == ("ERROR", damage.first_offset)
         await cluster.start(2)
         await whole(node)

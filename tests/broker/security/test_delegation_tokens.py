@@ -158,7 +158,7 @@ def token(token_id: str, expires_ms: int = 100, requester: str = "alice") -> Del
 def test_a_principal_can_have_created_so_many_tokens() -> None:
     image = MetadataImage("c").with_changes([DelegationTokenReplaced("1", token("1"))])
     store = partial(store_token, image, "2", None, max_per_requester=1)
-    with pytest.raises(KafkaError, match=r"User:alice has 1 delegation tokens") as refused:
+    with pytest.raises(KafkaError, match=r"User:alice already has 1 delegation tokens") as refused:
         store(token("2"))
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
     assert store(token("2", requester="bob")).changes
@@ -167,7 +167,7 @@ def test_a_principal_can_have_created_so_many_tokens() -> None:
 
 def test_a_token_that_has_changed_meanwhile_is_not_overwritten() -> None:
     image = MetadataImage("c").with_changes([DelegationTokenReplaced("1", token("1"))])
-    with pytest.raises(KafkaError, match="try again"):
+    with pytest.raises(KafkaError, match="Try again"):
         store_token(image, "1", token("1", 50), None, 10)
 
 

@@ -236,7 +236,7 @@ class WaitingShareFetch(Delayed[Any]):
 
     def _acquire(self, candidate: _Candidate, headers: Headers) -> None:
         request, led = self._request, candidate.led
-        if not led.is_active or self._session.has_ended or self.done():
+        if not led.is_active or self._session.has_ended or self.cancelled():
             return
         wanted = Wanted(request.max_records - self._acquired, request.share_acquire_mode == 1)
         acquired = led.acquire(self._session.key.member_id, candidate.offset, headers.batches, wanted)

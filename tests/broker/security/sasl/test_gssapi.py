@@ -30,7 +30,7 @@ def setup(options: dict[str, str], module: str = MODULE) -> MechanismSetup:
         ({}, MODULE, "needs useKeyTab=true, keyTab and principal"),
         ({"useTicketCache": "true"}, MODULE, "needs useKeyTab=true, keyTab and principal"),
         ({"useKeyTab": "true", "keyTab": "/none"}, MODULE, "needs the option principal"),
-        ({"useKeyTab": "true", "keyTab": "file:/none", "principal": "a"}, MODULE, "keyTab=/none: there is no such"),
+        ({"useKeyTab": "true", "keyTab": "file:/none", "principal": "a"}, MODULE, "keyTab=/none: file not found"),
     ],
 )
 def test_incomplete_options_are_refused(options: dict[str, str], module: str, reason: str) -> None:
