@@ -85,7 +85,9 @@ def without_account(files: SecuredFiles, bootstrap: str, store: str) -> list[Att
         trusting = f"{address}?ca-file={shown(files.authority.certificate_file)}"
         attempts += [
             Attempt("At the store, without TLS", ("coordination", "status", address), "Error:"),
-            Attempt("At the store, without an account", ("coordination", "status", trusting), "the store refused access"),
+            Attempt(
+                "At the store, without an account", ("coordination", "status", trusting), "the store refused access"
+            ),
         ]
     return attempts
 
