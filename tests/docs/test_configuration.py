@@ -54,7 +54,7 @@ async def test_the_file_that_comes_with_kafka_starts_a_broker(tmp_path: Path) ->
     path = tmp_path / "server.properties"
     path.write_text(SHIPPED.format(folder=tmp_path / "data"))
     config = start.configuration(path, [])
-    assert not [warning for warning in config.warnings if "is not a key" in warning], "every key is known"
+    assert not [warning for warning in config.warnings if "is not a configuration key" in warning], "every key is known"
     server = BrokerServer(config)
     await server.start()
     try:

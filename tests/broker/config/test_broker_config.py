@@ -304,7 +304,7 @@ def test_kafkas_own_server_properties_starts_a_broker() -> None:
     )
     assert broker.bound == (ListenerAddress("PLAINTEXT", "PLAINTEXT", "", 9092),)
     assert broker.advertised == (ListenerAddress("PLAINTEXT", "PLAINTEXT", "localhost", 9092),)
-    assert not any("is not a key" in warning for warning in broker.warnings)
+    assert not any("is not a configuration key" in warning for warning in broker.warnings)
 
 
 @pytest.mark.parametrize(
