@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
-from parley.broker.runtime.turns import next_turn
+from parley.broker.runtime.steps import each_of, in_turns
 from parley.protocol.errors import ErrorCode, KafkaError
 
 K = TypeVar("K", bound=Hashable)
@@ -57,8 +57,5 @@ async def in_slices(describe: Callable[[T], R], asked: Iterable[T], size: int = 
     The data must not change meanwhile: use an image of the metadata, not a live table.
     """
     results: list[R] = []
-    for number, each in enumerate(asked, 1):
-        results.append(describe(each))
-        if not number % size:
-            await next_turn()
+    await in_turns(each_of(asked, size, lambda each: results.append(describe(each))))
     return results

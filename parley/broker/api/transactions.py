@@ -32,6 +32,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.runtime.first_step import at_once
+from parley.broker.runtime.steps import each_of, in_turns
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import (
@@ -157,7 +158,7 @@ class TransactionsApi:
             transaction, partition = named
             transaction.codes[partition] = _obstacle(image, refused, partition)
 
-        await in_slices(look_up, _partitions(asked), PARTITIONS_PER_TURN)
+        await in_turns(each_of(_partitions(asked), PARTITIONS_PER_TURN, look_up))
         pending = await in_slices(partial(self._add_or_verify, version, waits), asked)
         for each, submitted in zip(asked, pending, strict=True):
             each.outcome = await _outcome(version, submitted)
@@ -359,7 +360,7 @@ async def _results(asked: list[_Asked]) -> list[list[_TopicResult]]:
         topic.results_by_partition.append(_PartitionResult(partition_index=index, partition_error_code=code))
 
     places = ((number, partition) for number, each in enumerate(asked) for partition in each.codes)
-    await in_slices(add, places, PARTITIONS_PER_TURN)
+    await in_turns(each_of(places, PARTITIONS_PER_TURN, add))
     return [list(each.values()) for each in topics]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Generator, Iterable
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from parley.broker.runtime.turns import next_turn
 
@@ -22,8 +23,8 @@ def each_of(items: Iterable[T], size: int, act: Callable[[T], object]) -> Steps[
             yield
 
 
-def at_once(steps: Steps[R]) -> R:
-    """Do all steps now."""
+def run_now(steps: Steps[R]) -> R:
+    """Do all steps now, and return the result."""
     while True:
         try:
             next(steps)
@@ -31,11 +32,31 @@ def at_once(steps: Steps[R]) -> R:
             return end.value  # type: ignore[no-any-return]
 
 
-async def in_turns(steps: Steps[R]) -> R:
-    """Do the first step now, and each further step in a separate turn of the event loop."""
+async def in_turns(steps: Steps[R], per_turn: int = 1) -> R:
+    """Do ``per_turn`` steps now, and as many in each further turn of the event loop. Returns the result."""
     while True:
         try:
-            next(steps)
+            for _ in range(per_turn):
+                next(steps)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         await next_turn()
+
+
+def now_or_in_turns(steps: Steps[Any], per_turn: int = 1) -> Any:
+    """Do ``per_turn`` steps now. Returns the result, or a coroutine that does the rest in turns and returns it.
+
+    If the result is itself a coroutine, the returned coroutine awaits it.
+    """
+    try:
+        for _ in range(per_turn):
+            next(steps)
+    except StopIteration as end:
+        return end.value
+    return _rest_in_turns(steps, per_turn)
+
+
+async def _rest_in_turns(steps: Steps[Any], per_turn: int) -> Any:
+    await next_turn()
+    result = await in_turns(steps, per_turn)
+    return await result if asyncio.iscoroutine(result) else result

@@ -4,7 +4,7 @@ handled."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
-from parley.broker.runtime.turns import next_turn
+from parley.broker.runtime.steps import Steps
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
@@ -23,10 +23,9 @@ from parley.protocol.uuids import UUID
 
 E = TypeVar("E")
 R = TypeVar("R")
-Steps = Generator[None, None, R]
-"""Work on the elements of a request. Yields after each element and returns a result. See ``in_turns``."""
 STEPS_PER_TURN = 500
-"""Elements checked or refused before the event loop serves other clients. That takes one to three milliseconds."""
+"""Elements, one per step, that are checked or refused before the event loop serves other clients. That takes one to
+three milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,26 +103,6 @@ def made_of(elements: Iterable[E], make: Callable[[E], Steps[R]]) -> Steps[list[
         made.append((yield from make(element)))
         yield
     return made
-
-
-def in_turns(steps: Steps[Any]) -> Any:
-    """Run the steps and return their result. If they take more than one turn, return a coroutine instead."""
-    try:
-        for _ in range(STEPS_PER_TURN):
-            next(steps)
-    except StopIteration as ended:
-        return ended.value
-    return _in_turns(steps)
-
-
-async def _in_turns(steps: Steps[Any]) -> Any:
-    while True:
-        await next_turn()
-        try:
-            for _ in range(STEPS_PER_TURN):
-                next(steps)
-        except StopIteration as ended:
-            return await ended.value if asyncio.iscoroutine(ended.value) else ended.value
 
 
 def refusal(context: RequestContext, operation: Operation, type: ResourceType, name: str = "") -> str:

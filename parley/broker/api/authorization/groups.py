@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from parley.broker.api.authorization.elements import Checks, R, Steps, after, listed, made_of, refusal, with_refused
+from parley.broker.api.authorization.elements import Checks, R, after, listed, made_of, refusal, with_refused
 from parley.broker.api.consumer_groups import undescribed_consumer_group
 from parley.broker.api.find_coordinator import GROUP_KEY, TRANSACTION_KEY
 from parley.broker.coordinators.groups.classic.responses import join_error
 from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.runtime.steps import Steps
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError

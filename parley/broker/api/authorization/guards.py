@@ -18,11 +18,12 @@ from types import GeneratorType
 from typing import Any, Final
 
 from parley.broker.api.authorization import groups, records, share_groups, streams_groups, topics, transactions
-from parley.broker.api.authorization.elements import Checks, in_turns, refusal
+from parley.broker.api.authorization.elements import STEPS_PER_TURN, Checks, refusal
 from parley.broker.api.authorization.refused_requests import refuse
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.network.peers import is_broker
+from parley.broker.runtime.steps import now_or_in_turns
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.requirements import OPEN_TO_ALL, WHOLE_CLUSTER, Requirement
 from parley.broker.security.resources import ResourceType
@@ -31,7 +32,7 @@ from parley.protocol.messages import APIS
 from parley.protocol.messages.fetch import FetchRequest
 
 Guard = Callable[[Checks, Handler, RequestContext, Any], Any]
-"""Checks a request, and calls the handler with the permitted elements. It may work in steps (``elements.Steps``)."""
+"""Checks a request, and calls the handler with the permitted elements. It may work in steps (``runtime.steps``)."""
 
 _KEYS: Final = {api.name: key for key, api in APIS.items()}
 
@@ -146,7 +147,7 @@ def _guarded(api_key: int, handler: Handler, checks: Checks) -> Handler:
 def _checked(guard: Guard, checks: Checks, handler: Handler, context: RequestContext, request: Any) -> Any:
     result = guard(checks, handler, context, request)
     # Not collections.abc.Generator: the coroutine of a handler that has begun (at_once) has the methods of one, too.
-    return in_turns(result) if isinstance(result, GeneratorType) else result
+    return now_or_in_turns(result, STEPS_PER_TURN) if isinstance(result, GeneratorType) else result
 
 
 def _on_cluster(row: Requirement, checks: Checks, handler: Handler, context: RequestContext, request: Any) -> Any:

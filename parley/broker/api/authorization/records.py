@@ -9,8 +9,9 @@ from inspect import isawaitable
 from operator import attrgetter
 from typing import Any
 
-from parley.broker.api.authorization.elements import Checks, Steps, listed, made_of, refusal, with_refused
+from parley.broker.api.authorization.elements import Checks, listed, made_of, refusal, with_refused
 from parley.broker.network.dispatch import Disconnect, Handler, RequestContext
+from parley.broker.runtime.steps import Steps
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode

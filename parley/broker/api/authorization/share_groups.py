@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from parley.broker.api.authorization.elements import Checks, Steps, after, listed, made_of, with_refused
+from parley.broker.api.authorization.elements import Checks, after, listed, made_of, with_refused
 from parley.broker.api.share_groups import check_member_id, undescribed_share_group
 from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.runtime.steps import Steps
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError

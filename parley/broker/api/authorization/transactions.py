@@ -6,10 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from parley.broker.api.authorization.elements import Checks, Steps, after, listed, made_of, with_refused
+from parley.broker.api.authorization.elements import Checks, after, listed, made_of, with_refused
 from parley.broker.api.transactions import BATCHED
 from parley.broker.metadata.topic_names import INTERNAL_TOPICS
 from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.runtime.steps import Steps
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError

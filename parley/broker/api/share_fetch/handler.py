@@ -35,10 +35,9 @@ from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
-from parley.broker.runtime.steps import at_once, each_of, in_turns
+from parley.broker.runtime.steps import Steps, each_of, in_turns, now_or_in_turns, run_now
 from parley.broker.runtime.tasks import TaskSet
 from parley.broker.runtime.threads import LOOP_THREADS, Threads
-from parley.broker.runtime.turns import next_turn
 from parley.broker.security.authorization import EVERYONE_MAY, Authorization
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
@@ -147,13 +146,13 @@ class ShareFetchApi:
                 raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND)
             return WaitingShareFetch(self._parts, context, request, session, acknowledging).first_look()
 
-        return _in_turns(self._take(context, request, key.group_id, acknowledging), acknowledged)
+        return now_or_in_turns(_taking(self._take(context, request, key.group_id, acknowledging), acknowledged))
 
     def _release(self, session: ShareSession) -> None:
         """Release the records of a session that has ended without a request of its member."""
         steps = releasing(self._parts, session)
         if len(session.partitions) <= RELEASED_IN_A_TURN:
-            at_once(steps)
+            run_now(steps)
         else:
             self._parts.tasks.start(in_turns(steps), name="release of a share session")
 
@@ -167,7 +166,7 @@ class ShareFetchApi:
 
         steps = each_of(unused, RELEASED_IN_A_TURN, drop)
         if len(unused) <= RELEASED_IN_A_TURN:
-            at_once(steps)
+            run_now(steps)
         else:
             self._parts.tasks.start(in_turns(steps), name="end of the share partitions of a group")
 
@@ -175,7 +174,7 @@ class ShareFetchApi:
         self, context: RequestContext, session: ShareSession, acknowledging: Acknowledging
     ) -> ShareFetchResponse:
         session.partitions.clear()
-        return at_once(rendering(self._parts, context, session, {}, acknowledging))
+        return run_now(rendering(self._parts, context, session, {}, acknowledging))
 
     def _key(self, context: RequestContext, group_id: str | None, member_id: str | None) -> SessionKey:
         if not self._is_offered():
@@ -237,7 +236,7 @@ class ShareFetchApi:
                 self.sessions.end(session)
             return self._final(acknowledging, partial(self._acknowledged, context, key.group_id, acknowledging))
 
-        return _in_turns(self._take(context, request, key.group_id, acknowledging), acknowledged)
+        return now_or_in_turns(_taking(self._take(context, request, key.group_id, acknowledging), acknowledged))
 
     def _acknowledged(
         self, context: RequestContext, group_id: str, acknowledging: Acknowledging
@@ -268,29 +267,16 @@ def _named(topics: Iterable[tuple[UUID, Iterable[int]]]) -> list[TopicPartition]
     return [TopicPartition(topic_id, index) for topic_id, indexes in topics for index in indexes]
 
 
-def _in_turns(work: Iterator[int], then: Callable[[], Any]) -> Any:
-    """Do the work, then return the result of ``then``. ``work`` yields the size of each step.
-
-    If the work takes several turns, returns a coroutine.
-    """
+def _taking(work: Iterator[int], then: Callable[[], Any]) -> Steps[Any]:
+    """Do the work in steps of ``ACKNOWLEDGED_IN_A_TURN``, then return the result of ``then``. ``work`` yields how many
+    acknowledgements it has processed."""
     done = 0
     for size in work:
         done += size
         if done >= ACKNOWLEDGED_IN_A_TURN:
-            return _in_more_turns(work, then)
-    return then()
-
-
-async def _in_more_turns(work: Iterator[int], then: Callable[[], Any]) -> Any:
-    await next_turn()
-    done = 0
-    for size in work:
-        done += size
-        if done >= ACKNOWLEDGED_IN_A_TURN:
-            await next_turn()
+            yield
             done = 0
-    result = then()
-    return await result if asyncio.iscoroutine(result) else result
+    return then()
 
 
 def _check_renewal(request: ShareFetchRequest) -> None:

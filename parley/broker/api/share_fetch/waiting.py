@@ -31,7 +31,7 @@ from parley.broker.api.share_fetch.sessions import ShareSession, TopicPartition
 from parley.broker.network.dispatch import RequestContext
 from parley.broker.network.sending import FileSlice
 from parley.broker.runtime.purgatory import Delayed
-from parley.broker.runtime.steps import Steps, at_once, each_of, in_turns
+from parley.broker.runtime.steps import Steps, each_of, in_turns, run_now
 from parley.broker.share.leading import LeadingState, LedSharePartition
 from parley.broker.share.share_partition import Wanted
 from parley.protocol.errors import KafkaError
@@ -93,10 +93,10 @@ class WaitingShareFetch(Delayed[Any]):
             return self._respond()
         if self._has_much_to_look_at:
             return self._first_look_in_turns()
-        if at_once(self._look()) or not self._targets:
+        if run_now(self._look()) or not self._targets:
             return self._respond()
         if self._request.max_wait_ms <= 0:
-            at_once(self._acquire_all())
+            run_now(self._acquire_all())
             return self._respond()
         self._watch()
         return self
@@ -283,7 +283,7 @@ class WaitingShareFetch(Delayed[Any]):
 
     def _look_now(self) -> None:
         try:
-            if at_once(self._look()):
+            if run_now(self._look()):
                 self._finish()
         except Exception as error:
             self.fail(error)
@@ -317,8 +317,8 @@ class WaitingShareFetch(Delayed[Any]):
             self._start_look_in_turns()
             return
         try:
-            at_once(self._find_candidates())
-            at_once(self._acquire_all())
+            run_now(self._find_candidates())
+            run_now(self._acquire_all())
             self._finish()
         except Exception as error:
             self.fail(error)
@@ -345,7 +345,7 @@ class WaitingShareFetch(Delayed[Any]):
             or not self._load(nowait=True)
         ):
             return self._respond_later()
-        return at_once(self._rendering())
+        return run_now(self._rendering())
 
     def _rendering(self) -> Steps[Any]:
         if self._parts.quotas.is_active:

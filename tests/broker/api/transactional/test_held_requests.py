@@ -9,11 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from parley.broker.api import requested_names, transactions
+from parley.broker.api import transactions
 from parley.broker.api.find_coordinator import InternalTopicCreation
 from parley.broker.api.transactions import PARTITIONS_PER_TURN, TransactionsApi
 from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.coordinators.transactions.coordinator import TransactionCoordinator
+from parley.broker.runtime import steps
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -125,7 +126,7 @@ async def test_very_many_partitions_are_added_in_turns(
 
     real_obstacle = transactions._obstacle
     monkeypatch.setattr(transactions, "_obstacle", obstacle)
-    monkeypatch.setattr(requested_names, "next_turn", turn)
+    monkeypatch.setattr(steps, "next_turn", turn)
     bench = Bench(tmp_path)
     await bench.create("t", partitions=3)
     many = list(range(3 * PARTITIONS_PER_TURN)) if topic == "missing" else [0, 1, 2] * PARTITIONS_PER_TURN
