@@ -276,7 +276,8 @@ class _Loader:
         for number, segment in reversed([*enumerate(segments)]):
             base, end = segment.base_offset, segment.end_offset
             if base not in self.scanned and segment.size:
-                if self._knows_epoch(self._last_batch if following == UNSEALED else _last_batch(segment)):
+                last = self._last_batch if following == UNSEALED else _last_batch(segment)
+                if not self._remove_wrong_epochs(last) and self._knows_epoch(last):
                     return
                 _log.warning("scanning %r: %s lacks the leader epoch of its last batch", segment, self._epochs.path)
                 segment.release()
@@ -284,24 +285,32 @@ class _Loader:
                 segments[number].end_offset = end
             following = base
 
-    def _knows_epoch(self, last: BatchHeader | None) -> bool:
-        """Return True if the leader epoch of a segment's last batch is known. Then all its epochs are known: they never
-        fall.
+    def _remove_wrong_epochs(self, last: BatchHeader | None) -> bool:
+        """Remove the entries of ``leader-epoch-checkpoint`` that a segment's last batch contradicts, and all that
+        follow. Return True if there were any.
 
-        If the batch has a lower epoch than ``leader-epoch-checkpoint`` has for its offset, the file is wrong from there
-        on, and these entries are removed. Otherwise the leader would tell its followers that their logs diverge.
+        The entry for the batch's offset has a higher epoch than the batch. A leader that believed it would tell its
+        followers that their logs diverge.
         """
         if last is None:
             return False
         known, found = self._epochs.epoch_at(last.base_offset), last.partition_leader_epoch
-        if known is not None and NO_EPOCH < found < known:
-            _log.warning(
-                "%s is wrong: it has leader epoch %d for offset %d, whose batch has %d",
-                self._epochs.path, known, last.base_offset, found,
-            )  # fmt: skip
-            self._epochs.remove_above(found, last.base_offset)
+        if known is None or not NO_EPOCH < found < known:
             return False
-        return found <= (NO_EPOCH if known is None else known)
+        _log.warning(
+            "%s is wrong: it has leader epoch %d for offset %d, whose batch has %d",
+            self._epochs.path, known, last.base_offset, found,
+        )  # fmt: skip
+        self._epochs.remove_above(found, last.base_offset)
+        return True
+
+    def _knows_epoch(self, last: BatchHeader | None) -> bool:
+        """Return True if the leader epoch of a segment's last batch is known. Then all its epochs are known: they never
+        fall."""
+        if last is None:
+            return False
+        known = self._epochs.epoch_at(last.base_offset)
+        return last.partition_leader_epoch <= (NO_EPOCH if known is None else known)
 
     def _in_doubt(self, end_offset: int) -> bool:
         """Return True if a crash of the machine may have lost any part of the segment that ends at ``end_offset``."""
