@@ -271,9 +271,8 @@ class MetadataApi:
         def described(asked: MetadataRequest.MetadataRequestTopic) -> bytes:
             name, topic_id = asked.name, asked.topic_id
             by_id = topic_id is not ZERO_UUID and topic_id != ZERO_UUID
-            if version < TOPIC_IDS_SINCE and (
-                name is None or by_id
-            ):  # 10 and 11 contain the field, but do not support it
+            # Versions 10 and 11 contain the field of the id, but do not support it.
+            if version < TOPIC_IDS_SINCE and (name is None or by_id):
                 return failed(name or "", ZERO_UUID, ErrorCode.INVALID_REQUEST)
             if by_id:
                 name = names.get(topic_id)

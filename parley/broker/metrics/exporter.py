@@ -264,14 +264,14 @@ _Accepted: TypeAlias = tuple[Any, Any]
 
 
 def _is_readable(sock: socket.socket) -> bool:
-    """True if the socket can be read, or accepts a connection, at once. Raises ValueError if it is closed."""
+    """Return True if a read, or an accept, would not wait. Raises ValueError if the socket is closed."""
     readable = select.poll()
     readable.register(sock, select.POLLIN)
     return bool(readable.poll(0))
 
 
 def _header_is_there(sock: socket.socket) -> bool:
-    """True if the header of a request has arrived, and has not been read."""
+    """Return True if the complete header of a request has arrived and has not been read yet."""
     with suppress(OSError, ValueError):  # the connection has ended
         # A bare recv would wait for the timeout of the socket, whatever its flags.
         return _is_readable(sock) and b"\r\n\r\n" in sock.recv(HEADER_PEEK_BYTES, socket.MSG_PEEK)
@@ -297,7 +297,7 @@ class _Connection:
         return self._cut.is_set()
 
     def look_for_header(self) -> None:
-        """Find out if the header has arrived, though the thread of the connection has not run since. Not under TLS."""
+        """Check if the header has arrived: the connection's thread may not have run since. Does nothing under TLS."""
         if not self.is_whole and not isinstance(self._connected, ssl.SSLSocket):
             self.is_whole = _header_is_there(self._connected)
 

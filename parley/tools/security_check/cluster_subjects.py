@@ -123,15 +123,18 @@ def _trusting_context(properties: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def certificate_expiry(host: str, port: int, properties: Mapping[str, str]) -> datetime:
-    """Return when a listener's certificate expires, whoever signed it. Blocks. Raises OSError or ValueError."""
+    """Return the time at which a listener's certificate expires, even if its issuer is not trusted. Blocks.
+
+    Raises OSError if the listener cannot be reached, and ValueError if it presents no valid certificate.
+    """
     from cryptography.x509 import load_der_x509_certificate
 
     with (
         socket.create_connection((host, port), STRANGER_S) as connection,
-        # Only the date is read; the client that asks for settings verifies.
+        # This connection reads only the date. The client that requests the settings verifies the certificate.
         _trusting_context(properties).wrap_socket(connection, server_hostname=host) as tls,
     ):
         found = tls.getpeercert(binary_form=True)
     if found is None:
-        raise ValueError("the listener has none")
+        raise ValueError("the listener presents no certificate")
     return load_der_x509_certificate(found).not_valid_after_utc.astimezone(UTC)
