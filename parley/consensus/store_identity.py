@@ -25,7 +25,7 @@ class IdentityStorage(Protocol):
         Raises BadConfig if the location contains something other than a Parley store.
         """
 
-    async def initialise(self, identity: str) -> None:
+    async def initialize(self, identity: str) -> None:
         """Create an empty store with this identity. Does nothing if another client has just created one."""
 
 
@@ -37,7 +37,7 @@ async def open_identity(storage: IdentityStorage, expected: str | None, rng: ran
     """
     found = await storage.read_identity()
     if found is None and expected is None:
-        await storage.initialise(new_identity(rng))
+        await storage.initialize(new_identity(rng))
         found = await storage.read_identity()
         if found is None:
             raise Unavailable(f"no store could be created at {storage.place}, or it was deleted at once; try again")

@@ -3,34 +3,42 @@
 It sends the messages of ``parley.protocol.messages`` and returns the responses unchanged: the caller checks their error
 codes. It never retries. Connections are opened on demand. It raises ``KafkaError`` only if there is no response:
 
-- NETWORK_EXCEPTION: the connection could not be opened, or it ended before the response. A request that was sent may
-  have been carried out.
+- NETWORK_EXCEPTION: the connection could not be opened, or it ended before the response (``ConnectionClosed`` if the
+  broker closed it). A request that was sent may have been carried out.
 - REQUEST_TIMED_OUT: no response in time. The request may still be carried out. The connection stays usable, but
   requests that any broker can serve avoid it until it responds again. The time for which the broker throttles this
   client (KIP-219) counts too; the request is sent after it.
 - UNSUPPORTED_VERSION: the broker and this client have no version of the API in common.
 - ``NotAuthenticated``: the broker rejects the login, or the TLS handshake fails.
-- BROKER_NOT_AVAILABLE: no bootstrap address responds (``NoBrokerListens`` if none accepts a connection), or the cluster
-  has no broker with this id.
+- BROKER_NOT_AVAILABLE: no bootstrap address responds (``NoBrokerResponds``, or ``NoBrokerListens`` if none accepts a
+  connection), or the cluster has no broker with this id.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.link import Address, Link, NotAuthenticated, tls_refused
+from parley.protocol.link import Address, ConnectionClosed, Link, NotAuthenticated, tls_refused
 from parley.protocol.messages import APIS
 from parley.protocol.messages.groups import FindCoordinatorRequest
 from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from parley.protocol.schema import Request
 from parley.protocol.security.client_security import PLAINTEXT, ClientSecurity
 
-__all__ = ["Address", "Client", "NoBrokerListens", "NotAuthenticated", "parse_bootstrap"]
+__all__ = [
+    "Address",
+    "Client",
+    "ConnectionClosed",
+    "NoBrokerListens",
+    "NoBrokerResponds",
+    "NotAuthenticated",
+    "parse_bootstrap",
+]
 
 _FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
 _TIMEOUT_S: Final = 30.0
@@ -40,7 +48,16 @@ _TLS_SHUTDOWN_S: Final = 1.0
 """How long a closing connection waits for the broker's close_notify alert."""
 
 
-class NoBrokerListens(KafkaError):
+class NoBrokerResponds(KafkaError):
+    """No known address of a broker leads to a broker that responds."""
+
+    def __init__(self, code: ErrorCode, message: str, failures: Sequence[KafkaError] = ()) -> None:
+        super().__init__(code, message)
+        self.failures = tuple(failures)
+        """The errors of the addresses, in the order in which they were tried."""
+
+
+class NoBrokerListens(NoBrokerResponds):
     """Every address refuses connections, or its host is unknown: the address is wrong, or no broker is running."""
 
 
@@ -266,7 +283,7 @@ class Client:
                 failures.append(error)
         all_refuse = all(isinstance(error.__cause__, OSError) for error in failures)
         text = "no broker responds: " + "; ".join(error.message for error in failures)
-        raise (NoBrokerListens if all_refuse else KafkaError)(ErrorCode.BROKER_NOT_AVAILABLE, text)
+        raise (NoBrokerListens if all_refuse else NoBrokerResponds)(ErrorCode.BROKER_NOT_AVAILABLE, text, failures)
 
     async def _connect_node(self, node: int) -> Link:
         if node not in self._brokers:
@@ -304,6 +321,6 @@ class Client:
         except OSError as error:
             if security.tls is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError):
                 text = f"{address} closed the connection in the TLS handshake; the listener may not use TLS"
-                raise KafkaError(ErrorCode.NETWORK_EXCEPTION, text) from None
+                raise ConnectionClosed(ErrorCode.NETWORK_EXCEPTION, text) from None
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"cannot connect to {address}: {error}") from error
         return link

@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterator
+from enum import Enum
 from typing import Final, NamedTuple
 
 from parley.protocol.codec import decode, request_frame
@@ -29,6 +30,7 @@ __all__ = [
     "FrameReader",
     "FrameTooLarge",
     "MatchedResponse",
+    "OtherProtocol",
     "RequestHeader",
     "parse_request_header",
 ]
@@ -40,10 +42,6 @@ _UNSUPPORTED_VERSION: Final = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
 
 _READ_BYTES_MIN: Final = 4 * 1024
 _READ_BYTES_MAX: Final = 128 * 1024
-LOOKS_LIKE_TLS: Final = "this looks like a port that uses TLS"
-"""The part of an error message that appears if the other side uses TLS."""
-LOOKS_LIKE_HTTP: Final = "this looks like HTTP"
-"""The part of an error message that appears if the other side uses HTTP."""
 _HTTP: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"CONN", b"HTTP", b"<!DO", b"<htm", b"<HTM")
 """The first bytes of HTTP requests and responses, and of pages without a header (HTTP/0.9)."""
 _FRAME_BYTES_FIRST: Final = 1024 * 1024  # allocated for a large frame before more of it has arrived
@@ -55,8 +53,20 @@ _NEVER: Final = 1 << 15
 _HEADER_TAGS_MAX: Final = 1024
 
 
+class OtherProtocol(Enum):
+    """A protocol that the other side seems to use instead of Kafka's, with its description for error messages."""
+
+    TLS_CLIENT = "a TLS client on a port without TLS"
+    TLS_PORT = "a port that uses TLS"
+    HTTP = "HTTP"
+
+
 class FrameTooLarge(MalformedMessage):
     """A frame claims more bytes than allowed; the connection must be closed."""
+
+    def __init__(self, message: str, protocol: OtherProtocol | None = None) -> None:
+        super().__init__(message if protocol is None else f"{message}; this looks like {protocol.value}")
+        self.protocol = protocol
 
 
 class FrameReader:
@@ -169,16 +179,16 @@ class FrameReader:
 
     def _refuse(self, size: int, pos: int) -> None:
         start = bytes(self._buffer[pos : pos + 4])
-        hint = ""
-        if start[:2] == b"\x16\x03":
-            hint = "; this looks like a TLS client on a port without TLS"
-        elif start[:2] == b"\x15\x03":
-            hint = f"; {LOOKS_LIKE_TLS}"
-        elif start in _HTTP:
-            hint = f"; {LOOKS_LIKE_HTTP}"
         if size < 0:
-            raise MalformedMessage(f"a frame claims {size} bytes{hint}")
-        raise FrameTooLarge(f"a frame claims {size} bytes, {self._limit} are allowed{hint}")
+            raise MalformedMessage(f"a frame claims {size} bytes")
+        protocol = None
+        if start[:2] == b"\x16\x03":
+            protocol = OtherProtocol.TLS_CLIENT
+        elif start[:2] == b"\x15\x03":
+            protocol = OtherProtocol.TLS_PORT
+        elif start in _HTTP:
+            protocol = OtherProtocol.HTTP
+        raise FrameTooLarge(f"a frame claims {size} bytes, {self._limit} are allowed", protocol)
 
 
 class RequestHeader(NamedTuple):

@@ -8,7 +8,7 @@ import ssl
 from contextlib import closing, suppress
 from typing import Any, Final, NamedTuple, cast
 
-from parley.protocol.connection import ClientConnection
+from parley.protocol.connection import ClientConnection, FrameTooLarge, OtherProtocol
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.messages import APIS
 from parley.protocol.messages.api_versions import ApiVersionsRequest
@@ -18,10 +18,12 @@ from parley.protocol.security.client_security import ClientSecurity
 from parley.protocol.security.logins import Login, LoginRefused
 from parley.version import VERSION
 
-__all__ = ["Address", "Link", "NotAuthenticated", "tls_refused"]
+__all__ = ["Address", "ConnectionClosed", "Link", "NotAuthenticated", "tls_refused"]
 
 MAYBE_TLS: Final = "; if the listener uses TLS, set security.protocol"
 """Appended to the error if the broker closes a connection without TLS before its first response."""
+HANDSHAKE_FAILED: Final = "the TLS handshake failed"
+INVALID_CERTIFICATE: Final = "the broker's certificate is not valid"
 _LIFETIME_USED: Final = (0.85, 0.95)
 """The fraction of a session's lifetime after which the client logs in again, as in Kafka's client."""
 _THROTTLES_AFTERWARDS: Final = 2
@@ -32,6 +34,19 @@ _discarded = bytearray(4096)  # receives the data that arrives on an abandoned c
 
 class NotAuthenticated(KafkaError):
     """The broker rejects the login, or the TLS handshake fails. Retrying is useless until one side changes."""
+
+
+class ConnectionClosed(KafkaError):
+    """The other side accepted the connection and then closed it, or it does not use Kafka's protocol.
+
+    Listeners that require TLS close connections without TLS. Listeners that require a login close connections whose
+    client does not log in.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, protocol: OtherProtocol | None = None) -> None:
+        super().__init__(code, message)
+        self.protocol = protocol
+        """The protocol that the other side seems to use; None if it may be Kafka's."""
 
 
 class Address(NamedTuple):
@@ -48,13 +63,13 @@ def tls_refused(address: Address, error: ssl.SSLError) -> NotAuthenticated:
     """Return the client's error for a failed TLS handshake."""
     reason = (error.reason or str(error)).replace("_", " ").lower()
     if isinstance(error, ssl.SSLCertVerificationError):
-        text = f"the broker's certificate is not valid: {error.verify_message.rstrip('.')}"
+        text = f"{INVALID_CERTIFICATE}: {error.verify_message.rstrip('.')}"
     elif "alert" in reason and "cert" in reason:
         text = f"the broker rejects the client's certificate: {reason}"
     elif reason in ("wrong version number", "record layer failure"):
-        text = f"the TLS handshake failed: {reason}; the listener may not use TLS"
+        text = f"{HANDSHAKE_FAILED}: {reason}; the listener may not use TLS"
     else:
-        text = f"the TLS handshake failed: {reason}"
+        text = f"{HANDSHAKE_FAILED}: {reason}"
     return NotAuthenticated(ErrorCode.NETWORK_EXCEPTION, f"{address}: {text}")
 
 
@@ -73,6 +88,7 @@ class Link(asyncio.BufferedProtocol):
         self._writable.set()
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended: str | None = None
+        self._protocol: OtherProtocol | None = None
         self.ended_at: float | None = None
         self._throttled_until = 0.0  # the broker reads no request before this time
         self._login: Login | None = None
@@ -108,6 +124,8 @@ class Link(asyncio.BufferedProtocol):
                 if not waiting.done():
                     waiting.set_result(response)
         except MalformedMessage as malformed:
+            if isinstance(malformed, FrameTooLarge):
+                self._protocol = malformed.protocol
             self._end(str(malformed))
         except MemoryError:
             self._end("not enough memory for the response")
@@ -128,18 +146,25 @@ class Link(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
         self.ended_at = asyncio.get_running_loop().time()
-        reason = self._ended or exc or "the broker closed the connection"
         for waiting in self._waiting.values():
             if waiting.done():
                 continue
             if isinstance(exc, ssl.SSLError):  # with TLS 1.3, certificates are checked after the handshake
                 waiting.set_exception(tls_refused(self.address, exc))
             else:
-                waiting.set_exception(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address}: {reason}"))
+                waiting.set_exception(self._error(exc))
         self._waiting.clear()
         self._writable.set()
         if not self._closed.done():
             self._closed.set_result(None)
+
+    def _error(self, exc: Exception | None) -> KafkaError:
+        """Return the error of requests that have no response when the connection ends. ``exc`` is the transport's."""
+        code = ErrorCode.NETWORK_EXCEPTION
+        text = f"{self.address}: {self._ended or exc or 'the broker closed the connection'}"
+        if self._protocol is not None or (self._ended is None and (exc is None or isinstance(exc, ConnectionError))):
+            return ConnectionClosed(code, text, self._protocol)
+        return KafkaError(code, text)
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -172,7 +197,7 @@ class Link(asyncio.BufferedProtocol):
         """Hand a request to the connection. Returns the future of its response, or None if there will be none."""
         await self._writable.wait()
         if not self.is_open:
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"the connection to {self.address} has ended")
+            raise ConnectionClosed(ErrorCode.NETWORK_EXCEPTION, f"the connection to {self.address} has ended")
         correlation_id, frame = self._connection.send(request, version)
         waiting: asyncio.Future[Response] | None = None
         if correlation_id is not None:
@@ -185,10 +210,10 @@ class Link(asyncio.BufferedProtocol):
         login."""
         try:
             await self._negotiate()
-        except KafkaError as error:
-            if error.code is not ErrorCode.NETWORK_EXCEPTION or security.tls is not None:
+        except ConnectionClosed as error:
+            if security.tls is not None:
                 raise
-            raise KafkaError(error.code, f"{error.message}{MAYBE_TLS}") from error
+            raise ConnectionClosed(error.code, f"{error.message}{MAYBE_TLS}", error.protocol) from error
         self._login = security.login
         if self._login is not None:
             await self._log_in(self._login)

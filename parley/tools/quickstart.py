@@ -193,7 +193,7 @@ def _secured(stack: ExitStack, options: argparse.Namespace, folder: Path) -> _Ac
     from parley.protocol.security.librdkafka import librdkafka_settings
     from parley.tools.secured_demo.files import SecuredFiles
     from parley.tools.secured_demo.first_users import create_in_own_process
-    from parley.tools.secured_demo.strangers import (
+    from parley.tools.secured_demo.intruders import (
         USER,
         refuse,
         refuse_forged_broker,
@@ -221,7 +221,7 @@ def _secured(stack: ExitStack, options: argparse.Namespace, folder: Path) -> _Ac
     print("\n\nIs anything open?")
     subprocess.run(_parley("security", "check", shown(properties)), check=True)
 
-    print("\n\nStrangers are refused.")
+    print("\n\nUnauthorized clients are refused.")
     refuse(without_account(files, door, url))
     if lock is None:
         show_private(folder / "store")
@@ -235,7 +235,7 @@ def _secured(stack: ExitStack, options: argparse.Namespace, folder: Path) -> _Ac
     refuse(without_rights(door, TOPIC, client))
     refuse_forged_broker(door, TOPIC, client)
 
-    print(f"\n\nWith these rights {USER} is let in.")
+    print(f"\n\nWith these rights, {USER} is admitted.")
     for rights in (("--producer",), ("--consumer", "--group", TOPIC)):
         words = ("--add", "--allow-principal", f"User:{USER}", *rights, "--topic", TOPIC)
         subprocess.run(_parley("acls", *access.as_admin, *words), check=True, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""The behaviour that all stores have in common. The conformance kit tests it in more depth."""
+"""The behavior that all stores have in common. The conformance kit tests it in more depth."""
 
 from __future__ import annotations
 

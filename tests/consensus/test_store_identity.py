@@ -23,7 +23,7 @@ class Storage:
     async def read_identity(self) -> str | None:
         return self.identity
 
-    async def initialise(self, identity: str) -> None:
+    async def initialize(self, identity: str) -> None:
         if not self.loses:
             self.identity = self.faster or identity
 
@@ -48,7 +48,7 @@ async def test_another_store_than_the_expected_one_is_refused() -> None:
     assert caught.value.found == "a"
 
 
-async def test_an_empty_store_is_not_initialised_if_a_certain_one_is_expected() -> None:
+async def test_an_empty_store_is_not_initialized_if_a_certain_one_is_expected() -> None:
     storage = Storage()
     with pytest.raises(WrongStore, match="found none") as caught:
         await open_identity(storage, "b", random.Random(0))

@@ -206,7 +206,7 @@ def test_an_unreachable_server_is_reported_once() -> None:
         ("ca-file=/none", "no such file"),
         ("tls=false&ca-file=/none", "contradict"),
         ("acl=perhaps", "true or false"),
-        ("colour=red", "unknown option"),
+        ("color=red", "unknown option"),
         ("connect-timeout-ms=soon", "milliseconds"),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_pod_of_a_stateful_set(image: Image, data: Path, tmp_path: Path) -> No
         assert written[-1].endswith("bootstrap.servers=parley-2.parley:9092")
 
 
-def test_a_setting_that_is_misspelt(image: Image) -> None:
+def test_a_setting_that_is_misspelled(image: Image) -> None:
     with Container(image, environment={"KAFKA_NUM_PARTITION": "3"}) as container:
         assert container.wait() == (
             1,

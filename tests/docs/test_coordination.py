@@ -58,7 +58,7 @@ def test_the_program_runs(tmp_path: Path) -> None:
         "epoch 1",
         "fenced",
         "members ['1']",
-        "keys ['data/colour', 'data/state', 'data/visits']",
+        "keys ['data/color', 'data/state', 'data/visits']",
     ]
 
 

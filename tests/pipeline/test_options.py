@@ -173,7 +173,7 @@ def test_a_stream_has_no_end() -> None:
             _stream(**{name: "latest"})
 
 
-def test_an_option_that_is_misspelt_is_asked_about(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_option_that_is_misspelled_is_asked_about(caplog: pytest.LogCaptureFixture) -> None:
     _batch(startingOffset="earliest", path="x", anything="y")
     assert [record.getMessage() for record in caplog.records] == [
         "The option 'startingoffset' is not known, and ignored: did you mean 'startingOffsets'?"

@@ -256,7 +256,7 @@ def test_other_names_are_not_partitions(name: str) -> None:
 
 
 @given(topics, st.integers(0, 2**31 - 1), st.integers())
-def test_deleted_names_fit_and_are_recognised(topic: str, partition: int, seed: int) -> None:
+def test_deleted_names_fit_and_are_recognized(topic: str, partition: int, seed: int) -> None:
     name = set_aside_name(partition_name(topic, partition), Random(seed), Mark.DELETE)
     assert len(name) <= 255
     assert f"-{partition}." in name

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from parley.tools import quickstart
-from parley.tools.secured_demo.strangers import Attempt, LetIn, refuse, show_private
+from parley.tools.secured_demo.intruders import Attempt, NotRefused, refuse, show_private
 from parley.tools.store_servers import KINDS
 
 
@@ -44,10 +44,10 @@ def test_steps_are_those_of_kafkas_quickstart_and_a_running_store_gets_its_own_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["local", *(pytest.param(each, marks=pytest.mark.soak) for each in KINDS)])
-def test_strangers_are_refused_at_each_door(store: str, tmp_path: Path) -> None:
+def test_unauthorized_clients_are_refused(store: str, tmp_path: Path) -> None:
     """The program itself ends with an error if an unauthorized client is let in."""
     output = run(tmp_path, "--secure", "--store", store)
-    refused, _, let_in = output.partition("is let in")
+    refused, _, admitted = output.partition("is admitted")
     doors = [line.removeprefix("# ").rstrip(":") for line in refused.splitlines() if line.startswith("# ")]
     at_the_store = (
         ["Another user of this machine, at the embedded store"]
@@ -68,7 +68,7 @@ def test_strangers_are_refused_at_each_door(store: str, tmp_path: Path) -> None:
         "alice may not take rights",
         "alice poses as broker 2: fetches as a follower, and asks for the controller's metadata",
     ]
-    commands = [line for line in let_in.splitlines() if line.startswith("$ ")]
+    commands = [line for line in admitted.splitlines() if line.startswith("$ ")]
     assert [" ".join(command.split()[1:3]) for command in commands] == [
         "parley acls",
         "parley acls",
@@ -95,9 +95,9 @@ def test_another_store_differs_in_one_setting(store: str, tmp_path: Path) -> Non
 
 def test_a_stranger_that_is_let_in_ends_the_program(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir(mode=0o755)
-    with pytest.raises(LetIn, match="chmod 700"):
+    with pytest.raises(NotRefused, match="chmod 700"):
         show_private(tmp_path / "store")
-    with pytest.raises(LetIn, match="has not refused this"):
+    with pytest.raises(NotRefused, match="did not refuse this"):
         refuse([Attempt("A stranger", ["version"], "refused")])
 
 

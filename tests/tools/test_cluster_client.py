@@ -64,7 +64,7 @@ def test_a_port_of_another_protocol_is_called_so(reply: bytes, advice: str) -> N
         server.shutdown()
 
 
-def test_a_misspelt_setting_of_a_client_is_recognized(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelled_setting_of_a_client_is_recognized(capsys: pytest.CaptureFixture[str]) -> None:
     warn_ignored(["sasl.mechanisms", "bootstrap.server", "acks", "config.providers", "wholly.unknown"])
     assert capsys.readouterr().err == (
         "Warning: these client settings have no effect here: acks, bootstrap.server (did you mean bootstrap.servers?), "

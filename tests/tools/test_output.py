@@ -1,4 +1,4 @@
-"""The forms of ``--output``: JSON and YAML hold the same, a table is aligned, colours are for terminals."""
+"""The forms of ``--output``: JSON and YAML hold the same, a table is aligned, colors are for terminals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from parley import Broker
-from parley.tools.cli import COMMANDS, colours
+from parley.tools.cli import COMMANDS, colors
 from parley.tools.cli.json_shapes import SHAPES
 from parley.tools.cli.output import Format, formatted, table_lines
 from parley.tools.cli.parsers import parsers
@@ -124,19 +124,19 @@ def test_yaml_has_no_end_mark_and_no_types_of_python() -> None:
 @pytest.fixture
 def _automatic() -> Any:
     yield
-    colours.choose(colours.When.AUTO)
+    colors.choose(colors.When.AUTO)
 
 
 @pytest.mark.usefixtures("_automatic")
-def test_colours_are_for_terminals(parley: Parley, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colors_are_for_terminals(parley: Parley, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[1m" in parley("version", "--output", "table", "--color", "always").out
     assert "\x1b" not in parley("version", "--output", "table", "--color", "never").out
     terminal = type("Terminal", (), {"isatty": lambda self: True})()
-    colours.choose(colours.When.AUTO)
+    colors.choose(colors.When.AUTO)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert colours.is_coloured(terminal)
+    assert colors.is_colored(terminal)
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not colours.is_coloured(terminal)
-    colours.choose(colours.When.ALWAYS)
-    assert colours.is_coloured(terminal)
+    assert not colors.is_colored(terminal)
+    colors.choose(colors.When.ALWAYS)
+    assert colors.is_colored(terminal)

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from parley.protocol.client import Client
 from parley.protocol.messages.metadata import DescribeClusterRequest
 from parley.tools.cli.invocation import CommandError
-from parley.tools.cli.start_cluster import Given, labelled, plans
+from parley.tools.cli.start_cluster import Given, labeled, plans
 from tests.support.ports import free_port
 from tests.tools.conftest import Parley
 
@@ -84,8 +84,8 @@ def test_what_cannot_be_started(given: dict[str, str], brokers: int) -> None:
 
 
 def test_a_log_line_names_its_broker() -> None:
-    assert labelled("time=1 level=info", 2) == "broker.id=2 time=1 level=info"
-    assert labelled('{"time": 1}', 2) == '{"broker.id": 2, "time": 1}'
+    assert labeled("time=1 level=info", 2) == "broker.id=2 time=1 level=info"
+    assert labeled('{"time": 1}', 2) == '{"broker.id": 2, "time": 1}'
 
 
 @pytest.mark.parametrize("words", [("--brokers", "0"), ("--restart",), ("--brokers", "2", "--override", "x.y=1", "f")])

@@ -1,4 +1,4 @@
-"""Drawings as SVG: boxes, arrows and texts whose colours follow the theme of the page, dark or light.
+"""Drawings as SVG: boxes, arrows and texts whose colors follow the theme of the page, dark or light.
 
 A browser tells a picture the theme of the page that shows it (``color-scheme``), so that one file serves both.
 Lengths are in pixels of the drawing; it is scaled to the width of the page.

@@ -34,7 +34,7 @@ class FetchMetadataApi:
         if not publisher.is_open:
             response = _failed(ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER.message)
             response.controller_epoch = self._silence.epoch
-            response.silent_ms = int(self._silence.lasts_s * 1000)
+            response.silent_ms = int(self._silence.duration_s * 1000)
             return response
         known = self.metadata.image.brokers.get(request.broker_id)
         if known is not None and known.epoch > request.broker_epoch >= 0:

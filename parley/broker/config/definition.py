@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         unit: str
         at_least: float
         at_most: float
-        besides: tuple[float, ...]
+        special_values: tuple[float, ...]
         allowed: tuple[str, ...]
         check: Callable[[str], bool]
         form: str
@@ -77,7 +77,7 @@ class Importance(Enum):
 READ_ONLY, PER_BROKER, CLUSTER_WIDE = Dynamic
 HIGH, MEDIUM, LOW = Importance
 
-MISSPELT_MAX = 100
+MISSPELLED_MAX = 100
 """The maximum length of an unknown name for which a suggestion is searched. The longest known names have about 60
 characters."""
 
@@ -117,7 +117,7 @@ class Key(Generic[T_co]):
     """The unit of a number: ms, bytes, bytes/s, ..."""
     at_least: float | None = None
     at_most: float | None = None
-    besides: tuple[float, ...] = ()
+    special_values: tuple[float, ...] = ()
     """Numbers outside the range that are also allowed."""
     allowed: tuple[str, ...] = ()
     """The allowed strings (for a list: elements); empty if any string is allowed."""
@@ -187,7 +187,7 @@ class Key(Generic[T_co]):
                 text = f"{noun} of at most {high}"
             case _:
                 text = noun
-        return text + "".join(f", or {value}" for value in self.besides)
+        return text + "".join(f", or {value}" for value in self.special_values)
 
     def parse(self, text: str) -> T_co:
         """Parse a string. Raises Problem, which names the key and the allowed values."""
@@ -202,7 +202,7 @@ class Key(Generic[T_co]):
             case bool():
                 return True
             case int() | float():
-                return value in self.besides or (
+                return value in self.special_values or (
                     (self.at_least is None or value >= self.at_least)
                     and (self.at_most is None or value <= self.at_most)
                 )
@@ -415,7 +415,7 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     """Return the known name that is most similar to a misspelled one, or None if none is similar."""
     from difflib import get_close_matches  # needed for error messages only
 
-    if len(name) > MISSPELT_MAX:
+    if len(name) > MISSPELLED_MAX:
         return None
     return next(iter(get_close_matches(name, list(names), n=1, cutoff=0.75)), None)
 

@@ -175,26 +175,26 @@ class Controller:
         else:
             request.patience = loop.call_later(STORE_CHECK_S, self._withdraw_if_store_is_silent, request)
 
-    async def run(self, elections: Elections, in_office: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def run(self, elections: Elections, during_term: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Campaign, serve a term, and campaign again, within one session. Raises SessionLost when the session is lost.
 
-        The metadata is in the store that ``elections`` uses. ``in_office()`` runs during each term: it starts when the
-        image has been loaded, and is canceled when the term ends.
+        The metadata is in the store that ``elections`` uses. ``during_term()`` runs during each term: it starts
+        when the image has been loaded, and is canceled when the term ends.
         """
         self._store = KeyValue(elections.backend, self._rng)
         self._store_name = elections.backend.capabilities.name
         self._enter(ControllerEvent.STARTED)
         try:
             while True:
-                await self._campaign_and_serve(elections, in_office)
+                await self._campaign_and_serve(elections, during_term)
         finally:
             self._enter(ControllerEvent.STOPPED)
 
     async def _campaign_and_serve(
-        self, elections: Elections, in_office: Callable[[], Coroutine[Any, Any, None]]
+        self, elections: Elections, during_term: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
         try:
-            await self._serve(await self._campaign(elections), in_office)
+            await self._serve(await self._campaign(elections), during_term)
         except (Fenced, LeadershipLost) as lost:
             _log.warning(
                 "this broker lost the controller leadership", extra={"broker": self._broker_id, "reason": str(lost)}
@@ -249,9 +249,9 @@ class Controller:
                 found_dead.cancel()
                 await asyncio.wait({campaign})
 
-    async def _serve(self, leadership: Leadership, in_office: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        await self._take_office(leadership)
-        companion = asyncio.ensure_future(in_office())
+    async def _serve(self, leadership: Leadership, during_term: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        await self._become_controller(leadership)
+        companion = asyncio.ensure_future(during_term())
         lost = asyncio.ensure_future(leadership.lost.wait())
         get = asyncio.ensure_future(self._queue.get())
         try:
@@ -285,14 +285,14 @@ class Controller:
             reason = str(error) or "the coordination store does not respond"
             _log.info("failed to release the controller leadership", extra={"reason": reason})
 
-    async def _take_office(self, leadership: Leadership) -> None:
+    async def _become_controller(self, leadership: Leadership) -> None:
         """Load the image from the store, make it this broker's image, and open the publisher."""
         self._enter(ControllerEvent.ELECTED)
         self._leadership = leadership
         try:
             stored = await self._load()
             image = _with_controller(stored, self._broker_id, leadership.epoch)
-            await self._begin_term(leadership)
+            await self._record_term(leadership)
             changes = image.changes_since(self._metadata.image)
         except BaseException:
             self._enter(ControllerEvent.LOADING_FAILED)
@@ -312,7 +312,7 @@ class Controller:
                 stored[entry.key] = entry.value
         return read_image(self._metadata.image.cluster_id, stored)
 
-    async def _begin_term(self, leadership: Leadership) -> None:
+    async def _record_term(self, leadership: Leadership) -> None:
         """Record this term in the store before any broker sees metadata from it."""
         stored = await self._store.get(TERMS)
         self._terms = terms_from_bytes(stored.value) if stored is not None else ()

@@ -130,7 +130,7 @@ class ControllerFollower:
         """Pull metadata until cancelled, pausing after each failure. The first response is a whole image if
         ``is_whole``."""
         while True:
-            is_due = self._silence.lasts_s >= self._silence_s  # judge after one more request without a response
+            is_due = self._silence.duration_s >= self._silence_s  # judge after one more request without a response
             self._silence.request_sent()
             try:
                 await follower.pull(
@@ -162,7 +162,7 @@ class ControllerFollower:
         heard from it."""
         if await is_gone(endpoint, timeout_s=RETRY_S):
             await self._depose_after_pause(leader, endpoint, "its process has ended", is_silent=False)
-        elif self._silence.lasts_s >= self._silence_s and await is_silent_for_most(
+        elif self._silence.duration_s >= self._silence_s and await is_silent_for_most(
             self._peers,
             self._metadata.image,
             self._broker_id,

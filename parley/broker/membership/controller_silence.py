@@ -56,7 +56,7 @@ class ControllerSilence:
         self.is_in_touch = False
 
     @property
-    def lasts_s(self) -> float:
+    def duration_s(self) -> float:
         """Seconds since the controller last responded."""
         return self._monotonic() - self._since_s
 

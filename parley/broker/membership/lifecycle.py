@@ -192,10 +192,10 @@ class BrokerLifecycle:
 
     def store_error(self) -> KafkaError | None:
         """Return the error for clients whose change requires the store, or None while the store responds."""
-        lasts_s, store = self.outage.lasts_s, self.store_move.store.capabilities.name
-        if lasts_s is None:
+        duration_s, store = self.outage.duration_s, self.store_move.store.capabilities.name
+        if duration_s is None:
             return None
-        return store_unavailable(store, f"has not responded for {lasts_s:.0f} s", is_uncertain=False)
+        return store_unavailable(store, f"has not responded for {duration_s:.0f} s", is_uncertain=False)
 
     @property
     def incarnation_id(self) -> UUID:
@@ -237,7 +237,7 @@ class BrokerLifecycle:
         """
         self._on(BrokerEvent.LEAVE)
         leaving = asyncio.ensure_future(self.shutdown.leave(retries=retries, pause_s=pause_s))
-        store_is_down = asyncio.ensure_future(self.outage.has_lasted(OUTAGE_PATIENCE_S))
+        store_is_down = asyncio.ensure_future(self.outage.wait_until_longer_than(OUTAGE_PATIENCE_S))
         try:
             await asyncio.wait({leaving, store_is_down}, return_when=asyncio.FIRST_COMPLETED)
             if not leaving.done():
@@ -266,14 +266,14 @@ class BrokerLifecycle:
             except Lost as lost:
                 _log.warning("session with the coordination store lost", extra={"reason": str(lost)})
             except Retriable as error:
-                self.outage.continues(str(error))
+                self.outage.record_failure(str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _live_in_one_session(self) -> None:
         """Open a session, and be a member and a candidate in it. Raises the exception that first ends any of these."""
         store = self.store_move.store
         session = self._session = await store.open_session(self._session_ttl_ms)
-        self.outage.ends()
+        self.outage.record_response()
         self._counts.session_opened(session)
         session.add_callback(self._session_changed)
         self._on(BrokerEvent.SESSION_OPENED)
@@ -291,7 +291,7 @@ class BrokerLifecycle:
         finally:
             self._on(BrokerEvent.SESSION_ENDED)
             self._counts.session_closing(session)
-            is_hopeless = self.state is BrokerState.LEAVING and self.outage.lasts_s is not None
+            is_hopeless = self.state is BrokerState.LEAVING and self.outage.duration_s is not None
             try:
                 async with asyncio.timeout(0 if is_hopeless else SESSION_CLOSE_MAX_S):
                     await session.close()
@@ -301,9 +301,9 @@ class BrokerLifecycle:
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.SUSPENDED:
-            self.outage.continues("the session with it is not being renewed")
+            self.outage.record_failure("the session with it is not being renewed")
         elif state is SessionState.CONNECTED:
-            self.outage.ends()
+            self.outage.record_response()
 
     # --- The controller ---
 
@@ -317,9 +317,9 @@ class BrokerLifecycle:
 
     async def _be_candidate(self, elections: Elections, groups: Groups, since_s: float, joined: asyncio.Event) -> None:
         await joined.wait()  # a broker whose id is taken must not become controller
-        await self.controller.run(elections, lambda: self._in_office(groups, since_s))
+        await self.controller.run(elections, lambda: self._act_as_controller(groups, since_s))
 
-    async def _in_office(self, groups: Groups, since_s: float) -> None:
+    async def _act_as_controller(self, groups: Groups, since_s: float) -> None:
         await race(
             self._live_brokers.run(groups, since_s),
             self._store_move_driver.run(groups.session, lambda: groups.members(BROKERS_GROUP)),

@@ -19,7 +19,7 @@ from parley.broker.metrics.catalogue.coordination import (
     StoreMetrics,
     StoreSessionMetrics,
 )
-from parley.broker.metrics.registry import Labelled
+from parley.broker.metrics.registry import Labeled
 from parley.consensus.backend import (
     ANY,
     LINEARIZABLE,
@@ -116,7 +116,7 @@ class StoreCounts:
 
     # --- For the exporter ---
 
-    def store_metrics(self, store: Backend, outage: StoreOutage) -> Iterable[Labelled]:
+    def store_metrics(self, store: Backend, outage: StoreOutage) -> Iterable[Labeled]:
         """Return the metrics of the store that is in charge."""
         now = self._monotonic()
         if self._in_use[0] is not store:
@@ -125,9 +125,9 @@ class StoreCounts:
         if self._session is not None:
             contact_s = max(contact_s, now - self._session.unrenewed_s)
         numbers = StoreMetrics(
-            responds=outage.lasts_s is None,
+            responds=outage.duration_s is None,
             in_charge_seconds=now - self._in_use[1],
-            outage_seconds=outage.lasts_s or 0.0,
+            outage_seconds=outage.duration_s or 0.0,
             since_contact_seconds=now - contact_s,
             calls_in_progress=self.in_progress,
             outages=outage.count,
@@ -135,15 +135,15 @@ class StoreCounts:
         )
         return [((store.capabilities.name,), numbers)]
 
-    def call_metrics(self) -> Iterable[Labelled]:
+    def call_metrics(self) -> Iterable[Labeled]:
         """Return the number and duration of the calls, by operation."""
         return [((operation,), numbers) for operation, numbers in self.calls.items()]
 
-    def error_metrics(self) -> Iterable[Labelled]:
+    def error_metrics(self) -> Iterable[Labeled]:
         """Return the number of failed calls, by operation and kind of error."""
         return list(self.errors.items())
 
-    def session_metrics(self) -> Iterable[Labelled]:
+    def session_metrics(self) -> Iterable[Labeled]:
         """Return the metrics of the current session, and of everything that has happened to sessions so far."""
         session, numbers = self._session, self.session
         has_one = session is not None and session.state is not SessionState.LOST

@@ -26,7 +26,7 @@ class StoreOutage:
         """The number of outages so far, including the current one."""
 
     @property
-    def lasts_s(self) -> float | None:
+    def duration_s(self) -> float | None:
         """How long the store has not responded, in seconds; None if it responds."""
         since_s = self._since_s  # read once: another thread may change it
         return None if since_s is None else self._monotonic() - since_s
@@ -34,10 +34,10 @@ class StoreOutage:
     @property
     def description(self) -> str:
         """A short description of the outage for messages; empty if there is none."""
-        lasts_s = self.lasts_s
-        return "" if lasts_s is None else f"the coordination store has not responded for {lasts_s:.0f} s"
+        duration_s = self.duration_s
+        return "" if duration_s is None else f"the coordination store has not responded for {duration_s:.0f} s"
 
-    async def has_lasted(self, seconds: float) -> None:
+    async def wait_until_longer_than(self, seconds: float) -> None:
         """Wait until the store has not responded for ``seconds``, counted from now, or from the start of a later
         outage."""
         while True:
@@ -46,7 +46,7 @@ class StoreOutage:
             if self._began.is_set():
                 return
 
-    def continues(self, reason: str) -> None:
+    def record_failure(self, reason: str) -> None:
         """Record that the store has just failed to respond."""
         if self._since_s is None:
             self._since_s = self._monotonic()
@@ -57,7 +57,7 @@ class StoreOutage:
             facts = {"reason": reason, "for_s": round(self._monotonic() - self._since_s, 1)}
             _log.warning("the coordination store does not respond", extra=facts)
 
-    def ends(self) -> None:
+    def record_response(self) -> None:
         """Record that the store has just responded."""
         if self._since_s is not None:
             after_s = round(self._monotonic() - self._since_s, 1)

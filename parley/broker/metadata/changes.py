@@ -20,7 +20,7 @@ from parley.protocol.uuids import UUID
 
 @dataclass(frozen=True, slots=True)
 class ControllerElected:
-    """A controller took office. Its epoch is higher than that of any controller before."""
+    """A controller was elected. Its epoch is higher than that of any controller before."""
 
     controller_id: int
     epoch: int

@@ -3,7 +3,7 @@
 Request handlers read the attribute ``metadata.image``; an image never changes while they use it. Components that must
 act on changes (partitions, groups, configuration) subscribe. They are called in the order of subscription,
 synchronously, after ``image`` has been replaced. If a subscriber fails, the failure is logged, the other subscribers
-are still called, and a controller stays in office.
+are still called, and the controller keeps its role.
 """
 
 from __future__ import annotations

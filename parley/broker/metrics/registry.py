@@ -18,7 +18,7 @@ from parley.broker.metrics.instruments import Histogram, Instruments
 
 _log = logging.getLogger(__name__)
 
-Labelled = tuple[tuple[str, ...], object]
+Labeled = tuple[tuple[str, ...], object]
 """The values of the labels, and an object of any type with the attributes that the instruments' class defines."""
 
 
@@ -40,7 +40,7 @@ class Metrics:
         self.process = ProcessMetrics()
         self._topics: dict[str, TopicMetrics] = {}
         self._complained: set[str] = set()
-        self._watched: list[tuple[type[Instruments], Callable[[], Iterable[Labelled]]]] = []
+        self._watched: list[tuple[type[Instruments], Callable[[], Iterable[Labeled]]]] = []
         self.watch(TopicMetrics, lambda: (((name,), topic) for name, topic in self._topics.items()))
         self.watch(ProcessMetrics, lambda: (((), self.process),))
 
@@ -55,20 +55,20 @@ class Metrics:
         """Stop exporting a topic that this broker no longer hosts."""
         self._topics.pop(name, None)
 
-    def watch(self, instruments: type[Instruments], labelled: Callable[[], Iterable[Labelled]]) -> None:
-        """Export the objects that ``labelled`` returns at each scrape, with the attributes of ``instruments``."""
-        self._watched.append((instruments, labelled))
+    def watch(self, instruments: type[Instruments], labeled: Callable[[], Iterable[Labeled]]) -> None:
+        """Export the objects that ``labeled`` returns at each scrape, with the attributes of ``instruments``."""
+        self._watched.append((instruments, labeled))
 
     def snapshot(self) -> Snapshot:
         """Return the current values. Must be called in the event loop's thread."""
-        return [(instruments, self._samples(instruments, labelled)) for instruments, labelled in self._watched]
+        return [(instruments, self._samples(instruments, labeled)) for instruments, labeled in self._watched]
 
-    def _samples(self, instruments: type[Instruments], labelled: Callable[[], Iterable[Labelled]]) -> list[Sample]:
+    def _samples(self, instruments: type[Instruments], labeled: Callable[[], Iterable[Labeled]]) -> list[Sample]:
         """Return the values of one class of instruments, without those that cannot be read."""
         read = _reader(instruments)
         samples = []
         try:
-            for labels, counted in labelled():
+            for labels, counted in labeled():
                 try:
                     values = read(counted)
                 except Exception:

@@ -171,15 +171,15 @@ class Connection(asyncio.BufferedProtocol):
         "_reading",
         "_receiving_s",
         "_reserved",
+        "_seen_acknowledged",
         "_seen_sent",
-        "_seen_taken",
         "_sender",
         "_starved",
         "_state",
         "_transport",
         "_turn_left_s",
+        "_unread",
         "_unsent",
-        "_untaken",
         "_waiting_for_load",
         "_waiting_for_turn",
         "_written",
@@ -203,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._unsent = 0  # bytes in ``_out``
         self._written: list[RequestContext] = []  # the requests whose responses are in ``_out``
-        self._untaken: list[tuple[RequestContext, float]] = []  # whose responses wait for the client, and since when
+        self._unread: list[tuple[RequestContext, float]] = []  # whose responses wait for the client, and since when
         self._waiting_for_load = False
         self._waiting_for_turn = False
         self._turn_left_s = TURN_S
@@ -212,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held_up_s = 0.0  # how long the client kept it from beginning
         self._starved = False  # a large frame must wait for memory
         self._seen_sent = 0
-        self._seen_taken = -1  # at the last check of untaken responses
+        self._seen_acknowledged = -1  # at the last check of unread responses
         self._is_identified = False
         self.is_peer = False
         """True if the first request came from another broker."""
@@ -334,8 +334,8 @@ class Connection(asyncio.BufferedProtocol):
         """Begin the requests that may begin, send the responses that are ready, and pause or resume reading."""
         frames = self._frames
         ended: Disconnect | None = None
-        if self._untaken and not self._sender.blocked:
-            self._count_taken()
+        if self._unread and not self._sender.blocked:
+            self._record_send_times()
         try:
             if frames:
                 began = self._owner.monotonic()
@@ -571,19 +571,19 @@ class Connection(asyncio.BufferedProtocol):
                 self._broken(broken)
             if self._sender.blocked:
                 now = self._owner.monotonic()
-                self._untaken += [(context, now) for context in self._written]
-                self._owner.load.untaken.watch(self)
+                self._unread += [(context, now) for context in self._written]
+                self._owner.load.unread_responses.watch(self)
             self._written.clear()
 
-    def count_untaken(self, seconds: float) -> int:
+    def count_unread(self, seconds: float) -> int:
         if self.is_closed or not self._sender.blocked:
             return 0
-        taken = self._taken_bytes()
-        self.stalled_s = self.stalled_s + seconds if taken == self._seen_taken else 0.0
-        self._seen_taken = taken
+        acknowledged = self._acknowledged_bytes()
+        self.stalled_s = self.stalled_s + seconds if acknowledged == self._seen_acknowledged else 0.0
+        self._seen_acknowledged = acknowledged
         return self._sender.memory_bytes
 
-    def _taken_bytes(self) -> int:
+    def _acknowledged_bytes(self) -> int:
         return self._sender.sent_bytes - self._transport.get_write_buffer_size() - self._in_kernel_bytes()
 
     def _in_kernel_bytes(self) -> int:
@@ -597,12 +597,12 @@ class Connection(asyncio.BufferedProtocol):
         except OSError:  # the system does not report this for sockets
             return 0
 
-    def _count_taken(self) -> None:
+    def _record_send_times(self) -> None:
         """Record the send times of the responses that waited for the client and have now been sent."""
         now = self._owner.monotonic()
-        for context, since in self._untaken:
+        for context, since in self._unread:
             self._owner.dispatcher.metrics_of(context).send_seconds += now - since
-        self._untaken.clear()
+        self._unread.clear()
 
     def _set_reading(self, reading: bool) -> None:
         self._reading = reading

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from parley.broker.network.untaken import UntakenResponses
+from parley.broker.network.unread_responses import UnreadResponses
 
 SHARE_S: Final = 0.05
 """Seconds that requests may take, over all connections, before the event loop does other work. A broker must renew its
@@ -95,7 +95,7 @@ class Load:
         self._is_short = False  # a request waits for memory
         self._watch: asyncio.TimerHandle | None = None
         self.turns = Turns()
-        self.untaken = UntakenResponses()
+        self.unread_responses = UnreadResponses()
         self.lacks_memory = False
         self.requests_in_progress = 0
         self.request_bytes_held = 0

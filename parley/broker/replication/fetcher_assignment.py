@@ -23,7 +23,7 @@ from parley.broker.metadata.changes import (
     TopicDeleted,
 )
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metrics.registry import Labelled
+from parley.broker.metrics.registry import Labeled
 from parley.broker.network.peers import Peers
 from parley.broker.replication.fetcher import Fetcher, FetcherParts
 from parley.broker.replication.follower_fetch_session import Key
@@ -139,7 +139,7 @@ class ReplicaFetchers:
         self._fetchers.clear()
         self._assigned.clear()
 
-    def metrics(self) -> Iterable[Labelled]:
+    def metrics(self) -> Iterable[Labeled]:
         """Return the metrics of every fetcher, by leader and number."""
         for (leader, number), fetcher in self._fetchers.items():
             yield (str(leader), str(number)), fetcher.metrics()

@@ -122,7 +122,7 @@ _STEPS: dict[tuple[Supply, SupplyEvent], Supply] = {
 }
 
 
-class Judgement:
+class Judgment:
     """Tracks the supply of one resource, and decides when the broker must end."""
 
     def __init__(self, patience_s: float) -> None:
@@ -197,7 +197,7 @@ class ExhaustionWatch:
         self._end = end
         self._monotonic = monotonic
         self._allowance = allowance
-        self._judged = {reserve: Judgement(patience_s) for reserve in reserves}
+        self._judged = {reserve: Judgment(patience_s) for reserve in reserves}
         self._known = {reserve: reserve.shortages for reserve in reserves}
         self._log_shortage = {reserve: GrowingInterval(monotonic) for reserve in reserves}
         self._is_limit_low = False

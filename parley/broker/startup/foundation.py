@@ -83,7 +83,8 @@ def lay_foundation(environment: Environment, joined: Joined, opened: OpenedLogs)
 def _first_image(joined: Joined) -> MetadataImage:
     """Return an empty image that is later than any image of an earlier controller, and earlier than the next one.
 
-    This broker then rejects controllers below the epoch that it has seen before, and takes office only above it.
+    This broker then rejects controllers below the epoch that it has seen before, and becomes controller only under a
+    higher epoch.
     """
     seen = joined.epochs.known.metadata
     image = MetadataImage(joined.identity.cluster_id)

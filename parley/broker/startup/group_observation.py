@@ -16,7 +16,7 @@ from parley.broker.coordinators.share_state.persister import UNINITIALIZED_OFFSE
 from parley.broker.coordinators.share_state.shard import ShareStateShard
 from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
 from parley.broker.metrics.catalogue.coordinators import GroupMemberMetrics
-from parley.broker.metrics.registry import Labelled
+from parley.broker.metrics.registry import Labeled
 from parley.broker.replication.partition import Partition
 from parley.protocol.uuids import UUID
 
@@ -29,12 +29,12 @@ class GroupLag:
     offset: int
 
 
-def group_members(groups: Iterable[Group], most: int) -> Iterator[Labelled]:
+def group_members(groups: Iterable[Group], most: int) -> Iterator[Labeled]:
     """Yield the number of members and the epoch of at most ``most`` groups that have members."""
     return islice((each for group in groups for each in _members(group)), most)
 
 
-def _members(group: Group) -> Iterator[Labelled]:
+def _members(group: Group) -> Iterator[Labeled]:
     consumer, classic = group.consumer or group.share or group.streams, group.membership
     if consumer is None and classic.members:
         numbers = GroupMemberMetrics(members=len(classic.members), epoch=classic.generation)
@@ -43,12 +43,12 @@ def _members(group: Group) -> Iterator[Labelled]:
         yield (group.group_id, group.type), GroupMemberMetrics(members=len(consumer.members), epoch=consumer.epoch)
 
 
-def group_lags(groups: Iterable[Group], end_of: Callable[[str, int], int | None], most: int) -> Iterator[Labelled]:
+def group_lags(groups: Iterable[Group], end_of: Callable[[str, int], int | None], most: int) -> Iterator[Labeled]:
     """Yield the committed offset and the lag of at most ``most`` partitions of groups."""
     return islice((each for group in groups for each in _lags(group, end_of)), most)
 
 
-def _lags(group: Group, end_of: Callable[[str, int], int | None]) -> Iterator[Labelled]:
+def _lags(group: Group, end_of: Callable[[str, int], int | None]) -> Iterator[Labeled]:
     for (topic, partition), committed in group.offsets.items():
         end = end_of(topic, partition)
         lag = None if end is None else max(0, end - committed.offset)
@@ -60,7 +60,7 @@ def share_group_lags(
     names: Mapping[UUID, str],
     end_of: Callable[[str, int], int | None],
     most: int,
-) -> Iterator[Labelled]:
+) -> Iterator[Labeled]:
     """Yield the start offset and the lag of at most ``most`` share partitions that this broker coordinates."""
     states = (each for _, shard in runtime.states() for each in shard.states.items())
     return islice(_share_lags(states, names, end_of), most)
@@ -70,7 +70,7 @@ def _share_lags(
     states: Iterable[tuple[SharePartitionKey, StoredState]],
     names: Mapping[UUID, str],
     end_of: Callable[[str, int], int | None],
-) -> Iterator[Labelled]:
+) -> Iterator[Labeled]:
     for key, state in states:
         name = names.get(key.topic_id)
         if name is None or state.start_offset == UNINITIALIZED_OFFSET:

@@ -69,7 +69,7 @@ from parley.broker.metrics.catalogue.replication import (
 )
 from parley.broker.metrics.catalogue.share_groups import ShareGroupMetrics, ShareLagMetrics
 from parley.broker.metrics.log_directory_space import LogDirectorySpace
-from parley.broker.metrics.registry import Labelled, Metrics
+from parley.broker.metrics.registry import Labeled, Metrics
 from parley.broker.network.connection_quotas import ConnectionQuotas
 from parley.broker.network.dispatch import Route
 from parley.broker.network.listener import Listener
@@ -195,7 +195,7 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     metrics.watch(AuthorizationMetrics, lambda: [((), authorization_metrics(broker.authorization))])
 
 
-def request_metrics(routes: Iterable[Route]) -> Iterable[Labelled]:
+def request_metrics(routes: Iterable[Route]) -> Iterable[Labeled]:
     """Return the metrics of each API. Fetches of consumers and of followers are separate, under Kafka's
     names for them."""
     for route in routes:
@@ -292,7 +292,7 @@ def cleaner_metrics(cleaner: LogCleaner) -> CleanerMetrics:
     )
 
 
-def uncleanable_metrics(logs: LogManager, cleaner: LogCleaner) -> Iterable[Labelled]:
+def uncleanable_metrics(logs: LogManager, cleaner: LogCleaner) -> Iterable[Labeled]:
     """Return the logs that cannot be compacted, by directory."""
     set_aside = cleaner.set_aside
     for directory in logs.directories:
@@ -316,7 +316,7 @@ def cluster_metrics(image: MetadataImage, broker_id: int) -> ClusterMetrics:
     return ClusterMetrics(**counts)
 
 
-def log_metrics(logs: LogManager) -> Iterable[Labelled]:
+def log_metrics(logs: LogManager) -> Iterable[Labeled]:
     """Return the size and the offsets of every log."""
     for log in logs.logs:
         numbers = LogMetrics(
@@ -328,7 +328,7 @@ def log_metrics(logs: LogManager) -> Iterable[Labelled]:
         yield (log.topic, str(log.partition)), numbers
 
 
-def directory_metrics(logs: LogManager, space: LogDirectorySpace) -> Iterable[Labelled]:
+def directory_metrics(logs: LogManager, space: LogDirectorySpace) -> Iterable[Labeled]:
     """Return, for each log directory, whether it is online, and its space as of the previous scrape."""
     space.begin(directory.path for directory in logs.directories)
     for directory in logs.directories:
@@ -339,25 +339,25 @@ def directory_metrics(logs: LogManager, space: LogDirectorySpace) -> Iterable[La
         )
 
 
-def group_metrics(groups: GroupCoordinator) -> Iterable[Labelled]:
+def group_metrics(groups: GroupCoordinator) -> Iterable[Labeled]:
     """Return the number of groups in each state."""
     for state, count in groups.counts_by_state().items():
         yield (state.value,), GroupMetrics(groups=count)
 
 
-def consumer_group_metrics(groups: GroupCoordinator) -> Iterable[Labelled]:
+def consumer_group_metrics(groups: GroupCoordinator) -> Iterable[Labeled]:
     """Return the number of groups of the consumer protocol in each state."""
     for state, count in groups.consumer_counts_by_state().items():
         yield (state.value,), ConsumerGroupMetrics(consumer_groups=count)
 
 
-def streams_group_metrics(groups: GroupCoordinator) -> Iterable[Labelled]:
+def streams_group_metrics(groups: GroupCoordinator) -> Iterable[Labeled]:
     """Return the number of streams groups in each state."""
     for state, count in groups.streams_counts_by_state().items():
         yield (state.value,), StreamsGroupMetrics(streams_groups=count)
 
 
-def transaction_metrics(transactions: TransactionCoordinator) -> Iterable[Labelled]:
+def transaction_metrics(transactions: TransactionCoordinator) -> Iterable[Labeled]:
     """Return the number of transactional ids in each state."""
     for state, count in transactions.counts_by_state().items():
         yield (state.value,), TransactionMetrics(transactional_ids=count)
@@ -368,7 +368,7 @@ def marker_metrics(transactions: TransactionCoordinator) -> MarkerMetrics:
     return MarkerMetrics(transactions=len(transactions.markers), leaderless=transactions.markers.leaderless)
 
 
-def coordinator_partitions(runtimes: Iterable[CoordinatorRuntime[Any]]) -> Iterable[Labelled]:
+def coordinator_partitions(runtimes: Iterable[CoordinatorRuntime[Any]]) -> Iterable[Labeled]:
     """Return the number of partitions of each internal topic in each state."""
     for runtime in runtimes:
         for phase, count in runtime.phases().items():

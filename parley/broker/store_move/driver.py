@@ -4,7 +4,7 @@ A move is requested through the brokers (``MigrateCoordination``), not through a
 needs no access to the store, and learns of a mistake immediately. A move ends with the term of the controller that
 drives it: the next controller finds the unfinished move and abandons it. The states of the driver::
 
-    OUT_OF_OFFICE   this broker is not the controller                    IDLE        no move is under way
+    NOT_CONTROLLER   this broker is not the controller                    IDLE        no move is under way
     REQUESTED       a move was requested and has not begun               DRIVING     a move is being carried out
 """
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 class DriverState(Enum):
     """The state of the driver; the module docstring explains each state."""
 
-    OUT_OF_OFFICE = auto()
+    NOT_CONTROLLER = auto()
     IDLE = auto()
     REQUESTED = auto()
     DRIVING = auto()
@@ -50,13 +50,13 @@ class DriverEvent(Enum):
 
 
 DRIVER_TRANSITIONS: dict[tuple[DriverState, DriverEvent], DriverState] = {
-    (DriverState.OUT_OF_OFFICE, DriverEvent.TERM_BEGAN): DriverState.IDLE,
+    (DriverState.NOT_CONTROLLER, DriverEvent.TERM_BEGAN): DriverState.IDLE,
     (DriverState.IDLE, DriverEvent.MOVE_REQUESTED): DriverState.REQUESTED,
     (DriverState.REQUESTED, DriverEvent.MOVE_BEGAN): DriverState.DRIVING,
     (DriverState.DRIVING, DriverEvent.MOVE_ENDED): DriverState.IDLE,
-    (DriverState.IDLE, DriverEvent.TERM_ENDED): DriverState.OUT_OF_OFFICE,
-    (DriverState.REQUESTED, DriverEvent.TERM_ENDED): DriverState.OUT_OF_OFFICE,
-    (DriverState.DRIVING, DriverEvent.TERM_ENDED): DriverState.OUT_OF_OFFICE,
+    (DriverState.IDLE, DriverEvent.TERM_ENDED): DriverState.NOT_CONTROLLER,
+    (DriverState.REQUESTED, DriverEvent.TERM_ENDED): DriverState.NOT_CONTROLLER,
+    (DriverState.DRIVING, DriverEvent.TERM_ENDED): DriverState.NOT_CONTROLLER,
 }
 
 
@@ -87,7 +87,7 @@ class StoreMoveDriver:
         self._participant = participant
         self._backend_at = backend_at
         self._rng = rng
-        self._state = DriverState.OUT_OF_OFFICE
+        self._state = DriverState.NOT_CONTROLLER
         self._requests: asyncio.Queue[_Request] = asyncio.Queue()
         self._driving: asyncio.Task[str | None] | None = None
         self._progress = Progress("", "none")
@@ -103,12 +103,12 @@ class StoreMoveDriver:
 
         Raises KafkaError: NOT_CONTROLLER; INVALID_REQUEST if the address is wrong or a move is already under way.
         """
-        self._require_office()
+        self._require_controller()
         try:
             await self._backend_at(url)
         except BadConfig as wrong:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"The address cannot be used: {wrong}") from wrong
-        self._require_office()
+        self._require_controller()
         if self._state is not DriverState.IDLE:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "A move to another store is already under way.")
         request = _Request(url, f"{self._rng.getrandbits(64):016x}")
@@ -122,7 +122,7 @@ class StoreMoveDriver:
 
         Raises KafkaError: NOT_CONTROLLER; INVALID_REQUEST if no move is under way.
         """
-        self._require_office()
+        self._require_controller()
         if self._driving is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "No move is under way.")
         self._driving.cancel()
@@ -132,7 +132,7 @@ class StoreMoveDriver:
 
         Raises KafkaError: NOT_CONTROLLER; COORDINATOR_NOT_AVAILABLE if the store does not respond.
         """
-        self._require_office()
+        self._require_controller()
         if self._progress.state != "none":
             return self._progress
         try:
@@ -143,8 +143,8 @@ class StoreMoveDriver:
             return self._progress
         return Progress(record.move, "done" if record.is_move_done else "failed", detail=record.note)
 
-    def _require_office(self) -> None:
-        if self._state is DriverState.OUT_OF_OFFICE:
+    def _require_controller(self) -> None:
+        if self._state is DriverState.NOT_CONTROLLER:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
 
     # --- Carrying them out ---

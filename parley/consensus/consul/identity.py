@@ -43,7 +43,7 @@ class ConsulIdentity:
             raise BadConfig(f"{self._layout.identity} in Consul is not the identity of a store; choose another prefix")
         return identity
 
-    async def initialise(self, identity: str) -> None:
+    async def initialize(self, identity: str) -> None:
         """See ``IdentityStorage``. Raises BadConfig if there are keys below the prefix that do not belong
         to a store."""
         if foreign := await self._any_key():

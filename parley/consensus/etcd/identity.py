@@ -56,7 +56,7 @@ class EtcdIdentity:
             raise BadConfig(f"there are keys, but no Parley store, at {self.place}; choose another prefix")
         return None
 
-    async def initialise(self, identity: str) -> None:
+    async def initialize(self, identity: str) -> None:
         """See ``IdentityStorage``."""
         key = self._layout.identity
         request = pb.TxnRequest(

@@ -113,7 +113,7 @@ class Database:
             if not self._path.exists():
                 if expect_identity is not None:
                     raise wrong_store(None, expect_identity, str(self._path))
-                _initialise(self._path, new_identity, boot)
+                _initialize(self._path, new_identity, boot)
             self._connection = self._connect()
         except sqlite3.Error as error:
             raise as_coordination_error(error, self._path, writing=False) from error
@@ -402,7 +402,7 @@ class Database:
             self._write("INSERT INTO forget VALUES (?)", (self.sequence - _REMOVED_KEPT,))
 
 
-def _initialise(path: Path, identity: str, boot: str) -> None:
+def _initialize(path: Path, identity: str, boot: str) -> None:
     """Create a store and put it in place in one step. Does nothing if another process has just done so.
 
     Only this user can read the file. SQLite gives the same permissions to the files that it creates next to it.

@@ -82,7 +82,7 @@ class ZookeeperIdentity:
         """See ``IdentityStorage``."""
         return await _read_identity(self._connection, self._layout, self._address.connect_s)
 
-    async def initialise(self, identity: str) -> None:
+    async def initialize(self, identity: str) -> None:
         """See ``IdentityStorage``. The store is created in one step, after its parents."""
         address = self._address
         for parent in address.parents:

@@ -171,7 +171,7 @@ class SourceOptions:
 def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Read the options of a source. Raises `OptionError`."""
     given = {key.lower(): value for key, value in options.items()}
-    _warn_of_misspelt(given, _OF_SOURCE)
+    _warn_of_misspelled(given, _OF_SOURCE)
     client = _client_settings(given, _REFUSED_AS_SPARK)
     triggers = given if streaming else {}  # a batch query has none: Spark ignores these options
     fewest = _positive(triggers, "minOffsetsPerTrigger")
@@ -218,7 +218,7 @@ class SinkOptions:
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Read the options of a sink. Raises `OptionError`."""
     given = {key.lower(): value for key, value in options.items()}
-    _warn_of_misspelt(given, _OF_SINK)
+    _warn_of_misspelled(given, _OF_SINK)
     client = _client_settings(given, _REFUSED_OF_SINK)
     guarantee = given.get("deliveryguarantee", "exactly-once").strip().lower()
     if guarantee not in ("at-least-once", "exactly-once"):
@@ -266,7 +266,7 @@ def _writing(client: Mapping[str, str]) -> Writing:
     )
 
 
-def _warn_of_misspelt(given: Mapping[str, str], names: tuple[str, ...]) -> None:
+def _warn_of_misspelled(given: Mapping[str, str], names: tuple[str, ...]) -> None:
     known = {name.lower(): name for name in names}
     for name in given.keys() - known.keys():
         if meant := get_close_matches(name, known, 1, 0.8):

@@ -35,7 +35,7 @@ _FILTERS: Final = {
     "group.filter.class": "DefaultGroupFilter",
     "config.property.filter.class": "DefaultConfigPropertyFilter",
 }
-"""The settings with classes that choose what is copied, and the classes whose behaviour is built in."""
+"""The settings with classes that choose what is copied, and the classes whose behavior is built in."""
 
 
 class BadSettings(ValueError):

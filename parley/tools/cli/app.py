@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from parley.tools.cli import colours, profiles
+from parley.tools.cli import colors, profiles
 from parley.tools.cli.invocation import CommandError
 from parley.version import VERSION
 
@@ -126,21 +126,21 @@ def _show_version(is_given: bool) -> None:
         raise typer.Exit
 
 
-def _choose_colours(when: colours.When) -> None:
-    colours.choose(when)
+def _choose_colors(when: colors.When) -> None:
+    colors.choose(when)
 
 
 def _common_options(
     color: Annotated[
-        colours.When,
+        colors.When,
         typer.Option(
             "--color",
             is_eager=True,
             expose_value=False,
-            callback=_choose_colours,
-            help="Colour the output on terminals.",
+            callback=_choose_colors,
+            help="Color the output on terminals.",
         ),
-    ] = colours.When.AUTO,
+    ] = colors.When.AUTO,
     version: Annotated[
         bool,
         typer.Option(

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from parley.protocol.client import Client, NoBrokerListens, NotAuthenticated
-from parley.protocol.connection import LOOKS_LIKE_HTTP, LOOKS_LIKE_TLS
+from parley.protocol.client import Client, ConnectionClosed, NoBrokerResponds, NotAuthenticated
+from parley.protocol.connection import OtherProtocol
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.link import MAYBE_TLS
 from parley.protocol.schema import Request
@@ -27,13 +27,8 @@ TIMEOUT_MS = 30_000
 _PAUSE_S = 0.1
 _ASKED_AGAIN_S = 5.0
 _CONNECT_S = 10.0
-_CLOSED = (
-    "closed the connection",
-    "the connection has ended",
-    "Connection reset by peer",
-    LOOKS_LIKE_TLS,
-)
-"""The phrases in an error message that mean that a broker accepted the connection and then closed it."""
+CLOSES_CONNECTIONS = "closes the connections of this client"
+"""The part of the message that appears if a broker accepts connections and closes them."""
 _USED_PROPERTIES = ("bootstrap.servers", "client.id", "request.timeout.ms")
 _RIGHTS = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "--topic TOPIC",
@@ -88,30 +83,38 @@ def on_cluster(
 def _explained(error: KafkaError, bootstrap: str) -> str:
     if isinstance(error, NotAuthenticated):
         return f"{error.message}. The settings of security are those of --command-config. ({error.code.name})"
-    if LOOKS_LIKE_HTTP in error.message:
+    if _speaks_http(error):
         return (
             f"{bootstrap} speaks HTTP, not Kafka's protocol; a broker's metrics have such a port. Name the port of "
             "one of the broker's listeners."
         )
-    if _is_closed_without_a_response(error):
+    if _is_closed(error):
         return (
-            f"{bootstrap} closes the connections of this client. If the listener needs TLS or a login, set "
-            f"security.protocol and its settings in --command-config. ({_reason_of_closing(error.message)})"
+            f"{bootstrap} {CLOSES_CONNECTIONS}. If the listener needs TLS or a login, set "
+            f"security.protocol and its settings in --command-config. ({_reasons(error)})"
         )
     if error.code in _NOT_REACHED:
         return (
             f"no broker responds at {bootstrap}. Is a broker running? `parley start` starts one. "
-            f"--bootstrap-server or --profile names another. ({error.message.removeprefix('no broker responds: ')})"
+            f"--bootstrap-server or --profile names another. ({_reasons(error)})"
         )
     if error.code is ErrorCode.UNSUPPORTED_VERSION:
         return sentence(f"the broker is too old for this request: {error.message}")
     return described(error.code, error.message) + _next_step(error.code)
 
 
-def _reason_of_closing(message: str) -> str:
-    """Return the message without the advice that the command itself gives, and without "no broker responds", because a
-    broker did."""
-    return message.removeprefix("no broker responds: ").removesuffix(MAYBE_TLS)
+def _failures(error: KafkaError) -> tuple[KafkaError, ...]:
+    """Return the errors of the addresses that the client tried; the error itself if it belongs to one connection."""
+    return error.failures if isinstance(error, NoBrokerResponds) else (error,)
+
+
+def _reasons(error: KafkaError) -> str:
+    """Return the reasons of the failures, without advice: the command itself gives it."""
+    return "; ".join(each.message.removesuffix(MAYBE_TLS) for each in _failures(error))
+
+
+def _speaks_http(error: KafkaError) -> bool:
+    return any(isinstance(each, ConnectionClosed) and each.protocol is OtherProtocol.HTTP for each in _failures(error))
 
 
 async def why_refused(bootstrap: str, security: Mapping[str, str]) -> str:
@@ -128,22 +131,16 @@ async def why_refused(bootstrap: str, security: Mapping[str, str]) -> str:
         async with client:
             await client.metadata([])
     except KafkaError as error:
-        is_told = (
-            isinstance(error, NotAuthenticated)
-            or LOOKS_LIKE_HTTP in error.message
-            or _is_closed_without_a_response(error)
-        )
+        is_told = isinstance(error, NotAuthenticated) or _is_closed(error)
         return _explained(error, bootstrap) if is_told else ""
     except (OSError, ValueError):  # such as settings that only librdkafka knows
         return ""
     return ""
 
 
-def _is_closed_without_a_response(error: KafkaError) -> bool:
-    """Return True if a broker accepted the connection and then closed it, as listeners that require TLS or
-    a login do."""
-    is_closed = any(text in error.message for text in _CLOSED)
-    return error.code in _NOT_REACHED and is_closed and not isinstance(error, NoBrokerListens)
+def _is_closed(error: KafkaError) -> bool:
+    """Return True if a broker accepted a connection and then closed it, as listeners that require TLS or a login do."""
+    return any(isinstance(each, ConnectionClosed) for each in _failures(error))
 
 
 def described(code: int, message: str | None = None) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.colours import alarming
+from parley.tools.cli.colors import alarming
 from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, CommandConfig, OutputFormat, client_properties
 from parley.tools.cli.invocation import INCOMPLETE, CommandError, Ended, pairs, silence_store_clients
 from parley.tools.cli.output import print_data

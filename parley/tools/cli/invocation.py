@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from parley.tools.cli.colours import alarming
+from parley.tools.cli.colors import alarming
 
 FAILED = 1
 """The exit code of Kafka's tools for wrong usage as well as for an operation that failed."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from parley.tools.cli.colours import bold
+from parley.tools.cli.colors import bold
 
 
 class Format(StrEnum):

@@ -218,7 +218,7 @@ class _Child:
             self._ready.set()
 
     def _logged(self, line: str) -> None:
-        sys.stderr.write(labelled(line, self.plan.broker_id) + "\n")
+        sys.stderr.write(labeled(line, self.plan.broker_id) + "\n")
         sys.stderr.flush()
 
     async def ended(self) -> int:
@@ -240,7 +240,7 @@ class _Child:
                 self._process.send_signal(number)
 
 
-def labelled(line: str, broker_id: int) -> str:
+def labeled(line: str, broker_id: int) -> str:
     """Prefix a line of a broker's log with the broker's id, in the format of the line."""
     if line.startswith('{"'):
         return f'{{"broker.id": {broker_id}, {line[1:]}'

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OPEN_MAX_S = 30.0
+STORE_REFUSED = "the store refused access"
+"""The start of the error of a command whose credentials the store rejects."""
 
 
 def store_address(url: str | None, config: Path | None) -> tuple[str, BackendFactory]:
@@ -71,7 +73,7 @@ def _explained() -> Iterator[None]:
         raise CommandError(f"the store does not belong to a Parley cluster: {error}.") from error
     except Unauthorized as error:
         raise CommandError(
-            f"the store refused access: {error}. See docs/stores.md for the permissions that a broker needs."
+            f"{STORE_REFUSED}: {error}. See docs/stores.md for the permissions that a broker needs."
         ) from error
     except CoordinationError as error:
         raise CommandError(f"{error or type(error).__name__}.") from error

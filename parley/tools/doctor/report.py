@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from parley.tools.cli.colours import Colour, coloured
+from parley.tools.cli.colors import Color, colored
 from parley.tools.cli.invocation import INCOMPLETE
 from parley.tools.doctor.findings import Diagnosis, Finding, Severity, plural
 
 HEALTHY, WARNINGS, ERRORS = 0, 1, 2
 """The exit codes, beside ``INCOMPLETE``."""
 _TITLES: Final = {Severity.ERROR: "Errors", Severity.WARNING: "Warnings", Severity.NOTE: "Notes"}
-_COLOURS: Final = {Severity.ERROR: Colour.RED, Severity.WARNING: Colour.YELLOW, Severity.NOTE: Colour.BLUE}
+_COLORS: Final = {Severity.ERROR: Color.RED, Severity.WARNING: Color.YELLOW, Severity.NOTE: Color.BLUE}
 
 
 def exit_code(found: Diagnosis) -> int:
@@ -56,7 +56,7 @@ def as_text(found: Diagnosis) -> Iterator[str]:
         of_it = [each for each in found.findings if each.severity is severity]
         if of_it:
             yield ""
-            yield coloured(_TITLES[severity], _COLOURS[severity])
+            yield colored(_TITLES[severity], _COLORS[severity])
         for each in of_it:
             yield from _lines(each)
     if found.missing:
@@ -69,7 +69,7 @@ def as_text(found: Diagnosis) -> Iterator[str]:
 
 
 def _lines(found: Finding) -> Iterator[str]:
-    yield f"  {coloured(found.check.name, _COLOURS[found.severity])}: {found.seen.text}"
+    yield f"  {colored(found.check.name, _COLORS[found.severity])}: {found.seen.text}"
     if found.seen.since is not None:
         yield f"    since  {found.seen.since.isoformat(timespec='seconds')}"
     for number, each in enumerate(found.seen.evidence):

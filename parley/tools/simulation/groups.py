@@ -52,8 +52,8 @@ class RunningGroup:
         """Wait until the group is stable and has consumed everything. Then make its members leave."""
 
         def is_stable() -> bool:
-            lasts_s = world.loop.time() - self.ledger.newest_since
-            return lasts_s >= STABLE_S and not self.lacks(ends)
+            duration_s = world.loop.time() - self.ledger.newest_since
+            return duration_s >= STABLE_S and not self.lacks(ends)
 
         try:
             await world.until(lambda: is_stable() or any(life.done() for life in self.lives), timeout=PROGRESS_S)

@@ -82,7 +82,7 @@ class Links:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    # --- Behaviour ---
+    # --- Behavior ---
 
     def reaches(self, source: str, target: str) -> bool:
         """Return True if segments from one host reach the other."""

@@ -128,7 +128,7 @@ def test_ranges_are_those_of_kafka(kind: str) -> None:
         if match and name in OURS[kind] and name not in OTHER_RANGES:
             key = OURS[kind][name]
             expected = (float(match[1]), match[2] and float(match[2]), match[3] and (int(match[3]),))
-            ours = (key.at_least, key.at_most, key.besides or None)
+            ours = (key.at_least, key.at_most, key.special_values or None)
             if ours != expected:
                 wrong[name] = (ours, expected)
     assert wrong == {}

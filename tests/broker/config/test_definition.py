@@ -30,7 +30,7 @@ from parley.broker.config.errors import Problem
 
 class Sample(Keys, title="Sample"):
     a_flag = boolean("a.flag", True, "A flag.")
-    a_number = integer("a.number", 1, "A number.", at_least=0, at_most=9, besides=(-1,))
+    a_number = integer("a.number", 1, "A number.", at_least=0, at_most=9, special_values=(-1,))
     a_long = long("a.long", None, "A long.")
     a_short = short("a.short", 1, "A short.")
     a_ratio = double("a.ratio", 0.5, "A ratio.", at_least=0, at_most=1)

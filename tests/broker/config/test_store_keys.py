@@ -47,7 +47,7 @@ def test_the_values_of_a_third_partys_keys_are_checked() -> None:
         BrokerConfig.from_properties({"pigeon.flight.ms": "0"})
 
 
-def test_a_misspelt_key_of_a_third_party_is_named() -> None:
+def test_a_misspelled_key_of_a_third_party_is_named() -> None:
     (warning,) = BrokerConfig.from_properties({"pigeon.pasword": "coo"}).warnings
     assert warning == "pigeon.pasword is not a configuration key: did you mean pigeon.password?"
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from parley.broker.config import BrokerConfig, ConfigError, TopicConfig, log_config
-from parley.broker.config.definition import MISSPELT_MAX, SUGGESTIONS_MAX, closest
+from parley.broker.config.definition import MISSPELLED_MAX, SUGGESTIONS_MAX, closest
 from parley.broker.config.errors import UnknownKey
 from parley.broker.config.topic_config import check_topic
 from parley.storage.log_config import LogConfig
@@ -111,7 +111,7 @@ def test_every_key_and_the_brokers_default_agree() -> None:
 
 def test_only_the_first_unknown_keys_have_a_suggestion() -> None:
     """Looking for similar keys is slow, and a request may have any number of keys."""
-    names = [f"retention.m{number}" for number in range(SUGGESTIONS_MAX + 2)] + ["retention.ms" * MISSPELT_MAX]
+    names = [f"retention.m{number}" for number in range(SUGGESTIONS_MAX + 2)] + ["retention.ms" * MISSPELLED_MAX]
     with pytest.raises(ConfigError) as raised:
         check_topic(BrokerConfig.from_properties({}), dict.fromkeys(names, "1"))
     meant = [problem.meant for problem in raised.value.problems if isinstance(problem, UnknownKey)]

@@ -104,7 +104,7 @@ TOO_LARGE = changing(ConfigReplaced(ConfigResource(ResourceType.TOPIC, "large"),
 
 
 @asynccontextmanager
-async def in_office(
+async def elected_controller(
     *, is_store_frozen: Callable[[], bool] = lambda: False
 ) -> AsyncIterator[tuple[Controller, Metadata, MemoryBackend]]:
     """A controller whose store takes values of 4000 bytes."""
@@ -123,7 +123,7 @@ async def in_office(
 
 
 async def test_decisions_are_not_repeated_if_a_later_one_of_the_round_is_too_large() -> None:
-    async with in_office() as (controller, metadata, _):
+    async with elected_controller() as (controller, metadata, _):
         decisions = [count_up, changing(TopicCreated(topic(1))), changing(TopicDeleted("t", UUID(int=1))), TOO_LARGE]
         *done, refused = await asyncio.gather(*map(controller.submit, decisions), return_exceptions=True)
         assert done == ["1", None, None]
@@ -133,7 +133,7 @@ async def test_decisions_are_not_repeated_if_a_later_one_of_the_round_is_too_lar
 
 
 async def test_every_caller_gets_an_error_if_the_term_ends_while_a_round_is_split() -> None:
-    async with in_office() as (controller, _, backend):
+    async with elected_controller() as (controller, _, backend):
         leadership = controller._leadership
         assert leadership is not None
         other = Elections(backend, await backend.open_session(10_000), Random(2))
@@ -185,7 +185,7 @@ def virtual(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]
 
 @virtual
 async def test_a_change_that_the_store_cannot_take_fails_in_time_and_names_the_store() -> None:
-    async with in_office() as (controller, metadata, backend):
+    async with elected_controller() as (controller, metadata, backend):
         backend.disconnect()
         began_s = asyncio.get_running_loop().time()
         refused = await asyncio.gather(
@@ -205,7 +205,8 @@ def test_a_change_for_which_the_queue_has_no_room_fails_in_time(monkeypatch: pyt
     monkeypatch.setattr("parley.broker.controller.controller.QUEUE_MAX", 1)
 
     async def story() -> None:
-        async with in_office(is_store_frozen=lambda: True) as (controller, _, backend):  # the others wait for the store
+        # While the store is frozen, the first request of the queue keeps the others waiting.
+        async with elected_controller(is_store_frozen=lambda: True) as (controller, _, backend):
             backend.disconnect()
             ahead = [asyncio.ensure_future(controller.submit(count_up))]
             await asyncio.sleep(0.5)  # it is being written, and the next one has left the queue
@@ -225,7 +226,7 @@ def test_a_change_for_which_the_queue_has_no_room_fails_in_time(monkeypatch: pyt
 @virtual
 async def test_a_request_waits_for_a_store_that_only_holds_writes_because_the_cluster_moves() -> None:
     frozen = True
-    async with in_office(is_store_frozen=lambda: frozen) as (controller, _, backend):
+    async with elected_controller(is_store_frozen=lambda: frozen) as (controller, _, backend):
         backend.disconnect()
         change = asyncio.ensure_future(controller.submit(count_up))
         await asyncio.sleep(15)
@@ -239,7 +240,7 @@ async def test_a_request_waits_for_a_store_that_only_holds_writes_because_the_cl
 
 @virtual
 async def test_a_deposed_controller_campaigns_again() -> None:
-    async with in_office() as (controller, metadata, backend):
+    async with elected_controller() as (controller, metadata, backend):
         first = metadata.image.controller_epoch
         other = Elections(backend, await backend.open_session(10_000), Random(2))
         replacing = await other.campaign(ELECTION, b"two", depose=await other.leader(ELECTION))
@@ -267,7 +268,7 @@ async def test_a_term_has_a_higher_epoch_than_any_that_this_broker_has_seen() ->
 
 @virtual
 async def test_versions_rise_by_one_in_a_term_and_the_store_has_the_latest() -> None:
-    async with in_office() as (controller, metadata, backend):
+    async with elected_controller() as (controller, metadata, backend):
         assert metadata.image.version == 0
         for version in (1, 2, 3):
             await controller.submit(count_up)
@@ -295,7 +296,7 @@ async def test_a_leadership_that_cannot_be_given_back_is_left_to_the_session_aft
 
 @virtual
 async def test_a_decision_whose_caller_gave_up_before_it_was_made_is_never_made() -> None:
-    async with in_office() as (controller, metadata, backend):
+    async with elected_controller() as (controller, metadata, backend):
         backend.disconnect()
         first = asyncio.ensure_future(controller.submit(changing(TopicCreated(topic(1)))))
         await asyncio.sleep(0.05)  # the first is being written by now, the second waits behind it
@@ -309,7 +310,7 @@ async def test_a_decision_whose_caller_gave_up_before_it_was_made_is_never_made(
 
 @virtual
 async def test_a_duty_of_the_controller_waits_for_the_store() -> None:
-    async with in_office() as (controller, _, backend):
+    async with elected_controller() as (controller, _, backend):
         backend.disconnect()
         duty = asyncio.ensure_future(controller.submit(count_up, waits_for_store=True))
         await asyncio.sleep(0.05)

@@ -59,7 +59,7 @@ def test_a_response_is_as_old_as_its_request() -> None:
     silence.request_sent()
     now_s = 10.0
     silence.responded(with_metadata=True)
-    assert (silence.lasts_s, silence.metadata_age_s) == (0.0, 10.0)
+    assert (silence.duration_s, silence.metadata_age_s) == (0.0, 10.0)
     silence.request_sent()
     silence.responded(with_metadata=False)
     assert silence.metadata_age_s == 10.0

@@ -72,7 +72,7 @@ async def test_calls_and_errors_are_counted_by_operation_and_kind(clock: Clock) 
     call = asyncio.ensure_future(store.get("a"))
     await asyncio.sleep(0)
     outage = StoreOutage(clock)
-    outage.continues("no route")
+    outage.record_failure("no route")
     values = store_values(counts, store, outage)
     assert (values.calls_in_progress, values.since_contact_seconds) == (1, 60.0)
     assert (values.responds, values.outages) == (0, 1)
@@ -84,7 +84,7 @@ async def test_calls_and_errors_are_counted_by_operation_and_kind(clock: Clock) 
     }  # fmt: skip
     errors = {labels: each.errors for labels, each in counts.errors.items()}
     assert errors == {("put", "AlreadyExists"): 1, ("get", "Unavailable"): 1, ("get", CANCELLED): 1}
-    outage.ends()
+    outage.record_response()
     clock.now = 90.0
     values = store_values(counts, store, outage)
     assert (values.responds, values.outages, values.outage_seconds, values.in_charge_seconds) == (1, 1, 0.0, 30.0)

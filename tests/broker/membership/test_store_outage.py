@@ -11,19 +11,19 @@ def test_an_outage_is_logged_at_growing_intervals(caplog: pytest.LogCaptureFixtu
     caplog.set_level("INFO")
     now = 0.0
     outage = StoreOutage(lambda: now)
-    outage.ends()
+    outage.record_response()
     logged_at = []
     for second in range(100):
         now = float(second)
         caplog.clear()
-        outage.continues("refused")
+        outage.record_failure("refused")
         logged_at += [second] * len(caplog.records)
     assert logged_at == [0, 5, 15, 35, 75]
     assert outage.description == "the coordination store has not responded for 99 s"
     assert outage.count == 1
     caplog.clear()
-    outage.ends()
-    outage.ends()
+    outage.record_response()
+    outage.record_response()
     (ended,) = caplog.records
     assert (ended.levelname, ended.getMessage()) == ("INFO", "the coordination store responds again")
-    assert outage.lasts_s is None
+    assert outage.duration_s is None

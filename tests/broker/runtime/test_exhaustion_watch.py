@@ -13,7 +13,7 @@ from parley.broker.network.load import Load
 from parley.broker.runtime.exhaustion_watch import (
     Allowance,
     ExhaustionWatch,
-    Judgement,
+    Judgment,
     LastResort,
     Supply,
     limit_advised,
@@ -120,7 +120,7 @@ def test_the_advised_limit_is_enough(partitions: int) -> None:
 
 
 def test_patience_begins_with_the_shortage_and_ends_with_it() -> None:
-    judged = Judgement(6.0)
+    judged = Judgment(6.0)
     assert judged.judge(0, is_whole=True, has_lost_work=False) is Supply.ENOUGH
     assert judged.judge(10, is_whole=False, has_lost_work=False) is Supply.SHORT
     assert judged.judge(15.9, is_whole=False, has_lost_work=False) is Supply.SHORT
@@ -133,7 +133,7 @@ def test_patience_begins_with_the_shortage_and_ends_with_it() -> None:
 
 
 def test_lost_work_ends_the_broker_at_once() -> None:
-    assert Judgement(6.0).judge(0, is_whole=True, has_lost_work=True) is Supply.ENDING
+    assert Judgment(6.0).judge(0, is_whole=True, has_lost_work=True) is Supply.ENDING
 
 
 def test_a_broker_adapts_to_its_limit_and_its_partitions(caplog: pytest.LogCaptureFixture) -> None:
@@ -255,7 +255,7 @@ def test_the_table_has_no_way_from_enough_to_the_end_of_patience() -> None:
     from parley.broker.runtime.exhaustion_watch import SupplyEvent
 
     with pytest.raises(IllegalStep):
-        Judgement(1.0)._on(SupplyEvent.PATIENCE_OVER)
+        Judgment(1.0)._on(SupplyEvent.PATIENCE_OVER)
 
 
 # --- The last resort ---

@@ -22,7 +22,7 @@ async def test_a_driver_moves_nothing_outside_a_term() -> None:
     driver._on(DriverEvent.MOVE_REQUESTED)
     driver._on(DriverEvent.MOVE_BEGAN)
     driver._on(DriverEvent.TERM_ENDED)
-    with pytest.raises(IllegalStep, match="MOVE_ENDED is not legal in the state OUT_OF_OFFICE"):
+    with pytest.raises(IllegalStep, match="MOVE_ENDED is not legal in the state NOT_CONTROLLER"):
         driver._on(DriverEvent.MOVE_ENDED)
 
 

@@ -363,7 +363,7 @@ class SessionNotRenewed(Mutant):
             return session
 
 
-class SessionsEndWithTheirNeighbours(Mutant):
+class SessionsEndWithTheirNeighbors(Mutant):
     found_by = "session-many"
 
     class server(MemoryStore):  # noqa: N801

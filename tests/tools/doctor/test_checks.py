@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parley.broker.metadata.terms import Term
-from parley.tools.cli import colours
+from parley.tools.cli import colors
 from parley.tools.cli.invocation import INCOMPLETE
 from parley.tools.doctor.facts import (
     Advertised,
@@ -368,7 +368,7 @@ def test_the_text_is_grouped_and_the_worst_is_first(monkeypatch: pytest.MonkeyPa
     assert "    since  2029-12-29T00:00:00+00:00" in lines
     assert "    docs   docs/doctor.md#partition-offline" in lines
     assert lines[-4:] == ["Not examined", "  coordination store: no response", "", "2 errors, 0 warnings."]
-    monkeypatch.setattr(colours, "_chosen", colours.When.ALWAYS)
+    monkeypatch.setattr(colors, "_chosen", colors.When.ALWAYS)
     assert "\x1b[1;31mErrors\x1b[0m" in as_text(found)
 
 

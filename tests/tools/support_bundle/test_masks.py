@@ -82,7 +82,7 @@ def test_settings_are_judged_by_their_definitions() -> None:
     assert is_secret("ssl.key.password")
     assert is_secret("listener.name.out.scram-sha-256.sasl.jaas.config")
     assert is_secret("zookeeper.ssl.keystore.password")
-    assert is_secret("ssl.key.pasword", "misspelt")
+    assert is_secret("ssl.key.pasword", "misspelled")
     assert is_secret("config.providers.vault.param.token")
     assert not is_secret("my.key", "${file:/run/secrets:my}")
     for name in ("log.dirs", "listeners", "coordination.url", "log.message.format.version", "client.id"):

@@ -30,7 +30,7 @@ PLANTS = {
     "delegation.token.secret.key": "plant/of+tokens=5",
     "zookeeper.ssl.keystore.password": "plant-of-zookeeper-6",
     "listener.name.out.ssl.key.password": "plant-of-a-listener-7",
-    "ssl.keystore.pasword": "plant-of-a-misspelt-key-8",
+    "ssl.keystore.pasword": "plant-of-a-misspelled-key-8",
     "provided": "plant-of-a-provider-9",
     "client": "plant-of-the-client-10",
     "metrics": "plant-of-metrics-11",

@@ -98,7 +98,7 @@ class TopicDefaultKeys(Keys, title="Topics' defaults"):
         "compression.gzip.level",
         -1,
         "The level for compression.type=gzip, from 1 (fastest) to 9 (smallest); -1 is the codec's default.",
-        besides=(-1,),
+        special_values=(-1,),
         at_least=1,
         at_most=9,
         dynamic=CLUSTER_WIDE,

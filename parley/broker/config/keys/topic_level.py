@@ -36,7 +36,7 @@ class TopicKeys(Keys, title="Topics"):
         "compression.gzip.level",
         -1,
         "The level for compression.type=gzip, from 1 (fastest) to 9 (smallest); -1 is the codec's default.",
-        besides=(-1,),
+        special_values=(-1,),
         at_least=1,
         at_most=9,
         since="3.8 (KIP-390)",

@@ -19,7 +19,7 @@ from parley.pipeline.service.requests import BodyRequest
 
 __all__ = ["Forwarder"]
 
-_TRAVELLING: Final = (
+_FORWARDED_HEADERS: Final = (
     "content-type",
     "authorization",
     "x-connect-authorization",
@@ -44,7 +44,7 @@ class Forwarder:
             raise Rebalancing(NO_LEADER)
         url = httpx.URL(elsewhere.leader_url).join(request.scope["raw_path"].decode("ascii").partition("?")[0])
         parameters = [(key, value) for key, value in request.query_params.multi_items() if key != "forward"]
-        headers = {name: request.headers[name] for name in _TRAVELLING if name in request.headers}
+        headers = {name: request.headers[name] for name in _FORWARDED_HEADERS if name in request.headers}
         try:
             answer = await self._client.request(
                 request.method,

@@ -73,7 +73,7 @@ def merged(given: Mapping[str, str], *, bootstrap: str, group: str, isolation: s
         "client.id": "console-consumer",
         "auto.offset.reset": EARLIEST if from_beginning else LATEST,
         "isolation.level": "read_uncommitted",
-        "allow.auto.create.topics": "false",  # true in the Java client: a misspelt name would become a topic
+        "allow.auto.create.topics": "false",  # true in the Java client: a misspelled name would become a topic
         "topic.metadata.refresh.interval.ms": 5000,  # so that a topic created later is found soon
         **({} if group else {"enable.auto.commit": "false"}),
         **given,

@@ -20,7 +20,7 @@ from parley.tools.cli.invocation import CommandError
 
 app = App(
     "Show the last records of topics, then each new record, one line each.\n\n"
-    "A line has the time, the partition and the offset (in the partition's colour on a terminal), the key (`-` if "
+    "A line has the time, the partition and the offset (in the partition's color on a terminal), the key (`-` if "
     "there is none), the value, and the headers in brackets. Characters that a terminal would interpret are escaped. "
     "The last records are sorted by time. No consumer group is used, so no offsets are stored and no right on a group "
     "is needed. `parley consume` has Kafka's options: groups, offsets, deserializers and the bytes as they are.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from parley.tools.cli.colours import of_partition
+from parley.tools.cli.colors import of_partition
 
 
 def line(message: Any, *, with_topic: bool) -> bytes:

@@ -10,7 +10,7 @@ from typing import Final
 
 from parley.protocol.client import Client
 from parley.protocol.errors import KafkaError
-from parley.tools.cli.colours import bold
+from parley.tools.cli.colors import bold
 from parley.tools.cli.top.figures import Figures, between
 from parley.tools.cli.top.sampling import Sample, take
 

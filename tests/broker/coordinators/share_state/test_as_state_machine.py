@@ -65,7 +65,7 @@ def check_form(batches: tuple[StateBatch, ...]) -> None:
     for before, after in pairwise(batches):
         assert before.last_offset < after.first_offset, "in order, without overlaps"
         touches = before.last_offset + 1 == after.first_offset
-        assert not (touches and before[2:] == after[2:]), "neighbours with the same state are one batch"
+        assert not (touches and before[2:] == after[2:]), "neighbors with the same state are one batch"
 
 
 @given(BATCHES, BATCHES, st.integers(-1, OFFSETS_MAX))

@@ -19,7 +19,7 @@ class When(StrEnum):
     NEVER = "never"
 
 
-class Colour(IntEnum):
+class Color(IntEnum):
     """Foreground colors of a terminal."""
 
     RED = 31
@@ -39,7 +39,7 @@ def choose(when: When) -> None:
     _chosen = when
 
 
-def is_coloured(stream: TextIO) -> bool:
+def is_colored(stream: TextIO) -> bool:
     """Return True if text for this stream is to be colored."""
     if _chosen is not When.AUTO:
         return _chosen is When.ALWAYS
@@ -51,9 +51,9 @@ def bold(text: str) -> str:
     return _styled(text, "1", sys.stdout)
 
 
-def coloured(text: str, colour: Colour) -> str:
+def colored(text: str, color: Color) -> str:
     """Return a text for standard output, in bold and in this color if color is enabled."""
-    return _styled(text, f"1;{colour.value}", sys.stdout)
+    return _styled(text, f"1;{color.value}", sys.stdout)
 
 
 def of_partition(text: str, index: int) -> str:
@@ -63,8 +63,8 @@ def of_partition(text: str, index: int) -> str:
 
 def alarming(text: str) -> str:
     """Return a text for standard error, in bold red if color is enabled."""
-    return _styled(text, f"1;{Colour.RED.value}", sys.stderr)
+    return _styled(text, f"1;{Color.RED.value}", sys.stderr)
 
 
 def _styled(text: str, style: str, stream: TextIO) -> str:
-    return f"\x1b[{style}m{text}\x1b[0m" if text and is_coloured(stream) else text
+    return f"\x1b[{style}m{text}\x1b[0m" if text and is_colored(stream) else text

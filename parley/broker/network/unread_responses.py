@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-UNTAKEN_BYTES_MAX: Final = 64 << 20
+UNREAD_BYTES_MAX: Final = 64 << 20
 """The most bytes of responses in memory that wait for clients to read. Above it, stalled connections are closed."""
 STALLED_S: Final = 10.0
 """A client is stalled if it has read nothing for this many seconds. The time is shorter the further the bytes exceed
@@ -14,10 +14,10 @@ CHECK_S: Final = 1.0
 """The interval, in seconds, at which the bytes are counted while a client does not read its responses."""
 
 
-class Taker(Protocol):
+class SlowReader(Protocol):
     """A connection whose client does not read its responses as fast as the broker sends them."""
 
-    def count_untaken(self, seconds: float) -> int:
+    def count_unread(self, seconds: float) -> int:
         """Return the bytes in memory that wait for the client to read; 0 if none do.
 
         Adds ``seconds``, the time since the last call, to ``stalled_s`` if the client has read nothing since.
@@ -31,22 +31,22 @@ class Taker(Protocol):
         """Close now, and log the reason."""
 
 
-class UntakenResponses:
+class UnreadResponses:
     """Limits the memory of responses that clients do not read.
 
     A connection whose client does not read begins no request, so it holds little memory, but there may be many such
-    connections. Above ``UNTAKEN_BYTES_MAX``, stalled connections are closed until the rest is within the limit, those
+    connections. Above ``UNREAD_BYTES_MAX``, stalled connections are closed until the rest is within the limit, those
     that hold most first. A client that reads, however slowly, is not stalled. Time for which the event loop stood still
     does not count.
     """
 
     def __init__(self) -> None:
-        self._takers: set[Taker] = set()
+        self._readers: set[SlowReader] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, taker: Taker) -> None:
+    def watch(self, reader: SlowReader) -> None:
         """Watch a connection until its client has read its responses. Idempotent."""
-        self._takers.add(taker)
+        self._readers.add(reader)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -55,14 +55,14 @@ class UntakenResponses:
 
     def _check(self) -> None:
         self._timer = None
-        sizes = {taker: taker.count_untaken(CHECK_S) for taker in self._takers}
-        self._takers = {taker for taker, size in sizes.items() if size}
+        sizes = {reader: reader.count_unread(CHECK_S) for reader in self._readers}
+        self._readers = {reader for reader, size in sizes.items() if size}
         held = sum(sizes.values())
-        if held > UNTAKEN_BYTES_MAX:
-            patience_s = STALLED_S * UNTAKEN_BYTES_MAX / held
-            for taker in sorted(self._takers, key=sizes.__getitem__, reverse=True):
-                if held > UNTAKEN_BYTES_MAX and taker.stalled_s >= patience_s:
-                    held -= sizes[taker]
-                    taker.close("the client did not read its responses, and other clients need their memory")
-        if self._takers:
+        if held > UNREAD_BYTES_MAX:
+            patience_s = STALLED_S * UNREAD_BYTES_MAX / held
+            for reader in sorted(self._readers, key=sizes.__getitem__, reverse=True):
+                if held > UNREAD_BYTES_MAX and reader.stalled_s >= patience_s:
+                    held -= sizes[reader]
+                    reader.close("the client did not read its responses, and other clients need their memory")
+        if self._readers:
             self._schedule()

@@ -20,17 +20,20 @@ from typing import Any, Final
 from parley.configuration.properties import read_properties
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.link import HANDSHAKE_FAILED, INVALID_CERTIFICATE
 from parley.protocol.messages.cluster_metadata import FetchMetadataRequest
 from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.security.client_security import client_security
+from parley.tools.cli.cluster_client import CLOSES_CONNECTIONS
+from parley.tools.cli.store_client import STORE_REFUSED
 from parley.tools.secured_demo.certificates import Authority
 from parley.tools.secured_demo.files import ADMIN, SecuredFiles
 
 USER: Final = "alice"
 _REFUSED: Final = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _BYTES: Final = 1024
-_WRONG: Final = "invalid credentials"
-_DENIED: Final = "authorization failed"
+_WRONG: Final = ErrorCode.SASL_AUTHENTICATION_FAILED.name
+_DENIED: Final = "authorization failed"  # librdkafka's text
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Attempt:
     """An intruder's command. Its error message must contain ``refusal``; if that is empty, its output must not contain
     ``secret``."""
 
-    who: str
+    title: str
     words: Sequence[str]
     refusal: str = ""
     secret: str = ""
@@ -46,8 +49,8 @@ class Attempt:
     """The command's standard input."""
 
 
-class LetIn(SystemExit):
-    """An intruder was not refused."""
+class NotRefused(SystemExit):
+    """The cluster carried out an intruder's command."""
 
 
 def without_account(files: SecuredFiles, bootstrap: str, store: str) -> list[Attempt]:
@@ -63,8 +66,8 @@ def without_account(files: SecuredFiles, bootstrap: str, store: str) -> list[Att
     forged = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(certificate)}
     misled = {"ssl.truststore.location": str(foreign.certificate_file)}
     attempts = [
-        Attempt("Without TLS", ("topics", "--list", "--bootstrap-server", bootstrap), "closed the connection"),
-        Attempt("Without a login", topics("no-login"), "closed the connection"),
+        Attempt("Without TLS", ("topics", "--list", "--bootstrap-server", bootstrap), CLOSES_CONNECTIONS),
+        Attempt("Without a login", topics("no-login"), CLOSES_CONNECTIONS),
         Attempt("With a guessed password", topics("guess", user=ADMIN, password="admin"), _WRONG),
         Attempt(
             "As a user that does not exist: same response", topics("nobody", user="nobody", password="admin"), _WRONG
@@ -72,12 +75,12 @@ def without_account(files: SecuredFiles, bootstrap: str, store: str) -> list[Att
         Attempt(
             "With a certificate of another authority, although the password is right",
             topics("forged", user=ADMIN, password=known, more=forged),
-            "the TLS handshake failed",
+            HANDSHAKE_FAILED,
         ),
         Attempt(
             "A client that trusts another authority sends these brokers no password",
             topics("misled", user=ADMIN, password=known, more=misled),
-            "the broker's certificate is not valid",
+            INVALID_CERTIFICATE,
         ),
     ]
     if not store.startswith("local:"):
@@ -85,9 +88,7 @@ def without_account(files: SecuredFiles, bootstrap: str, store: str) -> list[Att
         trusting = f"{address}?ca-file={shown(files.authority.certificate_file)}"
         attempts += [
             Attempt("At the store, without TLS", ("coordination", "status", address), "Error:"),
-            Attempt(
-                "At the store, without an account", ("coordination", "status", trusting), "the store refused access"
-            ),
+            Attempt("At the store, without an account", ("coordination", "status", trusting), STORE_REFUSED),
         ]
     return attempts
 
@@ -100,7 +101,7 @@ def without_rights(bootstrap: str, topic: str, client: Path) -> list[Attempt]:
         Attempt(f"{USER} learns no topic's name", ("topics", "--list", *to), secret=topic),
         Attempt(f"{USER} may not write", ("produce", "--topic", topic, *to), _DENIED, typed="a line\n"),
         Attempt(f"{USER} may not read", ("consume", "--topic", topic, "--from-beginning", *to), _DENIED),
-        Attempt(f"{USER} may not take rights", ("acls", *rights, *to), "lacks the right Alter on the cluster"),
+        Attempt(f"{USER} may not take rights", ("acls", *rights, *to), ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name),
     ]
 
 
@@ -116,9 +117,9 @@ def _foreign_authority(files: SecuredFiles) -> Authority:
 
 
 def refuse(attempts: Iterable[Attempt]) -> None:
-    """Run the commands, and show how each is refused. Raises LetIn if one succeeds."""
+    """Run the commands, and show how each is refused. Raises NotRefused if one succeeds."""
     for attempt in attempts:
-        print(f"\n# {attempt.who}:\n$ parley {shlex.join(attempt.words)}", flush=True)
+        print(f"\n# {attempt.title}:\n$ parley {shlex.join(attempt.words)}", flush=True)
         done = subprocess.run(
             [sys.executable, "-m", "parley", *attempt.words],
             input=attempt.typed,
@@ -126,23 +127,23 @@ def refuse(attempts: Iterable[Attempt]) -> None:
             text=True,
             check=False,
         )
-        said = (done.stdout + done.stderr).strip()
-        print(textwrap.indent(said or "(nothing)", "  "), flush=True)
+        output = (done.stdout + done.stderr).strip()
+        print(textwrap.indent(output or "(nothing)", "  "), flush=True)
         if attempt.refusal:
-            is_refused = done.returncode != 0 and attempt.refusal in said
+            is_refused = done.returncode != 0 and attempt.refusal in output
         else:
-            is_refused = done.returncode == 0 and attempt.secret not in said
+            is_refused = done.returncode == 0 and attempt.secret not in output
         if not is_refused:
-            raise LetIn(f"{attempt.who}: the cluster has not refused this (exit code {done.returncode}).")
+            raise NotRefused(f"{attempt.title}: the cluster did not refuse this (exit code {done.returncode}).")
 
 
 def refuse_forged_broker(bootstrap: str, topic: str, client: Path) -> None:
-    """Send an inter-broker request as the user of a properties file. Raises LetIn if it is not refused."""
+    """Send an inter-broker request as the user of a properties file. Raises NotRefused if it is not refused."""
     print(f"\n# {USER} poses as broker 2: fetches as a follower, and asks for the controller's metadata:")
     for name, code in asyncio.run(_pose(bootstrap, topic, client)).items():
         print(f"  {name}: {code.name}", flush=True)
         if code not in _REFUSED:
-            raise LetIn(f"{USER} has posed as a broker: {name} had the response {code.name}.")
+            raise NotRefused(f"{USER} posed as a broker: the response to {name} was {code.name}.")
 
 
 async def _pose(bootstrap: str, topic: str, client: Path) -> dict[str, ErrorCode]:
@@ -164,9 +165,9 @@ async def _pose(bootstrap: str, topic: str, client: Path) -> dict[str, ErrorCode
 
 
 def show_private(folder: Path) -> None:
-    """Show the permissions of the embedded store's folder. Raises LetIn if other users have any."""
+    """Show the permissions of the embedded store's folder. Raises NotRefused if other users have any."""
     mode = folder.stat().st_mode
     print("\n# Another user of this machine, at the embedded store:")
     print(f"$ stat -c '%A %n' {shown(folder)}\n  {stat.filemode(mode)} {shown(folder)}", flush=True)
     if stat.S_IMODE(mode) & 0o077:
-        raise LetIn(f"other users can open {folder}: chmod 700 {folder}")
+        raise NotRefused(f"other users can open {folder}: chmod 700 {folder}")
