@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -10,10 +11,11 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -101,6 +103,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
+
+
+class TookTooLong(SystemExit):
+    """A test has reached its time limit.
+
+    An event loop passes this on, whichever task was interrupted. It would keep any other exception in that task, such
+    as one of a broker, and the test would hang forever.
+    """
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer() -> Iterator[None]:
+    """Let the alarm at a test's time limit raise ``TookTooLong`` instead of a failure."""
+    result = yield
+    fail = signal.getsignal(signal.SIGALRM)
+
+    def on_alarm(number: int, frame: FrameType | None) -> None:
+        try:
+            fail(number, frame)
+        except pytest.fail.Exception as failure:
+            with suppress(RuntimeError):  # no event loop is running
+                if (task := asyncio.current_task()) is not None:
+                    task.add_done_callback(asyncio.Task.exception)  # otherwise the task logs it when it is collected
+            raise TookTooLong(failure.msg) from None
+
+    if callable(fail):
+        signal.signal(signal.SIGALRM, on_alarm)
+    return result
 
 
 @pytest.fixture(autouse=True)

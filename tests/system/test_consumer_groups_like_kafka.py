@@ -31,11 +31,11 @@ from parley.protocol.messages.stored import ConsumerProtocolSubscription
 from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.protocol.uuids import UUID
 from tests.support.kafka import Kafka4
+from tests.system.patience import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 STEPS = 30
-POLL_S = 0.01
 EARLY = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -105,9 +105,11 @@ class Script:
         return transcript
 
     async def _send(self, request: Any, version: int, code: Any = lambda response: response.error_code) -> Any:
-        while code(response := await self.client.send(request, version=version)) in EARLY:  # noqa: ASYNC110
-            await asyncio.sleep(POLL_S)
-        return response
+        return await until(
+            lambda response: code(response) not in EARLY,
+            lambda: self.client.send(request, version=version),
+            who=f"{self.group}: {request}",
+        )
 
     # --- Members of the consumer protocol ---
 

@@ -32,11 +32,11 @@ from parley.protocol.messages.share_groups import (
 )
 from parley.protocol.messages.topics import CreateTopicsRequest
 from tests.support.kafka import Kafka4
+from tests.system.patience import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 STEPS = 25
-POLL_S = 0.02
 EARLY = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -90,9 +90,11 @@ class Script:
         return transcript
 
     async def _send(self, request: Any, version: int, code: Any = lambda response: response.error_code) -> Any:
-        while code(response := await self.client.send(request, version=version)) in EARLY:  # noqa: ASYNC110
-            await asyncio.sleep(POLL_S)
-        return response
+        return await until(
+            lambda response: code(response) not in EARLY,
+            lambda: self.client.send(request, version=version),
+            who=f"{self.group}: {request}",
+        )
 
     # --- Members ---
 
@@ -262,11 +264,11 @@ class Script:
         )
         topics = {name for each in response.groups[0].members for name in each.subscribed_topic_names if name in TOPICS}
         expected = {(name, index) for name in topics for index in range(TOPICS[name])}
-        while True:
-            code, offsets = await self._offsets()
-            if expected <= {(name, index) for name, index, *_ in offsets}:
-                return code, offsets
-            await asyncio.sleep(POLL_S)
+        return await until(
+            lambda described: expected <= {(name, index) for name, index, *_ in described[1]},
+            self._offsets,
+            who=f"{self.group}: the offsets of {expected}",
+        )
 
     async def _offsets(self) -> tuple[str, list[tuple[str, int, int, int, int]]]:
         kind = DescribeShareGroupOffsetsRequest

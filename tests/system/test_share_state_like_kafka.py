@@ -27,7 +27,8 @@ from parley.protocol.messages.share_state import (
 from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.protocol.uuids import UUID
 from tests.support.kafka import Kafka4
-from tests.system.test_share_groups_like_kafka import EARLY, POLL_S, SETTINGS
+from tests.system.patience import until
+from tests.system.test_share_groups_like_kafka import EARLY, SETTINGS
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
@@ -165,8 +166,11 @@ async def transcript(bootstrap_servers: str) -> dict[str, Any]:
         t: UUID = made.topics[0].topic_id
         text = base64.urlsafe_b64encode(t.bytes).decode().rstrip("=")
         find = FindCoordinatorRequest(key_type=2, coordinator_keys=[f"{GROUP}:{text}:0"])
-        while (await client.send(find, version=6)).coordinators[0].error_code in EARLY:  # noqa: ASYNC110
-            await asyncio.sleep(POLL_S)
+        await until(
+            lambda response: response.coordinators[0].error_code not in EARLY,
+            lambda: client.send(find, version=6),
+            who=str(find),
+        )
         found = {}
         for label, request in cases(t):
             found[label] = await _response(client, request)
@@ -175,12 +179,15 @@ async def transcript(bootstrap_servers: str) -> dict[str, Any]:
 
 async def _response(client: Client, request: Any) -> Any:
     """Return the response, once the coordinator is loaded and knows the new topic."""
-    while True:
-        response = shown(await client.send(request, version=VERSIONS.get(type(request), 0)))
+
+    async def ask() -> Any:
+        return shown(await client.send(request, version=VERSIONS.get(type(request), 0)))
+
+    def is_final(response: Any) -> bool:
         codes = {each["error_code"] for result in response["results"] for each in result["partitions"]}
-        if codes.isdisjoint(code.name for code in EARLY):
-            return response
-        await asyncio.sleep(POLL_S)
+        return codes.isdisjoint(code.name for code in EARLY)
+
+    return await until(is_final, ask, who=str(request))
 
 
 def test_the_share_coordinator_responds_as_kafkas(tmp_path: Path) -> None:

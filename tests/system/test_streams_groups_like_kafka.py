@@ -29,11 +29,11 @@ from parley.protocol.messages.streams_groups import StreamsGroupDescribeRequest,
 from parley.protocol.messages.topics import CreateTopicsRequest
 from tests.broker.coordinators.groups.streams.bench import ids, said, subtopology, topic, topology
 from tests.support.kafka import Kafka4
+from tests.system.patience import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 STEPS = 30
-POLL_S = 0.02
 EARLY = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -124,9 +124,11 @@ class Script:
         return transcript
 
     async def _send(self, request: Any, version: int, code: Any = lambda response: response.error_code) -> Any:
-        while code(response := await self.client.send(request, version=version)) in EARLY:  # noqa: ASYNC110
-            await asyncio.sleep(POLL_S)
-        return response
+        return await until(
+            lambda response: code(response) not in EARLY,
+            lambda: self.client.send(request, version=version),
+            who=f"{self.group}: {request}",
+        )
 
     # --- Members ---
 
@@ -156,13 +158,13 @@ class Script:
             return
         names = [f"{self.group}-r", f"{self.group}-store"]
         make = MetadataRequest.MetadataRequestTopic
-        while True:
-            request = MetadataRequest(topics=[make(name=name) for name in names], allow_auto_topic_creation=False)
-            found = await self.client.send(request, version=12)
-            if all(each.error_code == ErrorCode.NONE for each in found.topics):
-                await asyncio.sleep(0.3)
-                return
-            await asyncio.sleep(POLL_S)
+        request = MetadataRequest(topics=[make(name=name) for name in names], allow_auto_topic_creation=False)
+        await until(
+            lambda found: all(each.error_code == ErrorCode.NONE for each in found.topics),
+            lambda: self.client.send(request, version=12),
+            who=f"{self.group}: {request}",
+        )
+        await asyncio.sleep(0.3)
 
     async def beat_all(self, slot: Slot) -> object:
         """Let every member send heartbeats until nothing changes, so that it does not matter whose tasks moved."""

@@ -29,13 +29,11 @@ from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
 from parley.protocol.schema import Request
 from tests.support.kafka import Kafka4
+from tests.system.patience import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 STEPS = 25
-POLL_S = 0.005
-"""The interval at which a request is repeated while markers are written. Constant polling would take the
-CPU they need."""
 EARLY = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -93,14 +91,19 @@ class Script:
         return self.given[-1] if self.rng.random() < 0.8 else self.rng.choice(self.given)
 
     async def _send(self, request: Request, version: int, code: Callable[[Any], int]) -> Any:
-        while code(response := await self.client.send(request, version=version)) in EARLY:  # noqa: ASYNC110
-            await asyncio.sleep(POLL_S)
-        return response
+        return await until(
+            lambda response: code(response) not in EARLY,
+            lambda: self.client.send(request, version=version),
+            who=f"{self.name}: {request}",
+        )
 
     async def state(self) -> object:
         """Return the state once no markers are being written."""
-        while (state := await self._described()).transaction_state.startswith("Prepare"):  # noqa: ASYNC110
-            await asyncio.sleep(POLL_S)
+        state = await until(
+            lambda state: not state.transaction_state.startswith("Prepare"),
+            self._described,
+            who=f"{self.name}: the markers of its transaction",
+        )
         return (
             ErrorCode(state.error_code).name,
             state.transaction_state,
@@ -300,4 +303,4 @@ def test_many_orders_of_requests_have_the_same_responses(tmp_path: Path) -> None
 
 @pytest.mark.soak
 def test_many_producers_continue_alike_when_the_epochs_of_their_ids_are_used_up(tmp_path: Path) -> None:
-    compare_at_the_end_of_the_epochs(tmp_path, range(20, 160))
+    compare_at_the_end_of_the_epochs(tmp_path, range(20, 320))

@@ -64,14 +64,9 @@ def initialize(
             then=partial(enqueue_markers, shard, {transactional_id: aborted}),
         )
     if expected is not None and expected != known.identity and known.producer_epoch < EPOCH_MAX:
-        # A retry: the response to the first request was lost. The producer may repeat it any number of times.
-        again = known.entered(
-            TransactionState.EMPTY,
-            now_ms,
-            timeout_ms=timeout_ms,
-            started_ms=NO_TIME,
-            previous_producer_id=known.previous_producer_id,
-        )
+        # A retry: the response to the first request was lost. The producer may repeat it any number of times, but only
+        # once if it named its previous id: as in Kafka, this step makes the current id the previous one.
+        again = known.entered(TransactionState.EMPTY, now_ms, timeout_ms=timeout_ms, started_ms=NO_TIME)
         return Decision(again.identity, [transaction_record(transactional_id, again)])
     if known.is_exhausted and new_id is None:
         return Decision(None)

@@ -68,7 +68,7 @@ def test_an_exhausted_id_is_replaced(names_itself: bool) -> None:
     assert new.producer_epoch == 0
     if names_itself:
         assert shard.initialize(old) == new, "a retry"
-        assert shard.initialize(old) == new, "a second one"
+        assert refusal(lambda: shard.initialize(old)) is ErrorCode.PRODUCER_FENCED, "as in Kafka: only one"
     else:
         assert refusal(lambda: shard.initialize(old)) is ErrorCode.PRODUCER_FENCED
 
@@ -86,6 +86,24 @@ def test_a_producer_that_was_fenced_at_its_last_epoch_gets_a_new_id() -> None:
     new = shard.initialize(old)
     assert new.producer_id != old.producer_id
     assert new.producer_epoch == 0
+
+
+def test_a_producer_that_aborts_its_transaction_at_its_last_epoch_gets_a_new_id_once() -> None:
+    """As in Kafka: the coordinator has taken the request that returns the new id for a retry."""
+    shard = DrivenShard()
+    shard.initialize()
+    shard.set(producer_epoch=EPOCH_MAX - 1)
+    old = shard.transaction.identity
+    shard.add(old, P0)
+    assert refusal(lambda: shard.initialize(old)) is ErrorCode.CONCURRENT_TRANSACTIONS
+    shard.complete()
+    new = shard.initialize(old)
+    assert new.producer_id != old.producer_id
+    assert new.producer_epoch == 0
+    shard.state = shard.read_back()
+    assert refusal(lambda: shard.initialize(old)) is ErrorCode.PRODUCER_FENCED
+    assert refusal(lambda: shard.end(old, committed=False)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert shard.initialize(new) == (new.producer_id, 1)
 
 
 def test_the_number_of_transactional_ids_is_limited() -> None:
