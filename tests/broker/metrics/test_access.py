@@ -17,8 +17,9 @@ import pytest
 
 from parley.broker.config import BrokerConfig, ConfigError
 from parley.broker.metrics.access import USERS_KEY, MetricsAccess
-from parley.broker.metrics.exporter import CONNECTIONS_PER_ADDRESS_MAX, Exporter
+from parley.broker.metrics.exporter import Exporter
 from parley.broker.metrics.health import Health
+from parley.broker.metrics.http_server import CONNECTIONS_PER_ADDRESS_MAX, REFUSED_MAX
 from parley.broker.metrics.registry import Metrics
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from tests.broker.metrics.conftest import PATIENCE_S
@@ -237,3 +238,18 @@ async def test_curl(tmp_path: Path) -> None:
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert "parley_start_time_seconds" in done.stdout
+
+
+async def test_clients_that_wait_after_a_wrong_password_keep_no_probe_out() -> None:
+    """More clients than have room, all from the address of the probe, which gets its response before them."""
+    async with serving(configured(**USERS, **{"connection.failed.authentication.delay.ms": "60000"})) as client:
+        guesses = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(2 * REFUSED_MAX)]
+        for _, writer in guesses:
+            writer.write(b"GET /metrics HTTP/1.1\r\nAuthorization: Basic YTpi\r\n\r\n")
+        assert (await client.get("/livez"))[0] == 200
+        ends = [asyncio.ensure_future(reader.read()) for reader, _ in guesses]
+        await eventually(lambda: sum(end.done() for end in ends) == len(ends) - REFUSED_MAX // 2)
+        assert not any(end.result() for end in ends if end.done() and end.exception() is None), "cut: no response"
+        for end, (_, writer) in zip(ends, guesses, strict=True):
+            end.cancel()
+            writer.close()

@@ -6,33 +6,37 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import Future, wait
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
-from functools import partial
 from http.client import HTTPConnection, HTTPException
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeVar, cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from parley.broker.metrics import exporter as exporter_module
+from parley.broker.metrics import http_server
 from parley.broker.metrics.catalogue import CATALOGUE
 from parley.broker.metrics.catalogue.clients import RequestMetrics
-from parley.broker.metrics.exporter import (
-    CONNECTIONS_MAX,
-    CONNECTIONS_PER_ADDRESS_MAX,
-    NAMES_MAX,
-    PLACES,
-    Exporter,
-    _Connection,
-    _to_be_cut,
-)
+from parley.broker.metrics.exporter import NAMES_MAX, Exporter
 from parley.broker.metrics.health import Health
+from parley.broker.metrics.http_messages import Stage
+from parley.broker.metrics.http_server import (
+    CONNECTIONS_PER_ADDRESS_MAX,
+    LARGE_ANSWERS_MAX,
+    REFUSED_MAX,
+    HttpConnection,
+    HttpServer,
+    to_be_cut,
+)
 from parley.broker.metrics.registry import Metrics
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from tests.broker.metrics.conftest import PATIENCE_S
 from tests.broker.network.harness import eventually
+
+T = TypeVar("T")
 
 
 class Served(NamedTuple):
@@ -44,6 +48,18 @@ class Served(NamedTuple):
     loop: asyncio.AbstractEventLoop
     out_of_sync: list[str]
     needed: list[str]
+
+    @property
+    def server(self) -> HttpServer:
+        return self.exporter._server
+
+    async def in_server(self, call: Callable[[], T]) -> T:
+        """Call a function in the server's event loop."""
+
+        async def called() -> T:
+            return call()
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(called(), self.server._loop))
 
     async def get(self, path: str, method: str = "GET") -> tuple[int, str]:
         return await asyncio.to_thread(_get, self.exporter.port, path, method)
@@ -165,11 +181,12 @@ async def test_a_process_that_stood_still_has_no_stuck_loop(served: Served, monk
     """As after SIGSTOP and SIGCONT: the time of the thread is over before the loop could run."""
     waits: list[float] = []
 
-    def first_one_passes_at_once(futures: list[Future[Any]], timeout: float) -> Any:
+    async def first_one_passes_at_once(futures: list[asyncio.Future[Any]], timeout: float) -> Any:
         waits.append(timeout)
-        return wait([], 0) if len(waits) == 1 else wait(futures, timeout)
+        return (set(), set(futures)) if len(waits) == 1 else await wait(futures, timeout=timeout)
 
-    monkeypatch.setattr(exporter_module, "wait", first_one_passes_at_once)
+    wait = asyncio.wait
+    monkeypatch.setattr(asyncio, "wait", first_one_passes_at_once)
     served.health.ready()
     assert (await served.get("/healthz"))[0] == 200
     assert len(waits) > 1
@@ -214,7 +231,7 @@ async def test_slow_readers_are_cut_off_for_others(served: Served, monkeypatch: 
         sock.recv(1)
         return sock
 
-    slow = [await asyncio.to_thread(ask_and_read_nothing) for _ in range(PLACES)]
+    slow = [await asyncio.to_thread(ask_and_read_nothing) for _ in range(LARGE_ANSWERS_MAX)]
     served.health.ready()
     for _ in range(3):
         assert (await served.get("/healthz"))[0] == 200
@@ -222,33 +239,32 @@ async def test_slow_readers_are_cut_off_for_others(served: Served, monkeypatch: 
         sock.close()
 
 
-async def test_a_request_without_memory_for_its_thread_costs_no_place(
+async def test_a_request_without_memory_for_its_thread_ends_alone(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_thread(*_: object) -> threading.Timer:
+    def no_thread(*_: object) -> Future[Any]:
         raise RuntimeError("can't start new thread")
 
-    served.health.ready()
     with monkeypatch.context() as patch:
-        patch.setattr(exporter_module, "Timer", no_thread)
-        for _ in range(CONNECTIONS_MAX + 1):
+        patch.setattr(served.exporter._threads, "submit", no_thread)
+        for _ in range(LARGE_ANSWERS_MAX + 1):
             with pytest.raises((ConnectionError, HTTPException)):
-                await served.get("/healthz")
-    assert (await served.get("/healthz"))[0] == 200
+                await served.get("/metrics")
+    assert (await served.get("/metrics"))[0] == 200
 
 
 async def test_a_response_has_a_deadline(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1000):
         served.metrics.topic(f"{number:0200}").bytes_in += 1  # more than the sockets hold
-    monkeypatch.setattr(exporter_module, "CONNECTION_S", 0.2)
+    monkeypatch.setattr(http_server, "CONNECTION_S", 0.2)
     with socket.create_connection(("127.0.0.1", served.exporter.port), timeout=PATIENCE_S) as sock:
         sock.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         await asyncio.to_thread(sock.recv, 1)  # of the response, or its end
-        await eventually(lambda: not served.exporter._server._open)
+        await eventually(lambda: not any(list(served.server.connections(stage)) for stage in Stage))
 
 
 async def test_a_header_has_a_deadline(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporter_module, "HEADER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(http_server, "HEADER_TIMEOUT_S", 0.2)
 
     def trickle() -> bool:
         with socket.create_connection(("127.0.0.1", served.exporter.port), timeout=PATIENCE_S) as sock:
@@ -280,7 +296,7 @@ async def test_connections_are_bounded_and_silent_ones_end(served: Served, monke
                 sock.close()
 
     with monkeypatch.context() as patch:
-        patch.setattr(exporter_module._Request, "timeout", 0.2)
+        patch.setattr(http_server, "HEADER_TIMEOUT_S", 0.2)
         assert set(await asyncio.to_thread(silent)) == {b""}
     assert (await served.get("/metrics"))[0] == 200
 
@@ -309,51 +325,42 @@ async def test_half_requests_keep_no_whole_one_out(served: Served) -> None:
 
 
 def test_which_connection_makes_room() -> None:
-    assert _to_be_cut([]) is None
-    with socket.socket() as sock:
-        a1, b1, b2, b3 = (_Connection(sock, address) for address in "abbb")
-    every = [a1, b1, b2, b3]
-    assert _to_be_cut(every) is b1, "the oldest of the address that has most"
-    b1.is_whole = True
-    assert _to_be_cut(every) is b2, "half requests first"
-    b2.is_whole = b3.is_whole = True
-    assert _to_be_cut(every) is a1
-    a1.is_whole = True
-    assert _to_be_cut(every) is b1
-    assert _to_be_cut([a1, b1]) is a1, "the oldest of all"
-    b3.is_refused = True
-    assert _to_be_cut(every) is b3, "then clients that wait because their login was refused"
+    a1, b1, b2 = (cast(HttpConnection, SimpleNamespace(address=address)) for address in "abb")
+    assert to_be_cut([a1, b1, b2]) is b1, "the oldest of the address that has most"
+    assert to_be_cut([a1, b1]) is a1, "the oldest of all"
 
 
-async def test_a_request_that_has_arrived_is_no_half_request(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though its thread has not run yet, because so many half requests came at the same time."""
-    may_read = threading.Event()
-    handle = exporter_module._Request.handle
+async def test_one_address_does_not_fill_the_room_of_the_others(served: Served) -> None:
+    server = served.server
 
-    def handle_later(request: Any) -> None:
-        may_read.wait(PATIENCE_S)
-        handle(request)
+    def fill() -> list[HttpConnection]:
+        crowd = [HttpConnection(server, "crowd") for _ in range(REFUSED_MAX // 2)]
+        others = [HttpConnection(server, f"other {number}") for number in range(REFUSED_MAX - 1)]
+        for each in crowd + others:
+            server.enter(each, Stage.REFUSED)
+        left = list(server.connections(Stage.REFUSED))
+        for each in left:
+            each.cut()
+        return left
 
-    served.health.ready()
-    monkeypatch.setattr(exporter_module._Request, "handle", handle_later)
-    with ExitStack() as stack:
-        probe = asyncio.create_task(served.get("/healthz"))
-        opened = served.exporter._server._open
-        await eventually(lambda: len(opened) == 1)
-        for number in range(CONNECTIONS_PER_ADDRESS_MAX + 3):
-            stack.enter_context(_half(served.exporter.port))
-            await eventually(partial(lambda count: len(opened) == count, number + 2))
-        assert sum(each.is_cut for each in opened.values()) == 4
-        may_read.set()
-        assert (await probe)[0] == 200
+    left = await served.in_server(fill)
+    assert [each.address for each in left] == ["crowd", *(f"other {number}" for number in range(REFUSED_MAX - 1))]
 
 
 async def test_scrapes_that_are_not_read_keep_no_probe_out(served: Served) -> None:
     served.health.ready()
-    places = [served.exporter._server._places.acquire() for _ in range(PLACES)]
+
+    def take_all() -> list[HttpConnection]:
+        held = [HttpConnection(served.server, "127.0.0.1") for _ in range(LARGE_ANSWERS_MAX)]
+        for each in held:
+            served.server.enter(each, Stage.LARGE_ANSWER)
+        return held
+
+    held = await served.in_server(take_all)
     assert (await served.get("/healthz"))[0] == 200
-    for _ in places:
-        served.exporter._server._places.release()
+    assert set(held) == set(served.server.connections(Stage.LARGE_ANSWER))
+    assert (await served.get("/metrics"))[0] == 200
+    assert held[0] not in served.server.connections(Stage.LARGE_ANSWER), "the oldest makes room for the next scrape"
 
 
 async def test_garbage_on_the_port_is_refused(served: Served) -> None:
@@ -385,4 +392,4 @@ async def test_nothing_is_left_after_closing() -> None:
     (thread,) = [each for each in set(threading.enumerate()) - before if each.name == "metrics"]
     exporter.close()
     assert not thread.is_alive()
-    assert exporter._server.fileno() == -1, "its socket is closed"
+    assert exporter._server._socket.fileno() == -1, "its socket is closed"
