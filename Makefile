@@ -80,7 +80,7 @@ test: build $(VENV)/.plot  ## everything
 soak: peers $(VENV)/.plot  ## what takes long: chaos, many seeds, many examples, every version and store
 	@$(BIN)/python -m tests.support.java_archives
 	$(BIN)/python -m pytest -n 3 --dist worksteal --hypothesis-profile soak -m "(soak or hypothesis) and not spark"
-	$(BIN)/python -m pytest -m "soak and spark"
+	$(BIN)/python -m pytest -o faulthandler_timeout=1900 -m "soak and spark"
 
 $(VENV)/.mutants: $(VENV)/.ready
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[mutants]'

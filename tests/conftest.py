@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 SYSTEM_TESTS = HERE / "system"
 SPARK_TESTS = (HERE / "pipeline", HERE / "docs")
 """Where ``make test`` looks for tests with Spark."""
-SOAK_SECONDS = 1800
+SOAK_SECONDS = 900
 """What a test may take in ``make soak``: the limit ends tests that hang, and says nothing of the machine's speed."""
 _MARKS_OF_FILE = re.compile(r"^pytestmark = .*$", re.MULTILINE)
 
