@@ -69,7 +69,7 @@ def _row(value: dict[str, str]) -> Row:
 
 @pytest.mark.spark
 @pytest.mark.soak
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1200)
 def test_the_example_on_this_machine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,7 +81,7 @@ def test_the_example_on_this_machine(
 
 @pytest.mark.spark
 @pytest.mark.soak
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1200)
 def test_the_example_on_two_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     wanted = events(1500, seed=7)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
