@@ -107,13 +107,23 @@ function Partitions({ data }) {
 
 function shown(data) {
   if (data.kind === "null") return <em class="quiet">null</em>;
-  if (data.kind === "binary") return <span class="mono quiet">{data.schemaId !== undefined && `schema ${data.schemaId} · `}{bytes(data.bytes)} · {data.base64.slice(0, 80)}</span>;
+  if (data.kind === "binary") return <span class="mono quiet">{data.problem && <Badge kind="warning">not decoded</Badge>} {data.schema && `${data.schema} · `}{bytes(data.bytes)} · {data.base64.slice(0, 80)}</span>;
   return <span class="mono">{data.text.slice(0, 300)}{data.text.length > 300 && "…"}</span>;
 }
 
 function whole(data) {
   if (data.kind !== "json") return data.text ?? data.base64 ?? "null";
   try { return JSON.stringify(JSON.parse(data.text), null, 2); } catch { return data.text; }
+}
+
+function Part({ name, data }) {
+  return (
+    <>
+      <h3>{name} ({bytes(data.bytes)}{data.schema && `, ${data.schema}`}{data.cut && ", cut off"})</h3>
+      {data.problem && <p class="problem">{data.problem}</p>}
+      <pre tabindex="0">{whole(data)}</pre>
+    </>
+  );
 }
 
 function Row({ one }) {
@@ -126,7 +136,7 @@ function Row({ one }) {
       </tr>
       {open && <tr class="open"><td colSpan={5}>
         {one.headers.length > 0 && <><h3>Headers</h3><dl>{one.headers.map((each) => <div><dt>{each.name}</dt><dd>{shown(each.value)}</dd></div>)}</dl></>}
-        <h3>Key</h3><pre tabindex="0">{whole(one.key)}</pre><h3>Value ({bytes(one.value.bytes)}{one.value.cut && ", cut off"})</h3><pre tabindex="0">{whole(one.value)}</pre>
+        <Part name="Key" data={one.key} /><Part name="Value" data={one.value} />
       </td></tr>}
     </>
   );

@@ -7,6 +7,7 @@ process.
 
 from __future__ import annotations
 
+import re
 import struct as packing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,8 +24,12 @@ _TRIES: Final = 2
 _WAIT_MS: Final = 100
 _SECONDS: Final = 10
 _SERVER_ERROR: Final = 500
+_SOURCE: Final = "basic.auth.credentials.source"
+"""A setting of Confluent's Java client; its Python client finds the login by itself."""
+_LOGIN: Final = re.compile(r"//[^/@]*@")
+"""A user and a password within a URL, which messages leave out."""
 _KEYS: Final = (
-    "url", "basic.auth.user.info", "basic.auth.credentials.source", "ssl.ca.location", "ssl.certificate.location",
+    "url", "basic.auth.user.info", _SOURCE, "ssl.ca.location", "ssl.certificate.location",
     "ssl.key.location", "ssl.key.password", "bearer.auth.credentials.source", "bearer.auth.token",
     "bearer.auth.issuer.endpoint.url", "bearer.auth.client.id", "bearer.auth.client.secret", "bearer.auth.scope",
     "bearer.auth.logical.cluster", "bearer.auth.identity.pool.id",
@@ -53,7 +58,10 @@ class Settings:
                 raise ValueError(f"'{PREFIX}{name}' is not known; there are {', '.join(PREFIX + one for one in _KEYS)}")
         if not given.get("url", "").strip():
             raise ValueError(f"'{PREFIX}url' is missing: the address of a schema registry, as http://localhost:8081")
-        return cls(tuple(sorted(given.items())))
+        source = given.get(_SOURCE, "USER_INFO")
+        if source not in ("USER_INFO", "URL"):
+            raise ValueError(f"'{PREFIX}{_SOURCE}' must be USER_INFO or URL, not {source}")
+        return cls(tuple(sorted((name, value) for name, value in given.items() if name != _SOURCE)))
 
 
 @lru_cache(64)
@@ -107,7 +115,7 @@ class Client:
     def _call(self, name: str, *arguments: Any) -> Any:
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-        urls = dict(self._settings.items)["url"]
+        urls = _LOGIN.sub("//", dict(self._settings.items)["url"])
         try:
             if self._client is None:
                 self._client = _made(self._settings)

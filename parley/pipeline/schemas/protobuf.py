@@ -24,7 +24,18 @@ from parley.pipeline.schemas.proto_text import proto_text
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-__all__ = ["canonical", "files_of", "may_be_same", "pool_of", "serialized"]
+__all__ = [
+    "canonical",
+    "files_of",
+    "in_order",
+    "is_map",
+    "may_be_same",
+    "message_at",
+    "messages_of",
+    "place_of",
+    "pool_of",
+    "serialized",
+]
 
 NAME: Final = "default.proto"
 _SECONDS: Final = 20.0
@@ -40,6 +51,8 @@ _KEYWORDS: Final = frozenset(
 )
 """Words that may occur a different number of times in two texts of the same schema. They are ignored as names."""
 _CACHED: Final = 1000
+_PLACE_MAX: Final = 100
+"""The maximum depth of a nested message that is a value: three or four in practice."""
 _KNOWN: Final = {
     **{
         f"google/protobuf/{name}.proto": f"google.protobuf.{name}_pb2"
@@ -205,3 +218,66 @@ def _add_known(names: Any, made: dict[str, FileDescriptorProto]) -> None:
             _add_known(own.dependency, made)
             own.name = name
             made[name] = own
+
+
+# --- The message of a value ---
+
+
+def messages_of(schema: Schema, load: Loader) -> Any:
+    """Return the schema's file, with the descriptors of its messages. Raises BadSchema."""
+    files = files_of(schema, load)
+    return pool_of(files).FindFileByName(files[-1].name)
+
+
+def in_order(within: Any) -> list[Any]:
+    """Return the messages of a file, or the messages nested in a message, in the order of the text."""
+    from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
+
+    if hasattr(within, "message_types_by_name"):
+        file = FileDescriptorProto()
+        within.CopyToProto(file)
+        return [within.message_types_by_name[one.name] for one in file.message_type]
+    message = DescriptorProto()
+    within.CopyToProto(message)
+    return [within.nested_types_by_name[one.name] for one in message.nested_type]
+
+
+def is_map(field: Any) -> bool:
+    """Return True if a field of a message is a map."""
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def place_of(data: bytes, begin: int) -> tuple[tuple[int, ...], int]:
+    """Decode the message's position in its file, a list of numbers, and return it with the end of the list. A single 0
+    means the first message. Raises ValueError."""
+    count, begin = _number(data, begin)
+    if count == 0:
+        return (0,), begin
+    if not 0 < count <= _PLACE_MAX:
+        raise ValueError("the place of its message is malformed")
+    found = []
+    for _ in range(count):
+        one, begin = _number(data, begin)
+        found.append(one)
+    return tuple(found), begin
+
+
+def _number(data: bytes, begin: int) -> tuple[int, int]:
+    value = shift = 0
+    while begin < len(data) and shift < 35:
+        value |= (data[begin] & 0x7F) << shift
+        begin, shift = begin + 1, shift + 7
+        if data[begin - 1] < 0x80:
+            return (value >> 1) ^ -(value & 1), begin
+    raise ValueError("the place of its message is malformed")
+
+
+def message_at(file: Any, place: tuple[int, ...]) -> Any:
+    """Return the descriptor of the message at a position in its file. Raises ValueError."""
+    found = file
+    for index in place:
+        inside = in_order(found)
+        if not 0 <= index < len(inside):
+            raise ValueError("its schema has no message at this place")
+        found = inside[index]
+    return found

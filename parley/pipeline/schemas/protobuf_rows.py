@@ -18,7 +18,7 @@ from pyarrow import types
 
 from parley.pipeline.schemas.model import BadSchema, Loader, Schema
 from parley.pipeline.schemas.proto_text import proto_text
-from parley.pipeline.schemas.protobuf import files_of, pool_of
+from parley.pipeline.schemas.protobuf import in_order, is_map, message_at, messages_of, place_of
 from parley.pipeline.values.exact import DoesNotFit
 
 __all__ = ["column_type", "derived_text", "reader", "writer"]
@@ -37,32 +37,13 @@ _WRITTEN: Final = {
 }  # fmt: skip
 _MESSAGE: Final = 11
 _NANOS_PER_MICRO: Final = 1000
-_INDEXES_MAX: Final = 100
-
-
-def _messages(schema: Schema, load: Loader) -> Any:
-    files = files_of(schema, load)
-    return pool_of(files).FindFileByName(files[-1].name)
 
 
 def _first(file: Any) -> Any:
-    found = _in_order(file)
+    found = in_order(file)
     if not found:
         raise BadSchema("The schema has no message")
     return found[0]
-
-
-def _in_order(within: Any) -> list[Any]:
-    """Return the messages of a file, or the messages nested in a message, in the order of the text."""
-    from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
-
-    if hasattr(within, "message_types_by_name"):
-        file = FileDescriptorProto()
-        within.CopyToProto(file)
-        return [within.message_types_by_name[one.name] for one in file.message_type]
-    message = DescriptorProto()
-    within.CopyToProto(message)
-    return [within.nested_types_by_name[one.name] for one in message.nested_type]
 
 
 def _struct(message: Any, within: tuple[str, ...] = ()) -> pa.DataType:
@@ -73,7 +54,7 @@ def _struct(message: Any, within: tuple[str, ...] = ()) -> pa.DataType:
 
 
 def _kind(field: Any, within: tuple[str, ...]) -> pa.DataType:
-    if _is_map(field):
+    if is_map(field):
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
         return pa.map_(_single(key, within), _single(value, within))
     single = _single(field, within)
@@ -86,13 +67,9 @@ def _single(field: Any, within: tuple[str, ...]) -> pa.DataType:
     return _KINDS[field.type]
 
 
-def _is_map(field: Any) -> bool:
-    return field.message_type is not None and field.message_type.GetOptions().map_entry
-
-
 def column_type(schema: Schema, load: Loader) -> pa.DataType:
     """Return the type of a column for the schema's first message. Raises BadSchema."""
-    return _struct(_first(_messages(schema, load)))
+    return _struct(_first(messages_of(schema, load)))
 
 
 # --- Reading ---
@@ -104,12 +81,12 @@ def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, in
     from google.protobuf.message import DecodeError
     from google.protobuf.message_factory import GetMessageClass
 
-    theirs, ours = _messages(written, load), _first(_messages(wanted, load))
+    theirs, ours = messages_of(written, load), _first(messages_of(wanted, load))
     make = GetMessageClass(ours)
 
     def read(data: bytes, begin: int) -> Any:
-        indexes, begin = _indexes(data, begin)
-        name = _at(theirs, indexes).name
+        indexes, begin = place_of(data, begin)
+        name = message_at(theirs, indexes).name
         if name != ours.name:
             raise ValueError(f"it is a message {name}, not {ours.name}")
         try:
@@ -121,47 +98,12 @@ def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, in
     return read
 
 
-def _indexes(data: bytes, begin: int) -> tuple[list[int], int]:
-    """Decode the message's position in its file, a list of numbers, and return it with the end of the list. A single 0
-    means the first message."""
-    count, begin = _number(data, begin)
-    if count == 0:
-        return [0], begin
-    if not 0 < count <= _INDEXES_MAX:
-        raise ValueError("the place of its message is malformed")
-    found = []
-    for _ in range(count):
-        one, begin = _number(data, begin)
-        found.append(one)
-    return found, begin
-
-
-def _number(data: bytes, begin: int) -> tuple[int, int]:
-    value = shift = 0
-    while begin < len(data) and shift < 35:
-        value |= (data[begin] & 0x7F) << shift
-        begin, shift = begin + 1, shift + 7
-        if data[begin - 1] < 0x80:
-            return (value >> 1) ^ -(value & 1), begin
-    raise ValueError("the place of its message is malformed")
-
-
-def _at(file: Any, indexes: list[int]) -> Any:
-    found = file
-    for index in indexes:
-        inside = _in_order(found)
-        if not 0 <= index < len(inside):
-            raise ValueError("its schema has no message at this place")
-        found = inside[index]
-    return found
-
-
 def _row(message: Any) -> dict[str, Any]:
     return {one.name: _value(message, one) for one in message.DESCRIPTOR.fields}
 
 
 def _value(message: Any, field: Any) -> Any:
-    if _is_map(field):
+    if is_map(field):
         inner = field.message_type.fields_by_name["value"]
         return {key: _one(one, inner) for key, one in getattr(message, field.name).items()}
     if field.is_repeated:
@@ -201,7 +143,7 @@ def writer(schema: Schema, load: Loader) -> Callable[[Any], bytes]:
     from google.protobuf.message import EncodeError
     from google.protobuf.message_factory import GetMessageClass
 
-    make = GetMessageClass(_first(_messages(schema, load)))
+    make = GetMessageClass(_first(messages_of(schema, load)))
 
     def write(value: Any) -> bytes:
         message = make()
@@ -219,7 +161,7 @@ def _fill(message: Any, row: Any) -> None:
         value = row.get(field.name)
         if value is None:
             continue
-        if _is_map(field):
+        if is_map(field):
             inner = field.message_type.fields_by_name["value"]
             for key, one in dict(value).items():
                 _refuse_null(one, field)
@@ -285,7 +227,7 @@ def derived_text(kind: pa.DataType, before: Schema | None, load: Loader) -> str:
     higher ones."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-    old = None if before is None else _first(_messages(before, load))
+    old = None if before is None else _first(messages_of(before, load))
     file = FileDescriptorProto(name="default.proto", syntax="proto3")
     if old is not None:
         file.package = old.file.package

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +18,7 @@ from parley.tools.cli.spark import requires_library
 from parley.tools.cli.until_stopped import run_until_stopped
 
 if TYPE_CHECKING:
+    from parley.tools.console.record_schemas import SchemaSettings
     from parley.tools.console.settings import ConsoleSettings
 
 DEFAULT_LISTENER = "http://127.0.0.1:8090"
@@ -32,6 +35,10 @@ app = App(
             "parley console --bootstrap-server broker:9093 --command-config client.properties "
             "--config server.properties",
             "with logins, and the content of the coordination store",
+        ),
+        (
+            "parley console --schema-registry http://127.0.0.1:8081",
+            "with records decoded that have schemas of a registry",
         ),
     ],
 )
@@ -56,6 +63,26 @@ def console(
         list[str],
         typer.Option("--host-name", help="A name under which browsers reach the console; repeatable."),
     ] = [],  # noqa: B006 - read only
+    schema_registry: Annotated[
+        str | None,
+        typer.Option(
+            "--schema-registry",
+            metavar="URL",
+            help="Decode Avro, JSON Schema and Protobuf with this schema registry. Its login and TLS are "
+            "schema.registry.* in --command-config.",
+        ),
+    ] = None,
+    schema: Annotated[
+        list[str],
+        typer.Option(
+            "--schema",
+            metavar="TOPIC=FILE",
+            help="Decode the values of a topic with a file (.avsc, .json, .proto); repeatable.",
+        ),
+    ] = [],  # noqa: B006 - read only
+    key_schema: Annotated[
+        list[str], typer.Option("--key-schema", metavar="TOPIC=FILE", help="The same for keys; repeatable.")
+    ] = [],  # noqa: B006 - read only
 ) -> None:
     """Run the console until SIGINT or SIGTERM."""
     with requires_library("The console", how_to_install("console")):
@@ -64,9 +91,9 @@ def console(
         from parley.pipeline.service.tls import server_context
         from parley.tools.console.serving import run_console
 
-    settings = _settings(
-        bootstrap_server, client_properties(command_config), read_only, host_name, config, coordination_url
-    )
+    properties = client_properties(command_config)
+    settings = _settings(bootstrap_server, properties, read_only, host_name, config, coordination_url)
+    settings = replace(settings, schemas=_schemas(schema_registry, properties, schema, key_schema))
     try:
         listeners = parse_listeners(listen, 8090)
         tls = server_context(client_properties(config), "listener.name.console.", listeners)
@@ -105,6 +132,23 @@ def _settings(
     except ValueError as error:
         raise CommandError(f"The connection to the cluster: {error}.") from error
     return settings
+
+
+def _schemas(
+    url: str | None, properties: Mapping[str, str], values: Sequence[str], keys: Sequence[str]
+) -> SchemaSettings | None:
+    """Return where schemas come from. Raises ``CommandError`` if they cannot be used."""
+    if url is None and not values and not keys and not any(key.startswith("schema.registry.") for key in properties):
+        return None
+    with requires_library("Decoding records", how_to_install("console", "registry")):
+        for library in ("confluent_kafka.schema_registry", "fastavro", "google.protobuf", "jsonschema"):
+            import_module(library)
+        from parley.tools.console.schema_settings import schema_settings
+
+    try:
+        return schema_settings(url, properties, values, keys)
+    except ValueError as error:
+        raise CommandError(f"The schemas: {error}.") from error
 
 
 def _say_ready(url: str) -> None:

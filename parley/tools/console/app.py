@@ -25,7 +25,6 @@ from parley.tools.console import (
     access_api,
     configs_api,
     groups_api,
-    messages_api,
     operations_api,
     overview_api,
     topics_api,
@@ -33,6 +32,7 @@ from parley.tools.console import (
 from parley.tools.console.answers import ApiRequest, error_of, text_of
 from parley.tools.console.cluster_view import ClusterView
 from parley.tools.console.coordination_api import StoreWindow
+from parley.tools.console.messages_api import RecordWindow, produce
 from parley.tools.console.sessions import COOKIE, STREAMS_MAX, Session, Sessions
 from parley.tools.console.settings import ConsoleSettings
 from parley.version import VERSION
@@ -60,6 +60,7 @@ class Console:
         self._settings = settings
         self._sessions = Sessions(settings)
         self._store = StoreWindow(settings)
+        self._records = RecordWindow(settings.schemas)
         self._assets = read_assets()
         self.app: ASGIApp = _Guarded(Starlette(routes=self._routes()), settings)
 
@@ -67,6 +68,7 @@ class Console:
         """End all sessions."""
         await self._sessions.close()
         await self._store.close()
+        await self._records.close()
 
     def _routes(self) -> list[Route]:
         get, change = self._get, self._change
@@ -83,9 +85,9 @@ class Console:
             change("/api/topics/{name}", "DELETE", topics_api.delete),
             change("/api/topics/{name}/partitions", "POST", topics_api.add_partitions),
             change("/api/topics/{name}/delete-records", "POST", topics_api.remove_records),
-            get("/api/topics/{name}/messages", messages_api.browse),
-            change("/api/topics/{name}/messages", "POST", messages_api.produce),
-            self._stream("/api/topics/{name}/tail", messages_api.tail),
+            get("/api/topics/{name}/messages", self._records.browse),
+            change("/api/topics/{name}/messages", "POST", produce),
+            self._stream("/api/topics/{name}/tail", self._records.tail),
             get("/api/configs/{kind}/{name}", configs_api.describe),
             change("/api/configs/{kind}/{name}", "PATCH", configs_api.change),
             get("/api/groups", groups_api.groups),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,13 +23,15 @@ from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets_of
 from parley.tools.console.answers import ApiRequest, described_topic, integer_of, number, refuse
 from parley.tools.console.cluster_view import ClusterView
 from parley.tools.console.record_filter import RecordFilter
+from parley.tools.console.record_schemas import Decoded, RecordSchemas, SchemaSettings
+from parley.tools.console.record_values import SeenRecord
 
 LIMIT_MAX: Final = 500
 SCANNED_MAX: Final = 100_000
 SCAN_S: Final = 5.0
 _FETCH_BYTES: Final = 1024 * 1024
-_SHOWN_BYTES: Final = 16 * 1024
-"""The maximum number of bytes of a key or a value that are sent to the browser."""
+_DECODED_AT_ONCE: Final = 100
+"""How many records are decoded and filtered before other requests get their turn."""
 _LEADER_S: Final = 5.0
 _LEADER_POLL_S: Final = 0.1
 _NOT_WRITTEN: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -51,34 +51,87 @@ class _Scan:
     scanned: int = 0
 
 
-async def browse(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return records of a topic. Query: from (earliest, latest, offset, time), value, partition, limit, filter."""
-    name = request.path_params["name"]
-    limit = number(request, "limit", 50, 1, LIMIT_MAX)
-    wanted = RecordFilter(request.query_params["filter"]) if request.query_params.get("filter") else None
-    scan = await _begin(view.client, name, request, limit)
-    found: list[dict[str, Any]] = []
-    deadline = SYSTEM_CLOCK.monotonic() + SCAN_S
-    while scan.scanned < SCANNED_MAX and SYSTEM_CLOCK.monotonic() < deadline and len(found) < limit:
-        open_ = {index: at for index, at in scan.at.items() if at < scan.ends[index]}
-        if not open_:
-            break
-        for index, one in await _fetch(view.client, name, open_, scan):
-            if one.offset < scan.ends[index] and len(found) < limit:
+class RecordWindow:
+    """The records of topics, decoded with schemas if the console has some. ``close`` ends look-ups of schemas."""
+
+    def __init__(self, schemas: SchemaSettings | None) -> None:
+        self._schemas = None if schemas is None else RecordSchemas(schemas)
+
+    async def close(self) -> None:
+        """End look-ups of schemas."""
+        if self._schemas is not None:
+            await self._schemas.close()
+
+    async def browse(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
+        """Return records of a topic. Query: from (earliest, latest, offset, time), value, partition, limit, filter."""
+        name = request.path_params["name"]
+        limit = number(request, "limit", 50, 1, LIMIT_MAX)
+        wanted = _filter_of(request)
+        scan = await _begin(view.client, name, request, limit)
+        found: list[dict[str, Any]] = []
+        deadline = SYSTEM_CLOCK.monotonic() + SCAN_S
+        while scan.scanned < SCANNED_MAX and SYSTEM_CLOCK.monotonic() < deadline and len(found) < limit:
+            open_ = {index: at for index, at in scan.at.items() if at < scan.ends[index]}
+            if not open_:
+                break
+            fetched = await _fetch(view.client, name, open_, scan)
+            within = [(index, one) for index, one in fetched if one.offset < scan.ends[index]]
+            async for index, one, data in self._passing(name, within, wanted):
+                if len(found) == limit:
+                    break
                 scan.at[index] = max(scan.at[index], one.offset + 1)
-                data = _data(index, one)
-                if wanted is None or wanted.passes(_names(index, one, data)):
+                if data is not None:
                     found.append(data)
-        await asyncio.sleep(0)
-    found.sort(key=lambda one: (one["timestamp"], one["partition"], one["offset"]))
-    if request.query_params.get("from", "latest") == "latest":
-        found.reverse()
-    return {
-        "records": found,
-        "scanned": scan.scanned,
-        "complete": all(at >= scan.ends[index] for index, at in scan.at.items()),
-        "next": scan.at,
-    }
+            await asyncio.sleep(0)
+        found.sort(key=lambda one: (one["timestamp"], one["partition"], one["offset"]))
+        if request.query_params.get("from", "latest") == "latest":
+            found.reverse()
+        return {
+            "records": found,
+            "scanned": scan.scanned,
+            "complete": all(at >= scan.ends[index] for index, at in scan.at.items()),
+            "next": scan.at,
+        }
+
+    async def tail(self, view: ClusterView, request: ApiRequest) -> AsyncIterator[dict[str, Any]]:
+        """Yield new records as they are produced. Query: partition, filter."""
+        name = request.path_params["name"]
+        wanted = _filter_of(request)
+        client = view.new_client()
+        try:
+            scan = await _begin(client, name, request, 0)
+            scan.at = dict(scan.ends)
+            yield {"records": [], "skipped": 0}
+            while True:
+                found = []
+                fetched = await _fetch(client, name, scan.at, scan, _TAIL_WAIT_MS)
+                async for index, one, data in self._passing(name, fetched, wanted):
+                    scan.at[index] = max(scan.at[index], one.offset + 1)
+                    if data is not None:
+                        found.append(data)
+                yield {"records": found[-_TAIL_AT_ONCE:], "skipped": max(len(found) - _TAIL_AT_ONCE, 0)}
+        finally:
+            await client.close()
+
+    async def _passing(
+        self, topic: str, fetched: Sequence[tuple[int, Record]], wanted: RecordFilter | None
+    ) -> AsyncIterator[tuple[int, Record, dict[str, Any] | None]]:
+        """Yield each record with its data for the browser, or with None if the filter rejects it."""
+        if self._schemas is not None:
+            await self._schemas.look_up(topic, [(one.key, one.value) for _, one in fetched])
+        for at, (index, one) in enumerate(fetched):
+            if at % _DECODED_AT_ONCE == _DECODED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            seen = SeenRecord(index, one, self._decoded(topic, one.key, True), self._decoded(topic, one.value, False))
+            yield index, one, seen.as_data() if wanted is None or wanted.passes(seen.names()) else None
+
+    def _decoded(self, topic: str, data: bytes | None, is_key: bool) -> Decoded | None:
+        return None if self._schemas is None else self._schemas.decode(topic, data, is_key=is_key)
+
+
+def _filter_of(request: ApiRequest) -> RecordFilter | None:
+    text = request.query_params.get("filter")
+    return RecordFilter(text) if text else None
 
 
 async def _begin(client: Client, name: str, request: ApiRequest, limit: int) -> _Scan:
@@ -164,91 +217,6 @@ def _records(data: Any, begin: int, scan: _Scan, index: int) -> Iterator[Record]
             except (CorruptRecord, InvalidRecord) as error:
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"partition {index}: {error}") from None
         pos += header.size_bytes
-
-
-def _data(partition: int, one: Record) -> dict[str, Any]:
-    return {
-        "partition": partition,
-        "offset": one.offset,
-        "timestamp": one.timestamp,
-        "key": _shown(one.key),
-        "value": _shown(one.value),
-        "headers": [{"name": name, "value": _shown(value)} for name, value in one.headers],
-    }
-
-
-def _shown(data: bytes | None) -> dict[str, Any]:
-    """Return bytes as a browser can show them: as JSON, as text, or otherwise as base64, truncated if they are long."""
-    if data is None:
-        return {"kind": "null", "bytes": 0}
-    cut = bytes(data[:_SHOWN_BYTES])
-    is_cut = len(data) > len(cut)
-    try:
-        text = cut.decode("utf-8", "ignore" if is_cut else "strict")
-    except UnicodeDecodeError:
-        text = "\0"
-    if any(ord(char) < 32 and char not in "\t\r\n" for char in text):
-        found: dict[str, Any] = {"kind": "binary", "base64": base64.b64encode(cut).decode()}
-        if len(data) > 5 and data[0] == 0:
-            found["schemaId"] = int.from_bytes(data[1:5], "big")
-    else:
-        found = {"kind": "json" if not is_cut and _is_json(text) else "text", "text": text}
-    return {**found, "bytes": len(data), **({"cut": True} if is_cut else {})}
-
-
-def _is_json(text: str) -> bool:
-    if text[:1] not in ("{", "["):
-        return False
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _names(partition: int, one: Record, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the names that a filter's expression can use."""
-    return {
-        "key": _plain(data["key"]),
-        "value": _plain(data["value"]),
-        "text": data["value"].get("text"),
-        "offset": one.offset,
-        "partition": partition,
-        "timestamp": one.timestamp,
-        "headers": {each["name"]: _plain(each["value"]) for each in data["headers"]},
-    }
-
-
-def _plain(shown: Mapping[str, Any]) -> Any:
-    text = shown.get("text")
-    if text is None:
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-
-
-async def tail(view: ClusterView, request: ApiRequest) -> AsyncIterator[dict[str, Any]]:
-    """Yield new records as they are produced. Query: partition, filter."""
-    name = request.path_params["name"]
-    wanted = RecordFilter(request.query_params["filter"]) if request.query_params.get("filter") else None
-    client = view.new_client()
-    try:
-        scan = await _begin(client, name, request, 0)
-        scan.at = dict(scan.ends)
-        yield {"records": [], "skipped": 0}
-        while True:
-            fetched = await _fetch(client, name, scan.at, scan, _TAIL_WAIT_MS)
-            found = []
-            for index, one in fetched:
-                scan.at[index] = max(scan.at[index], one.offset + 1)
-                data = _data(index, one)
-                if wanted is None or wanted.passes(_names(index, one, data)):
-                    found.append(data)
-            yield {"records": found[-_TAIL_AT_ONCE:], "skipped": max(len(found) - _TAIL_AT_ONCE, 0)}
-    finally:
-        await client.close()
 
 
 async def produce(view: ClusterView, request: ApiRequest) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from parley.protocol.security.client_security import PLAINTEXT, ClientSecurity, 
 
 if TYPE_CHECKING:
     from parley.consensus.registry import BackendFactory
+    from parley.tools.console.record_schemas import SchemaSettings
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 """The mechanisms with a user name and a password, which a person can type."""
@@ -26,6 +27,8 @@ class ConsoleSettings:
     """Host names under which browsers may reach this console, in addition to localhost and IP addresses."""
     store: tuple[str, BackendFactory] | None = None
     """The coordination store, if the console should show it."""
+    schemas: SchemaSettings | None = None
+    """The schemas with which records are decoded."""
 
     @property
     def needs_login(self) -> bool:

@@ -97,11 +97,11 @@ async def test_records_from_every_place(browser: Browser) -> None:
 
 
 async def test_bytes_that_are_no_text(browser: Browser) -> None:
-    from parley.tools.console.messages_api import _shown
+    from parley.tools.console.record_values import shown
 
-    assert _shown(b"\0\0\0\0\7avro") == {"kind": "binary", "base64": "AAAAAAdhdnJv", "schemaId": 7, "bytes": 9}
-    assert _shown(None) == {"kind": "null", "bytes": 0}
-    cut = _shown("ä".encode() * 20_000)
+    assert shown(b"\0\0\0\0\7avro") == {"kind": "binary", "base64": "AAAAAAdhdnJv", "schema": "schema 7", "bytes": 9}
+    assert shown(None) == {"kind": "null", "bytes": 0}
+    cut = shown("ä".encode() * 20_000)
     assert (cut["kind"], cut["cut"], cut["bytes"]) == ("text", True, 40_000)
 
 
@@ -110,12 +110,12 @@ async def test_the_tail_shows_what_is_produced(browser: Browser, stored_broker: 
 
     from parley.tools.console.answers import ApiRequest
     from parley.tools.console.cluster_view import ClusterView
-    from parley.tools.console.messages_api import tail
+    from parley.tools.console.messages_api import RecordWindow
 
     name = await _topic(browser, "tail", 1)
     view = ClusterView(ConsoleSettings(stored_broker[0].bootstrap_servers))
     scope = Request({"type": "http", "query_string": b"", "headers": [], "path_params": {"name": name}}).scope
-    events = tail(view, ApiRequest(scope))
+    events = RecordWindow(None).tail(view, ApiRequest(scope))
     assert (await anext(events))["records"] == []
     await browser.change("POST", f"topics/{name}/messages", {"value": "new"})
     async for event in events:

@@ -5,6 +5,7 @@ With ``PARLEY_PICTURES``, the folder for the pictures of docs/console.md, the te
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -25,9 +26,11 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from parley import Cluster
+from tests.pipeline.registry.running import running
 
 pytestmark = pytest.mark.system
 
@@ -70,10 +73,28 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def address(cluster: Cluster, folder: Path) -> Iterator[str]:
+def registry(cluster: Cluster) -> Iterator[str]:
+    """A schema registry; the topic payments has a record that fits its schema, and two that cannot be decoded."""
+    fields = {"customer": "string", "order": "long", "cents": "long"}
+    schema = {"type": "record", "name": "Payment", "fields": [{"name": k, "type": v} for k, v in fields.items()]}
+    with running(cluster.bootstrap_servers) as url:
+        number = SchemaRegistryClient({"url": url}).register_schema(
+            "payments-value", Schema(json.dumps(schema), "AVRO")
+        )
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+        for data in (b"\x06ann\x0e\xc8\x01", b"\x06eve\x10\x06", b"\xff"):
+            producer.produce("payments", b"\0" + number.to_bytes(4, "big") + data, partition=0)
+        producer.produce("payments", b"\0\0\0\x03\xe7of another registry", partition=0)
+        producer.flush()
+        yield url
+
+
+@pytest.fixture(scope="module")
+def address(cluster: Cluster, folder: Path, registry: str) -> Iterator[str]:
     """The address of a console in a process of its own."""
     store = f"local://{folder / 'coordination'}"
     servers = ["--bootstrap-server", cluster.bootstrap_servers, "--coordination-url", store]
+    servers += ["--schema-registry", registry]
     command = [sys.executable, "-m", "parley", "console", *servers, "--listen", "http://127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -161,6 +182,23 @@ def test_records_are_filtered_and_opened(page: Page, address: str) -> None:
     picture(page, "records")
 
 
+def test_records_with_schemas_are_decoded(page: Page, address: str) -> None:
+    page.goto(f"{address}/#/topic/payments/messages")
+    page.get_by_label("From").select_option("earliest")
+    page.get_by_role("button", name="Search").click()
+    records = page.get_by_label("Records")
+    expect(records.get_by_text('"customer": "ann"')).to_be_visible()
+    expect(records.get_by_text("not decoded")).to_have_count(2)
+    for number in (0, 2, 3):
+        page.get_by_role("button", name=f"Record 0-{number}").click()
+    expect(records.get_by_text("Avro, schema 1", exact=False).first).to_be_visible()
+    expect(records.get_by_text("The schema registry has no schema 999.")).to_be_visible()
+    picture(page, "decoded")
+    page.get_by_label("Filter").fill("value.cents < 50 and value.customer == 'eve'")
+    page.get_by_role("button", name="Search").click()
+    expect(page.get_by_role("status")).to_contain_text("1 record, 4 read")
+
+
 def test_a_group_shows_its_lag_and_is_reset_after_a_preview(page: Page, address: str) -> None:
     page.goto(f"{address}/#/groups")
     page.get_by_role("link", name="billing").click()
@@ -213,7 +251,7 @@ def test_the_keyboard_is_enough(page: Page) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_is_accessible(page: Page, address: str, scheme: Any) -> None:
     page.emulate_media(color_scheme=scheme)
-    for name in (*PAGES, "topic/orders", "topic/orders/messages", "topic/orders/settings", "group/billing"):
+    for name in (*PAGES, "topic/orders", "topic/payments/messages", "topic/orders/settings", "group/billing"):
         page.goto(f"{address}/#/{name}")
         expect(page.get_by_text("Loading…")).to_have_count(0)
         found = Axe().run(page)
