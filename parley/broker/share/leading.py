@@ -87,6 +87,10 @@ _ENDING: Final = frozenset(
 WRITE_AGAIN_S: Final = 10.0
 """The pause before a failed write is retried, in seconds. The persister has already tried it several times."""
 
+INITIALIZED_PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
+"""The pauses before the state is read again if it has not been initialized yet, in seconds. A new group, or one with a
+new subscription, initializes thousands of share partitions in this time."""
+
 _MOVED: Final = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "This broker no longer leads the share partition.")
 _UNUSED: Final = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The share group has no members on this broker.")
 
@@ -180,7 +184,7 @@ class LedSharePartition:
     async def _load(self) -> None:
         began = self._loop.time()
         try:
-            stored = await self._persister.read(*self.key, self.leader_epoch)
+            stored = await self._read()
             start = await self._start_offset(stored)
             existing = before(stored.batches, self.partition.log.log_end_offset)
             is_behind = existing != stored.batches
@@ -201,6 +205,17 @@ class LedSharePartition:
         self._metrics.load_time.observe(int((self._loop.time() - began) * 1_000_000))
         self._write_soon()
         self._share_fetches.notify(self)
+
+    async def _read(self) -> ShareState:
+        """Return the stored state. Waits if the group coordinator may have only just begun to initialize it."""
+        for pause_s in INITIALIZED_PAUSES_S:
+            try:
+                return await self._persister.read(*self.key, self.leader_epoch)
+            except KafkaError as error:
+                if error.code is not ErrorCode.INVALID_REQUEST or self.state is LeadingState.ENDED:
+                    raise
+            await asyncio.sleep(pause_s)
+        return await self._persister.read(*self.key, self.leader_epoch)
 
     async def _store_again(self, stored: ShareState, start: int) -> None:
         """Replace the stored state, because it contains records that the log lost in an unclean election or a crash.

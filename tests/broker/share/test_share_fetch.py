@@ -238,6 +238,34 @@ def test_a_group_whose_state_was_deleted_begins_again(directory: Path) -> None:
     run(scenario())
 
 
+def test_a_fetch_waits_until_the_group_has_initialized_its_state(directory: Path) -> None:
+    """A member may fetch before, because its group has only just subscribed to the topic."""
+
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 4)
+        one = bench.member("one", topic)
+        bench.persister.refuse = KafkaError(ErrorCode.INVALID_REQUEST, "not initialized")
+        assert await one.acquired(max_wait_ms=500) == []
+        bench.persister.refuse = None
+        assert await one.acquired(max_wait_ms=5000) == [(0, 3, 1)]
+
+    run(scenario())
+
+
+def test_a_group_that_does_not_subscribe_gets_an_error_in_the_end(directory: Path) -> None:
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        one = bench.member("one", topic)
+        bench.persister.refuse = KafkaError(ErrorCode.INVALID_REQUEST, "not initialized")
+        response = await one.fetch(max_wait_ms=60_000)
+        assert response.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+    run(scenario())
+
+
 def test_sessions_follow_their_epochs(directory: Path) -> None:
     async def scenario() -> None:
         bench = ShareBench(directory)
