@@ -48,7 +48,7 @@ class KafkaMember(Kafka):
         self._controllers = controllers
 
     def settings(self) -> dict[str, str]:
-        """The node's properties, in addition to those of a single broker."""
+        """Return the node's properties, in addition to those of a single broker."""
         voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(self._controllers, start=1))
         return {
             "node.id": str(self.broker_id),

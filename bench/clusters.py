@@ -144,7 +144,7 @@ class Kafka(Measured):
     name = "Apache Kafka 4.3.1"
 
     def settings(self) -> dict[str, str]:
-        """The properties of a single node. Those of a cluster add the controllers' addresses."""
+        """Return the properties of a single node. Those of a cluster add the controllers' addresses."""
         controller = free_port()
         return {
             "node.id": "1",

@@ -65,7 +65,7 @@ class Secured(Measured):
         authority.issue("CN=broker", "localhost").write_pem(folder / "broker.pem")
 
     def security(self) -> dict[str, str]:
-        """The properties of the listeners, users and permissions."""
+        """Return the properties of the listeners, users and permissions."""
         name = "listener.name.sasl_plaintext"
         return {
             "ssl.keystore.type": "PEM",

@@ -22,7 +22,7 @@ def _module(path: Path) -> str:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt | ast.ExceptHandler | ast.match_case]:
-    """All statements below a node: only they import, and expressions are most of a tree."""
+    """Yield all statements below a node: only they import, and expressions are most of a tree."""
     for field in ("body", "orelse", "handlers", "finalbody", "cases"):
         for inner in getattr(node, field, ()):
             yield inner
@@ -30,7 +30,8 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt | ast.ExceptHandler | ast.ma
 
 
 def _imported(tree: ast.AST, modules: set[str]) -> set[str]:
-    """The files that a file imports, wherever it does; of a package, the file of the name that is taken from it."""
+    """Return the files that a file imports, wherever it does; of a package, the file of the name that is
+    taken from it."""
     found = set()
     for node in _statements(tree):
         if isinstance(node, ast.Import):

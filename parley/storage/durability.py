@@ -77,7 +77,7 @@ class Durability:
         return self._changes > 0
 
     def is_unchanged_since(self, removals: int) -> bool:
-        """True if no file was removed or renamed since ``removals`` was read, and none is being renamed now.
+        """Return True if no file was removed or renamed since ``removals`` was read, and none is being renamed now.
 
         Any thread may call this, without the lock. Otherwise a failure to open a file says nothing about the disk.
         """

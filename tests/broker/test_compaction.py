@@ -35,7 +35,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def is_compacted(broker: Broker, topic: str) -> bool:
-    """True if the sealed segments of a partition, with most of the commits, are as small as a tenth of them."""
+    """Return True if the sealed segments of a partition, with most of the commits, are as small as a tenth of them."""
     log = broker.server.parts.logs.get(topic, 0)
     assert log is not None
     *sealed, active = log.segments  # only sizes: a thread may replace the files meanwhile

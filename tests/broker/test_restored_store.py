@@ -47,7 +47,7 @@ RETRIED = {
 
 @pytest.fixture(params=["memory", "local"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty store."""
+    """Return the address of an empty store."""
     return {"memory": f"memory://restored-{next(_names)}", "local": f"local://{tmp_path}/store"}[request.param]
 
 

@@ -14,7 +14,7 @@ from tests.support.certificates import Authority
 
 
 def presented(server: ssl.SSLContext) -> bytes:
-    """The certificate that a server with this context presents."""
+    """Return the certificate that a server with this context presents."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()

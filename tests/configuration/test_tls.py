@@ -141,7 +141,7 @@ def crl(tmp_path: Path) -> Path:
 
 
 def refusing(path: Path, *, trusted: str = ROOT.pem) -> ssl.SSLContext:
-    """The context of a listener that demands certificates, and reads the lists in a file."""
+    """Return the context of a listener that demands certificates, and reads the lists in a file."""
     return broker(truststore_certificates=trusted, crl_location=str(path)).server_context("required")
 
 

@@ -1,6 +1,7 @@
-"""Clients of one store: the embedded one, the one in memory and, marked ``system``, each of the real ones.
+"""Clients of one store: the embedded store, the memory store and, marked ``system``, each real server.
 
-``make test`` has etcd of the real ones, and the conformance kit on all of them; ``make soak`` has the others.
+Of the real servers, ``make test`` uses only etcd, except for the conformance kit, which it runs on all of them; ``make
+soak`` uses the others.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _REAL = [
 
 @pytest.fixture(scope="session")
 def real_store() -> Iterator[Callable[[str], str]]:
-    """The address of a real store by its scheme. Each is started when it is first used, and stopped in the end."""
+    """Yield the address of a real store by its scheme. Each server is started when it is first used, and stopped at the
+    end of the test run."""
     with ExitStack() as running:
         yield functools.cache(lambda scheme: running.enter_context(STORES[scheme]()))
 
@@ -36,7 +38,7 @@ def real_store() -> Iterator[Callable[[str], str]]:
 async def connect(
     request: pytest.FixtureRequest, tmp_path: Path, real_store: Callable[[str], str]
 ) -> AsyncIterator[Connect]:
-    """Each call opens one more client of the same store; all are closed at the end."""
+    """Yield a function that opens one more client of the same store. All clients are closed at the end."""
     name = f"test-{secrets.token_hex(8)}"
     match request.param:
         case "memory":

@@ -1,7 +1,8 @@
-"""A process of its own on an embedded store, driven by tests: ``python local_process.py ROLE DIRECTORY [TTL_MS]``.
+"""A separate process that uses an embedded store, controlled by tests: ``python local_process.py ROLE DIRECTORY
+[TTL_MS]``.
 
-It prints a line for each thing that happens. Roles: ``hold`` a leadership; ``write`` under it as fast as it can;
-``count`` to add one to a counter as often as asked; ``lock`` to be stopped while holding SQLite's write lock.
+It prints a line for each event. Roles: ``hold`` holds a leadership; ``write`` writes under it as fast as possible;
+``count`` increments a counter as often as requested; ``lock`` is stopped while it holds SQLite's write lock.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def say(*words: object) -> None:
 
 
 async def lead(backend: LocalBackend, ttl_ms: int) -> tuple[Session, Leadership]:
-    """A session and a leadership under it: a machine under load may take longer to get there than a session lives."""
+    """Return a session and a leadership under it: It tries again with a new session, because a session may expire
+    before that on a machine under load."""
     while True:
         session = await backend.open_session(ttl_ms)
         try:

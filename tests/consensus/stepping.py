@@ -10,13 +10,14 @@ from parley.consensus.backend import LINEARIZABLE, Check, Entry, Op, Page, Read,
 from parley.consensus.memory import MemoryBackend, MemoryStore
 
 SETTLED = 12
-"""Passes of the event loop after which every task waits for its next step."""
+"""The number of passes of the event loop after which every task waits for its next step."""
 
 
 class Steps:
-    """Says who may take the next step: ``order`` has for each step the number of one of those who wait for it.
+    """Decides which client takes the next step: ``order`` contains, for each step, an index into the clients that wait
+    for it.
 
-    Where there are not so many it is the last of them, and where the order ends the first.
+    If fewer clients wait, the last of them takes the step. After the end of ``order``, the first takes it.
     """
 
     def __init__(self, order: Sequence[int]) -> None:
@@ -28,7 +29,7 @@ class Steps:
         """The client that took each step."""
 
     async def turn(self, who: str) -> None:
-        """Wait for the next step of this client."""
+        """Wait until it is this client's turn."""
         waiting = self._waiting[who] = asyncio.get_running_loop().create_future()
         await waiting
 

@@ -263,7 +263,7 @@ async def test_a_watcher_far_behind_gets_a_snapshot(backend: Backend) -> None:
     await anext(watch)
     await backend.delete("w/gone")
     await backend.put("w/here", b"")
-    for round_ in range(25):  # more deletions than are remembered
+    for round_ in range(25):  # more deletions than the store remembers
         keys = [f"x/{round_}/{n}" for n in range(1000)]
         await backend.txn([], [Put(key, b"") for key in keys])
         await backend.txn([], [Delete(key) for key in keys])
@@ -344,7 +344,11 @@ async def test_servers_report_the_number_of_watches(connect: Connect) -> None:
         await anext(second)
         told = await one.watch_count()
     assert told.source
-    if one.capabilities.name in ("ZooKeeper", "etcd", "memory"):  # Consul tells what it was when one last began
+    if one.capabilities.name in (
+        "ZooKeeper",
+        "etcd",
+        "memory",
+    ):  # Consul reports the value from when the last query began
         assert told.open is not None
         assert before.open is not None
         assert told.open > before.open

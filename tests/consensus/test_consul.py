@@ -1,4 +1,4 @@
-"""The store in Consul without a server: addresses, the errors for refusals, the size of requests."""
+"""The Consul backend without a server: addresses, the errors for refusals, the size of requests."""
 
 from __future__ import annotations
 
@@ -148,7 +148,8 @@ async def test_an_unknown_session_is_found_from_the_failed_operation() -> None:
 
 
 async def test_a_leader_that_has_not_reached_the_end_of_its_log_ends_no_session() -> None:
-    """It responds to a renewal with 404. A consistent read, which waits for the end of the log, finds the session."""
+    """Such a leader responds to a renewal with 404. A consistent read, which waits for the end of the log, finds the
+    session."""
     sessions = [{"ID": "some-id", "TTL": "10s"}]
 
     async def renew(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""Consul with ACLs, with TLS, with three servers of which one is lost, and with its default session TTL."""
+"""Consul with ACLs, with TLS, with three servers of which one fails, and with its default session TTL."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def _refused(url: str, error: type[Exception]) -> None:
 
 
 class Guarded:
-    """A server that refuses everything a token does not allow."""
+    """A server that denies by default: a token must allow each operation."""
 
     def __init__(self, servers: ConsulServers, directory: Path) -> None:
         self.servers = servers
@@ -140,9 +140,10 @@ async def test_other_tokens_can_neither_read_nor_change_the_tree(guarded: Guarde
 
 
 async def test_the_token_is_replaced_while_the_cluster_runs(guarded: Guarded) -> None:
-    """The steps of docs/security.md: a second token of the policy, the brokers one by one, the end of the first."""
+    """The steps of docs/security.md: create a second token of the policy, restart the brokers one by one, delete the
+    first token."""
     first, second = guarded.token(POLICY), guarded.token(POLICY)
-    waits = ConsulBackend.from_url(guarded.url(first))  # a broker that is restarted last
+    waits = ConsulBackend.from_url(guarded.url(first))  # the broker that is restarted last
     await waits.open()
     async with ConsulBackend.from_url(guarded.url(second)) as restarted:
         session = await restarted.open_session(600_000)
@@ -381,7 +382,7 @@ async def test_a_watch_leaves_a_silent_agent_as_soon_as_a_call_does() -> None:
         url = f"consul://{','.join(f'127.0.0.1:{port}' for port in first)}?{servers.query}"
         elsewhere = f"consul://127.0.0.1:{servers.nodes[servers.leader()].port}?{servers.query}"
         async with ConsulBackend.from_url(url) as client, ConsulBackend.from_url(elsewhere) as other:
-            await client.open_session(3000)  # renewed every second: that is the call
+            await client.open_session(3000)  # renewed every second: this is that call
             async with client.watch("") as watch:
                 view = View()
                 view.apply(await anext(watch))

@@ -1,4 +1,4 @@
-"""The store in etcd, beyond what all stores have in common: compaction, several servers, the fate of refused writes."""
+"""The etcd backend, beyond the tests of all stores: compaction, several servers, the outcome of refused writes."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ async def test_a_stream_ends_with_its_connection_however_early() -> None:
 @pytest.mark.system
 async def test_servers_that_are_away_are_passed_over(server: EtcdServers) -> None:
     there = server.url.removeprefix("etcd://")
-    for _ in range(4):  # each client begins with any of them
+    for _ in range(4):  # each client begins with a random server
         async with EtcdBackend.from_url(f"etcd://127.0.0.1:1,{there},[::1]:1/passed-over") as client:
             await client.put("a", b"")
     away = EtcdBackend.from_url("etcd://127.0.0.1:1")
@@ -237,7 +237,7 @@ def test_the_clock_that_tests_move_is_the_servers() -> None:
 @pytest.mark.slow
 @pytest.mark.system
 async def test_three_servers_go_on_without_their_leader() -> None:
-    """Killed or stopped: sessions survive, watches continue, confirmed writes remain."""
+    """Whether the leader is killed or stopped, sessions survive, watches continue, and confirmed writes remain."""
     with etcd_servers(3) as servers:
         async with EtcdBackend.from_url(servers.url) as client, EtcdBackend.from_url(servers.url) as other:
             session = await client.open_session(9_000)
@@ -256,7 +256,7 @@ async def test_three_servers_go_on_without_their_leader() -> None:
                 await _until_answered(partial(client.put, f"n/{round_}/after", b""))
                 written = Changed(await _entry(other, f"n/{round_}/after"))
                 while await asyncio.wait_for(anext(watch), 60) != written:
-                    pass  # a put whose answer was lost was repeated, and had been applied
+                    pass  # a put whose response was lost was repeated although it had been applied
                 await _entry(other, f"n/{round_}/before")
                 assert await other.get("bound", read=STALE)
                 heal(leader)

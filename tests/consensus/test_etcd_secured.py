@@ -25,7 +25,8 @@ PREFIX = "/parley/production"
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """An etcd with ``root``, ``parley`` (may use ``PREFIX``), ``reader`` (may read it), ``other`` (another prefix).
+    """An etcd server with the users ``root``, ``parley`` (may use ``PREFIX``), ``reader`` (may read it) and ``other``
+    (may use another prefix).
 
     The password of each user is its name.
     """
@@ -55,7 +56,7 @@ def users() -> Iterator[Users]:
 
 
 def _documented() -> Iterator[list[str]]:
-    """The commands of docs/stores.md, with the passwords that etcd would ask for."""
+    """Yield the commands of docs/stores.md, with the passwords that etcd would ask for."""
     for line in re.findall(r"^etcdctl (.+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE):
         words = line.split()
         yield [*words[:2], f"{words[2]}:{words[2]}"] if words[:2] == ["user", "add"] else words
@@ -92,7 +93,9 @@ async def test_expired_tokens_are_replaced(users: Users) -> None:
     async with EtcdBackend.from_url(users.url("parley")) as client:
         watch = client.watch("t/")
         await anext(watch)
-        users.etcdctl("user", "add", "another:x")  # makes a new revision of the users: all tokens are of an old one
+        users.etcdctl(
+            "user", "add", "another:x"
+        )  # creates a new revision of the users, so all tokens belong to an old one
         await client.put("t/a", b"1")
         assert isinstance(await anext(watch), Changed)
         await asyncio.to_thread(users.servers.restart)  # etcd forgets its tokens
@@ -122,14 +125,15 @@ async def test_a_permission_that_is_taken_away_ends_writes_and_watches(users: Us
 
 
 async def test_the_account_is_replaced_while_the_cluster_runs(users: Users) -> None:
-    """The steps of docs/security.md: a second user of the role, the brokers one by one, the end of the first user."""
+    """The steps of docs/security.md: create a second user of the role, restart the brokers one by one, delete the first
+    user."""
     users.etcdctl("role", "add", "rotated")
     users.etcdctl("role", "grant-permission", "rotated", "readwrite", "/rotated/", "--prefix=true")
     for user in ("first", "second"):
         users.etcdctl("user", "add", f"{user}:{user}")
         users.etcdctl("user", "grant-role", user, "rotated")
         if user == "first":
-            waits = EtcdBackend.from_url(users.url("first", "/rotated"))  # a broker that is restarted last
+            waits = EtcdBackend.from_url(users.url("first", "/rotated"))  # the broker that is restarted last
             await waits.open()
             watch = waits.watch("")
             await anext(watch)

@@ -1,4 +1,4 @@
-"""The embedded store, beyond what all stores have in common: in one process and in several."""
+"""The embedded store, beyond the tests of all stores: in one process and in several."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Child:
         return (await self.process.stdout.readline()).decode().split()
 
     def signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):  # one that has lost its leadership may have ended
+        with suppress(ProcessLookupError):  # a process that has lost its leadership may have ended
             self.process.send_signal(number)
 
 
@@ -149,7 +149,7 @@ async def test_a_store_that_has_lost_its_latest_writes_says_so_and_uses_no_revis
         with closing(sqlite3.connect(directory / "store.db")) as connection:
             if how == "WAL deleted":
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-                shutil.copy(directory / "store.db", directory / "copy")  # what is there without the WAL
+                shutil.copy(directory / "store.db", directory / "copy")  # the content without the WAL
             else:
                 with closing(sqlite3.connect(directory / "copy")) as copy:
                     connection.backup(copy)
@@ -185,7 +185,7 @@ async def test_an_unusable_note_of_the_latest_change_means_nothing(directory: Pa
 
 @pytest.mark.parametrize("how", ["its head", "all but its head", "everything"])
 async def test_a_damaged_store_is_no_empty_one(directory: Path, how: str) -> None:
-    """Not even for a search that accepts any store: an operator who reads "empty" looks for the wrong cause."""
+    """Not even a search that accepts any store reports it as empty: that would mislead the operator about the cause."""
     async with LocalBackend(directory) as store:
         identity = store.identity
     file = directory / "store.db"
@@ -265,7 +265,7 @@ async def test_directories_that_cannot_work(tmp_path: Path) -> None:
 
 
 async def test_a_process_without_descriptors_is_no_fault_of_the_store(directory: Path, backend: LocalBackend) -> None:
-    """The broker tries again instead of giving up its place in the cluster."""
+    """The broker tries again instead of leaving the cluster."""
     await backend.put("key", b"value")
     missing = directory / "store.db"
     with descriptors_left(0):
@@ -300,7 +300,7 @@ async def test_clients_that_open_at_once_create_one_store(directory: Path) -> No
 async def test_a_store_that_another_process_has_locked_is_opened_once_the_lock_is_gone(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first process that comes after a crash recovers the WAL under an exclusive lock, slowly on a busy machine."""
+    """The first process after a crash recovers the WAL under an exclusive lock, which takes long on a busy machine."""
     async with LocalBackend(directory) as before:
         await before.put("key", b"value")
     holder = sqlite3.connect(directory / "store.db", isolation_level=None, check_same_thread=False)
@@ -372,7 +372,7 @@ async def test_a_stale_clock_cannot_keep_a_session(directory: Path) -> None:
         session = await own.open_session(60_000)
         await own.put("bound", b"", session=session)
         offset = 61.0
-        await other.put("x", b"")  # any write expires what is due
+        await other.put("x", b"")  # any write expires sessions that are due
         assert await other.get("bound") is None
         with pytest.raises(SessionLost):
             await own.put("bound", b"", session=session)
@@ -533,7 +533,7 @@ async def test_a_process_stopped_while_it_holds_the_lock_does_not_stop_the_other
     assert await child.said() == ["locked"]
     wait_until_stopped(child.process.pid)
     await backend.put("a", b"")
-    wait_until_stopped(child.process.pid)  # again, perhaps before it can say that it has unlocked the file
+    wait_until_stopped(child.process.pid)  # again, perhaps before it can report that it has unlocked the file
     child.signal(signal.SIGCONT)
     assert await child.said() == ["unlocked"]
 
@@ -550,7 +550,7 @@ async def test_increments_of_several_processes_are_exact(spawn: Spawn, backend: 
 
 @pytest.mark.slow
 async def test_each_killed_leader_is_replaced(spawn: Spawn, backend: LocalBackend) -> None:
-    """Each kill hits somewhere in a write. The store stays intact, and epochs rise by one."""
+    """Each kill happens somewhere in a write. The store stays intact, and epochs rise by one."""
     rng = random.Random(3)
     waiting = await spawn("write", 3_600_000)
     assert await waiting.said() == ["leading", "1"]

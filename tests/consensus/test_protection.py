@@ -1,4 +1,4 @@
-"""What protects a store from other clients: each store open, and locked as for ``make cluster SECURE=1``."""
+"""The protection of stores from other clients: each store unprotected, and locked as for ``make cluster SECURE=1``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Key-value, elections, groups and listeners over both built-in stores."""
+"""Key-value, elections, groups and listeners on both built-in stores."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_keys_are_relative_and_values_plain(backend: Backend) -> None:
 
 @pytest.mark.parametrize("guarding", ["a/leader", "z/leader"])
 async def test_a_conflict_under_a_guard_names_the_relative_key(backend: Backend, guarding: str) -> None:
-    """Whether the guard's key comes before or after the others in the store."""
+    """This holds whether the guard's key sorts before or after the other keys in the store."""
     guard = Check(guarding, At(await backend.put(guarding, b"")), fences=True)
     kv = KeyValue(backend)
     await kv.put("k", b"1", guard=guard)
@@ -127,7 +127,9 @@ async def test_splitting_by_size() -> None:
         for part in parts:
             await kv.txn([], part, guard=guard)
         with pytest.raises(TooLarge):
-            next(iter(kv.split([*ops, Put("k", bytes(CAPABILITIES.value_bytes_max))])))  # not when all else is written
+            next(
+                iter(kv.split([*ops, Put("k", bytes(CAPABILITIES.value_bytes_max))]))
+            )  # not when everything else is written
 
 
 async def test_a_value_may_be_split_off_exactly_if_it_can_be_written() -> None:
@@ -451,7 +453,7 @@ async def test_an_id_taken_is_refused_unless_replaced(connect: Connect) -> None:
 
 
 async def test_incarnations_rise_from_min_incarnation(backend: Backend) -> None:
-    """A store that was restored to an older state has lost the latest ones."""
+    """A store that was restored to an older state lacks the latest incarnations."""
     groups = Groups(backend, await backend.open_session(10_000))
     assert (await groups.join("g", "m", b"", min_incarnation=7)).incarnation == 7
     assert (await groups.join("g", "m", b"", min_incarnation=3)).incarnation == 8
@@ -467,7 +469,7 @@ async def test_joining_again_in_the_same_session(backend: Backend) -> None:
 
 
 class LateReader(MemoryBackend):
-    """A client whose first read of some keys returns what they held before."""
+    """A client whose first read of some keys returns their previous values."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)

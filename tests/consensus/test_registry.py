@@ -166,7 +166,7 @@ def test_the_keys_of_the_built_in_stores_are_known_without_their_clients() -> No
 
 
 class KeyedBackend(MemoryBackend):
-    """A third party's store with a key of its own."""
+    """A third party's store with its own configuration key."""
 
     config = StoreConfig(
         keys=(ConfigKey("thirdparty.password", ValueType.PASSWORD, None, "A secret."),),

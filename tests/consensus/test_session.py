@@ -31,12 +31,12 @@ def test_without_renewal_it_is_suspended_and_then_lost() -> None:
         with pytest.raises(SessionLost):
             session.require()
 
-    run(wait_for_its_end())  # a busy machine may be so late that it is lost at once
+    run(wait_for_its_end())  # a busy machine may be so late that the session is lost immediately
 
 
 async def test_the_clock_decides_even_before_any_timer_ran() -> None:
     session = opened(1000, sent_ago_s=1.0)
-    assert session.state is SessionState.LOST  # no await since: as after SIGCONT
+    assert session.state is SessionState.LOST  # without an await in between, as after SIGCONT
     assert session.lost.is_set()
 
 
@@ -45,7 +45,7 @@ async def test_safe_until_counts_from_sending() -> None:
     sent_at = asyncio.get_running_loop().time() - 10
     assert session.renewed(sent_at)
     assert session.safe_until == pytest.approx(sent_at + 60)
-    assert session.renewed(sent_at - 5)  # an older response arriving late changes nothing
+    assert session.renewed(sent_at - 5)  # an older response that arrives late changes nothing
     assert session.safe_until == pytest.approx(sent_at + 60)
 
 

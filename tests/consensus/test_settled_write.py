@@ -19,9 +19,9 @@ from tests.support.virtual_time import run
 
 
 class Faulty(MemoryBackend):
-    """Plays a script: one letter for each write, then all goes well.
+    """Follows a script with one letter for each write; after its end, every write succeeds.
 
-    A: applied, response lost; L: lost on the way; U: unavailable; . : no fault.
+    A: applied, response lost; L: request lost; U: unavailable; ``.``: no fault.
     """
 
     def __init__(self, store: MemoryStore, script: str = "") -> None:
@@ -118,7 +118,7 @@ async def test_settling_gives_up_after_a_while() -> None:
 
 
 class AlwaysOne(random.Random):
-    """Draws the longest pauses."""
+    """A random source that makes all pauses as long as possible."""
 
     def random(self) -> float:
         return 1.0
@@ -172,7 +172,7 @@ async def test_a_nonce_has_64_random_bits() -> None:
 
 
 async def test_a_write_among_too_many_later_ones_cannot_be_settled() -> None:
-    """The nonces of the value that it was to replace have been pushed out: nothing shows whether it was applied."""
+    """The later writes have displaced its nonce from the value, so nothing shows whether it was applied."""
     store = MemoryStore()
     kv = KeyValue(await faulty(".L", store))
     await kv.next_id("n")
@@ -275,7 +275,7 @@ async def test_a_conflict_of_another_client_is_passed_on() -> None:
 
 
 class FailsTheReadAfterAConflict(Faulty):
-    """The store is unavailable for one read, right after it has refused a write, the first few times."""
+    """A store that is unavailable for one read after each of the first few writes that it refuses."""
 
     conflicts = 0
     failures = 1

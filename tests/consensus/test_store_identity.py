@@ -1,4 +1,4 @@
-"""The identity of a store: found, given to an empty store, or refused."""
+"""The identity of a store: reading it, giving it to an empty store, and rejecting an unexpected one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parley.consensus.store_identity import new_identity, open_identity, require
 
 
 class Storage:
-    """A store in memory. ``faster`` is the identity that another client gives it first; ``loses`` drops the write."""
+    """A store in memory. ``faster`` is the identity that another client writes first; ``loses`` drops the write."""
 
     place = "somewhere"
 

@@ -1,4 +1,4 @@
-"""The store in ZooKeeper, beyond what all stores have in common: its tree, dead keys, renewal of sessions."""
+"""The ZooKeeper backend, beyond the tests of all stores: its tree, dead keys, renewal of sessions."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_kazoo_logs_at_the_level_set_and_never_the_data(
 async def test_a_key_added_while_a_range_is_read_displaces_no_other(
     servers: ZookeeperServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key left out would never be reported, because it did not change after the Snapshot."""
+    """A key missing from the Snapshot would never be reported, because it does not change afterwards."""
     async with ZookeeperBackend.from_url(f"{servers.url}/added") as client:
         await client.put("g/2", b"")
         names, added = Reader.names, asyncio.Event()
@@ -140,7 +140,7 @@ async def test_the_session_of_a_hanging_event_loop_expires(servers: ZookeeperSer
         client = ZookeeperBackend.from_url(url)
         await client.open()
         while not holding.is_set():
-            with suppress(SessionLost):  # on a machine that stood still for as long as it lives
+            with suppress(SessionLost):  # on a machine that was paused for the session's whole timeout
                 await client.put("held", b"", session=await client.open_session(TTL_MS_MIN))
                 holding.set()
         hang.wait(60)

@@ -1,4 +1,4 @@
-"""Three ZooKeeper servers of which one is lost: the service continues, and no confirmed write is lost."""
+"""Three ZooKeeper servers of which one fails: the service continues, and no confirmed write is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def servers() -> Iterator[ZookeeperServers]:
 
 @pytest.fixture(params=["killed", "frozen"])
 def lose_leader(request: pytest.FixtureRequest, servers: ZookeeperServers) -> Iterator[Callable[[], None]]:
-    """Lose the leader. It is back after the test."""
+    """Stop the leader. It is started again after the test."""
     lost: list[int] = []
 
     def lose() -> None:
@@ -78,9 +78,9 @@ async def test_the_ensemble_survives_a_lost_leader(servers: ZookeeperServers, lo
         assert await session.wait_for(SessionState.CONNECTED) is SessionState.CONNECTED
         async with two.watch("bound") as watch:
             assert isinstance(await anext(watch), Snapshot)
-            with suppress(Unavailable):  # servers that come and go may break the connection just now
+            with suppress(Unavailable):  # servers that stop and start may break the connection at this moment
                 await session.close()
-            assert await asyncio.wait_for(anext(watch), 60) == Removed("bound")  # if not so, then by its time to live
+            assert await asyncio.wait_for(anext(watch), 60) == Removed("bound")  # otherwise by its timeout
 
 
 async def _until(done: Callable[[], bool]) -> None:

@@ -44,7 +44,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperServe
 
 @pytest.fixture
 def query(tmp_path: Path) -> Query:
-    """The options of a user."""
+    """Return the options of a user as a URL's query."""
 
     def make(user: str, password: str, auth: str) -> str:
         path = tmp_path / f"{user}-{password}"
@@ -148,9 +148,11 @@ async def test_a_tree_is_locked_and_unlocked_while_it_is_used(
 async def test_the_account_is_replaced_while_the_cluster_runs(
     servers: ZookeeperServers, query: Query, tmp_path: Path, auth: str
 ) -> None:
-    """The steps of docs/stores.md: unlock the tree, the brokers one by one with the second user, lock it again.
+    """The steps of docs/stores.md: unlock the tree, restart the brokers one by one with the second user, lock the tree
+    again.
 
-    A broker that is restarted later has a connection of the step before. Each reads what the other has written.
+    A broker that is restarted later still uses the connection of the previous step. Each broker reads what the other
+    has written.
     """
     url = f"{servers.url}/rotated-{auth}"
     connect = f"{servers.url.removeprefix('zookeeper://')}/rotated-{auth}"
@@ -243,7 +245,7 @@ def test_hosts_are_names_or_addresses() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """A certificate authority, and the certificates it signed for the server and for a client, by file name."""
+    """A certificate authority, and the certificates that it issued to the server and to a client, by file name."""
 
     directory: Path
 

@@ -36,7 +36,7 @@ BROKERS = ("broker-1", "broker-2", "broker-3")
 
 
 def compose(store: str) -> dict[str, Any]:
-    """The file with its anchors put in."""
+    """Return the file with its anchors put in."""
     text: dict[str, Any] = yaml.safe_load((DEPLOY / store / "compose.yaml").read_text())
     return text
 
@@ -56,7 +56,7 @@ def listeners(text: str) -> dict[str, tuple[str, int]]:
 
 
 def dockerfile() -> list[str]:
-    """The instructions, each on one line, without comments."""
+    """Return the instructions, each on one line, without comments."""
     return [f"{name} {text}" for name, text in instructions(DEPLOY / "Dockerfile")]
 
 

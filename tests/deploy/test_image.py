@@ -32,7 +32,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
 
 @pytest.fixture
 def data(image: Image, tmp_path: Path) -> Path:
-    """A volume, which an engine gives the owner that the image gave the folder."""
+    """Return a volume, which an engine gives the owner that the image gave the folder."""
     folder = tmp_path / "data"
     folder.mkdir()
     user, group = map(int, image.user.split(":"))

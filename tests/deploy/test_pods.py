@@ -88,7 +88,7 @@ class Pod(BrokerProcess):
         return self.responds(self._container[f"{name}Probe"]["httpGet"]["path"])
 
     def responds(self, path: str) -> bool:
-        """True if a page of the metrics' port responds with 200."""
+        """Return True if a page of the metrics' port responds with 200."""
         (port,) = [each["containerPort"] for each in self._container["ports"] if each["name"] == "metrics"]
         connection = http.client.HTTPConnection(self.address, port, timeout=WAIT_SECONDS)
         try:
@@ -118,7 +118,8 @@ def until(condition: Any, what: str) -> None:
 
 
 def made(folder: Path, settings: Mapping[str, object]) -> list[Pod]:
-    """The pods of a release, with this machine's addresses and with ``folder`` for what they mount. None is started."""
+    """Return the pods of a release, with this machine's addresses and with ``folder`` for what they mount. None is
+    started."""
     internal, metrics = free_port(), free_port()
     quick = {"ports.internal": internal, "ports.metrics": metrics, "config": QUICK}
     found = manifests(rendered(settings={**quick, **settings}))
@@ -224,5 +225,5 @@ def test_secrets_and_a_renewed_certificate(tmp_path: Path) -> None:
 
 
 def served(host: str, port: int) -> int:
-    """The serial number of the certificate that a listener shows."""
+    """Return the serial number of the certificate that a listener shows."""
     return x509.load_pem_x509_certificate(ssl.get_server_certificate((host, port)).encode()).serial_number

@@ -93,7 +93,7 @@ def blocks(page: Path, kind: str) -> list[str]:
 
 
 def commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """The commands of a block, each with the lines it is said to print."""
+    """Yield the commands of a block, each with the lines it is said to print."""
     command, shown = "", list[str]()
     for line in text.splitlines():
         if line.startswith("$ "):

@@ -22,7 +22,7 @@ PROGRAMS = [text for kind, text in BLOCKS if kind == "python" and not text.start
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A directory with the files that the page shows."""
+    """Return a directory with the files that the page shows."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     return tmp_path

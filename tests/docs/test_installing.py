@@ -71,7 +71,7 @@ def wheel(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Inst
 
 @pytest.fixture(scope="module")
 def source(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The source distribution, installed as on a machine without a C compiler."""
+    """Return the source distribution, installed as on a machine without a C compiler."""
     (archive,) = distributions.glob("parley_broker-*.tar.gz")
     folder = tmp_path_factory.mktemp("pure")
     build = ("wheel", "--no-build-isolation", *QUIET, "--wheel-dir", str(folder), str(archive))
@@ -82,7 +82,7 @@ def source(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Ins
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with modules of a user's own."""
+    """Return a folder with modules of a user's own."""
     for name in OWN_MODULES:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("OWN = True\n")

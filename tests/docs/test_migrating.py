@@ -42,7 +42,7 @@ _BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(section: str, kind: str) -> list[str]:
-    """The blocks of a section of the page, also those within a list."""
+    """Return the blocks of a section of the page, also those within a list."""
     text = PAGE.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     return [textwrap.dedent(code) for _, found, code in _BLOCK.findall(text) if found == kind]
 

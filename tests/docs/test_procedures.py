@@ -44,7 +44,7 @@ class Machine(BrokerProcess):
         return [sys.executable, "-m", "parley", "start", str(self.file)]
 
     def here(self, command: str) -> str:
-        """A command of this machine, with its paths and addresses."""
+        """Return a command of this machine, with its paths and addresses."""
         command = command.replace("/var/lib/parley", str(self.data)).replace("/etc/parley", str(self.folder))
         return command.replace("127.0.0.1:9464", self.metrics)
 

@@ -39,7 +39,7 @@ class Deployment:
         self._broker: subprocess.Popen[str] | None = None
 
     def here(self, text: str) -> str:
-        """A text of the page, with the paths and the address that it has here."""
+        """Return a text of the page, with the paths and the address that it has here."""
         for shown, real in (
             ("/etc/parley", str(self.folder / "etc")),
             ("/var/lib/parley", str(self.folder / "var" / "parley")),

@@ -43,7 +43,7 @@ NEVER_LOADED = {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, with an older version in it. A link or an anchor that leads nowhere fails the build."""
+    """Return the site, with an older version in it. A link or an anchor that leads nowhere fails the build."""
     folder = tmp_path_factory.mktemp("site")
     (folder / OLDER).mkdir()
     (folder / OLDER / "index.html").write_text("older")
@@ -117,7 +117,7 @@ def test_links_of_files_beside_the_pages_have_anchors(pages: Path) -> None:
 
 
 def _shown(rendered: str) -> list[str]:
-    """The text of a page, block by block."""
+    """Return the text of a page, block by block."""
     blocks = re.split(r"</?(?:p|li|ul|ol|td|th|tr|table|thead|tbody|h\d|pre|blockquote|div)\b[^>]*>", rendered)
     texts = (" ".join(html.unescape(re.sub(r"<[^>]+>", "", block)).split()) for block in blocks)
     return [text for text in texts if text]
@@ -145,7 +145,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
-    """The site behind an HTTP server."""
+    """Yield the site behind an HTTP server."""
     handler = functools.partial(_Silent, directory=str(site))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -49,7 +49,7 @@ MEMORY_BYTES_MAX = 1 << 30
 
 
 def compiled_walk() -> ModuleType | None:
-    """The compiled form of the byte-walking module, if it is installed."""
+    """Return the compiled form of the byte-walking module, if it is installed."""
     source = compiled.source_of("parley.protocol.records._walk")
     if compiled.built_digests():
         for file in source.parent.glob(f"{source.stem}.*.so"):

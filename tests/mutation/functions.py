@@ -48,7 +48,7 @@ def functions_around(mutant: Mutant) -> Around | None:
 
 
 def _definitions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """All functions, outer ones before inner ones."""
+    """Yield all functions, outer ones before inner ones."""
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield child

@@ -19,13 +19,13 @@ QUERY_SECONDS = 300
 
 
 def read(spark: SparkSession, kind: str, bootstrap: str, **options: Any) -> DataFrame:
-    """A batch of topics by the format ``kind``; underscores in the names of ``options`` are dots."""
+    """Return a batch of topics by the format ``kind``; underscores in the names of ``options`` are dots."""
     reader = spark.read.format(kind).option("kafka.bootstrap.servers", bootstrap).option("includeHeaders", "true")
     return reader.options(**_named(options)).load()
 
 
 def stream(spark: SparkSession, kind: str, bootstrap: str, **options: Any) -> DataFrame:
-    """A stream of topics by the format ``kind``, from their beginning."""
+    """Return a stream of topics by the format ``kind``, from their beginning."""
     reader = spark.readStream.format(kind).option("kafka.bootstrap.servers", bootstrap)
     defaults = {"includeHeaders": "true", "startingOffsets": "earliest"}
     return reader.options(**{**defaults, **_named(options)}).load()
@@ -48,7 +48,7 @@ def finish(query: StreamingQuery) -> None:
 
 
 def table(rows: DataFrame) -> list[dict[str, Any]]:
-    """Every row with all its columns, in the order of the topics' logs."""
+    """Return every row with all its columns, in the order of the topics' logs."""
     found: pa.Table = rows.toArrow()
     rows_found: list[dict[str, Any]] = found.sort_by([(name, "ascending") for name in _LOG_ORDER]).to_pylist()
     return rows_found

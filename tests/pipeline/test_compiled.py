@@ -24,7 +24,7 @@ maybe_bytes = st.none() | st.binary(max_size=12)
 
 
 def interpreted(module: str) -> ModuleType:
-    """The module run from its source, under a name of its own."""
+    """Return the module run from its source, under a name of its own."""
     name, source = f"{module}_from_source", str(compiled.source_of(module))
     spec = importlib.util.spec_from_file_location(name, source, loader=SourceFileLoader(name, source))
     assert spec is not None

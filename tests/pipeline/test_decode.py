@@ -48,7 +48,7 @@ def table(source: Fetched, start: int = 0, end: int = 1 << 62, *, include_header
 
 
 def row(record: Record, kind: int) -> dict[str, Any]:
-    """A record as the table must have it."""
+    """Return a record as the table must have it."""
     found = [
         {"key": name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), "value": value}
         for name, value in record.headers

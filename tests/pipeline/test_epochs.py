@@ -56,13 +56,13 @@ def rows(*values: str) -> pa.RecordBatch:
 
 
 def visible(broker: KafkaBroker, topic: str, isolation: Isolation = Isolation.READ_COMMITTED) -> list[str]:
-    """The values that a reader sees now."""
+    """Return the values that a reader sees now."""
     found = read_topic(broker.bootstrap_servers, topic, isolation=isolation)
     return sorted(value.decode() for value in found["value"].to_pylist())
 
 
 def values(broker: KafkaBroker, topic: str) -> list[str]:
-    """The values that are committed, when all transactions have ended."""
+    """Return the values that are committed, when all transactions have ended."""
     await_markers(broker.bootstrap_servers, topic)
     return visible(broker, topic)
 
@@ -74,7 +74,7 @@ def arrived(broker: KafkaBroker, topic: str, count: int) -> None:
 
 
 def at_once(options: SinkOptions) -> SinkOptions:
-    """The same options; every row is sent when it is written."""
+    """Return the same options; every row is sent when it is written."""
     return replace(options, writing=replace(options.writing, buffer_bytes=1))
 
 

@@ -57,7 +57,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def options(broker: Broker) -> dict[str, dict[str, str]]:
-    """The options with the right password, and with a wrong one. The topics exist, and one has records."""
+    """Return the options with the right password, and with a wrong one. The topics exist, and one has records."""
     addresses = {each.listener: f"127.0.0.1:{each.port}" for each in broker.server.endpoints}
     admin = AdminClient({"bootstrap.servers": addresses["PLAINTEXT"]})
     for topic, created in admin.create_topics([NewTopic("secrets-in", 2), NewTopic("secrets-out", 2)]).items():

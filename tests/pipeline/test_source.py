@@ -30,7 +30,7 @@ T0_MS = 1_700_000_000_000
 
 @pytest.fixture
 def topic(kafka_broker: KafkaBroker, request: pytest.FixtureRequest) -> str:
-    """A topic with two partitions; 10 records in the first, 5 in the second, one a second from `T0_MS` on."""
+    """Return a topic with two partitions; 10 records in the first, 5 in the second, one a second from `T0_MS` on."""
     name = kafka_broker.create_topic(f"{request.node.name.replace('[', '-').replace(']', '')}", partitions=2)
     fill(kafka_broker, name, 0, 10)
     fill(kafka_broker, name, 1, 5)
@@ -271,7 +271,7 @@ VISIBLE = [10, 11, 12, 14, 15, 23, 24]
 
 @pytest.fixture
 def transactional(topic: str, kafka_broker: KafkaBroker) -> OpenTransaction:
-    """The topic with transactions in its first partition; returns the last, which is open.
+    """Return the topic with transactions in its first partition; returns the last, which is open.
 
     Offsets: 10-12 committed, 13 a marker, 14-15 plain, 16-21 aborted, 22 a marker, 23-24 committed, 25 a marker, 26-28
     open.

@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def kafka_releases() -> list[Path]:
-    """The directories of unpacked Apache Kafka releases, the newest first."""
+    """Return the directories of unpacked Apache Kafka releases, the newest first."""
     found = [REPOSITORY / ".cache" / f"kafka-{release}" for release in RELEASES]
     for directory in found:
         if not any(directory.glob("libs/kafka-clients-*.jar")):

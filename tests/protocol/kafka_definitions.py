@@ -82,7 +82,7 @@ class Definition:
                 yield from self._walk(self.children(entry), path + ".", version)
 
     def children(self, entry: Json) -> list[Json]:
-        """The fields of the struct a field holds; empty for other fields."""
+        """Return the fields of the struct a field holds; empty for other fields."""
         if "fields" in entry:
             return list(entry["fields"])
         name = entry["type"].removeprefix("[]")
@@ -126,7 +126,7 @@ class Reference:
         return NO_VERSIONS.union(*(definition.valid for definition in self.definitions))
 
     def at(self, version: int) -> Definition:
-        """The definition that is right for this version."""
+        """Return the definition that is right for this version."""
         return next(definition for definition in self.definitions if version in definition.valid)
 
     def entries(self) -> dict[str, Json]:
@@ -139,7 +139,7 @@ class Reference:
 
 
 def read_jar(jar: Path) -> dict[str, Definition]:
-    """Every message definition in a jar; definitions are JSON with // comments on lines of their own."""
+    """Return every message definition in a jar; definitions are JSON with // comments on lines of their own."""
     found = {}
     with zipfile.ZipFile(jar) as archive:
         for name in archive.namelist():
@@ -151,7 +151,7 @@ def read_jar(jar: Path) -> dict[str, Definition]:
 
 
 def references(directories: Iterable[Path]) -> dict[str, Reference]:
-    """All messages in the jars of the releases unpacked in these directories, the newer release first."""
+    """Return all messages in the jars of the releases unpacked in these directories, the newer release first."""
     found: dict[str, list[Definition]] = {}
     for directory in directories:
         for jar in sorted(directory.glob("libs/kafka-*.jar")):

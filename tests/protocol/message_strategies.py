@@ -41,7 +41,8 @@ UNKNOWN_TAGS = st.dictionaries(st.integers(0, 2**31 - 1), st.binary(max_size=4),
 
 @st.composite
 def structs(draw: st.DrawFn, cls: type[Struct], version: int, flexible: bool) -> Any:
-    """An instance of a struct that can be sent in this version; fields that the version lacks have their default."""
+    """Return an instance of a struct that can be sent in this version; fields that the version lacks have their
+    default."""
     values = {
         field.name: draw(values_of(field, version, flexible)) if version in field.versions else field.default()
         for field in cls.fields()

@@ -29,7 +29,7 @@ EDGES = st.sampled_from([0, -1, 1, 63, 64, -64, -65, 8191, 8192, 1 << 60, -(1 <<
 
 
 def interpreted() -> ModuleType:
-    """The module run from its source, under a name of its own."""
+    """Return the module run from its source, under a name of its own."""
     name, source = "walk_from_source", str(compiled.source_of(MODULE))
     spec = importlib.util.spec_from_file_location(name, source, loader=SourceFileLoader(name, source))
     assert spec is not None
@@ -54,7 +54,7 @@ def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def walked(module: ModuleType, data: bytes, pieces: list[int], count_max: int, base: int, consecutive: bool) -> Any:
-    """The complete state of a walk over ``data`` fed in pieces of the given sizes."""
+    """Return the complete state of a walk over ``data`` fed in pieces of the given sizes."""
     walk = module.Walk(base, consecutive)
     seen = []
     pos = 0
@@ -151,7 +151,7 @@ def test_longer_numbers_than_allowed_are_refused(value: int) -> None:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A copy of the installed package."""
+    """Return a copy of the installed package."""
     shutil.copytree(ROOT / "parley", tmp_path / "parley", ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 

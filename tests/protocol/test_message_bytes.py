@@ -112,14 +112,14 @@ def samples(message: type[Message]) -> Iterator[tuple[int, Message, str]]:
 
 
 def encoded_by_kafka(release: str, lines: list[str]) -> list[str]:
-    """The output of the encoder in a release of Kafka, in the order of the lines."""
+    """Return the output of the encoder in a release of Kafka, in the order of the lines."""
     answers = run_java(str(ENCODER), version=release, stdin="\n".join(lines) + "\n", timeout_s=800).splitlines()
     assert len(answers) == len(lines)
     return answers
 
 
 def class_name(message: type[Message], jar: Path) -> str:
-    """The name of Kafka's class; those of requests, responses and headers end in Data."""
+    """Return the name of Kafka's class; those of requests, responses and headers end in Data."""
     package = next(package for prefix, package in PACKAGES.items() if jar.name.rpartition("-")[0] == prefix)
     suffix = "" if issubclass(message, Data) and not issubclass(message, Header) else "Data"
     return f"{package}.{message.__name__}{suffix}"

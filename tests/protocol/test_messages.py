@@ -80,7 +80,7 @@ JSON_TYPES = {
 
 
 def our_messages() -> dict[str, type[Message]]:
-    """Every message class, by name."""
+    """Return every message class, by name."""
     found: dict[str, type[Message]] = {}
     for api in APIS.values():
         found[api.request.__name__] = api.request
@@ -136,14 +136,14 @@ def api_name(message: str) -> str:
 
 
 def json_type(kind: FieldType) -> str:
-    """A type as Kafka's definitions write it."""
+    """Return a type as Kafka's definitions write it."""
     if kind.element is not None:
         return "[]" + json_type(kind.element)
     return kind.struct.__name__ if kind.struct is not None else JSON_TYPES[kind.kind]
 
 
 def struct_of(kind: FieldType) -> type[Struct] | None:
-    """The struct a field holds, alone or in a list."""
+    """Return the struct a field holds, alone or in a list."""
     return kind.element.struct if kind.element is not None else kind.struct
 
 
@@ -169,7 +169,7 @@ def all_fields(struct: type[Struct], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def versions_of(name: str, reference: Reference) -> set[int]:
-    """The versions we should have."""
+    """Return the versions we should have."""
     return set(reference.valid) - LEFT_OUT_VERSIONS.get(api_name(name), set())
 
 
@@ -191,7 +191,7 @@ def zero_of(entry: Json) -> Any:
 
 
 def declared_default(entry: Json) -> Any:
-    """The default a definition declares, as our value."""
+    """Return the default a definition declares, as our value."""
     default = entry["default"]
     if default == "null":
         return None
@@ -305,7 +305,7 @@ def test_each_version_has_its_reason() -> None:
 
 
 def structs(message: type[Struct]) -> Iterator[type[Struct]]:
-    """The message's class and those of all structs in it."""
+    """Yield the message's class and those of all structs in it."""
     yield message
     for _, field in all_fields(message):
         inner = struct_of(field.type)

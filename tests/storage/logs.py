@@ -1,4 +1,4 @@
-"""Helpers that open and fill logs, and checks that hold for every log."""
+"""Functions that open and fill logs, and checks that hold for every log."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SMALL = LogConfig(segment_bytes=4096, segment_index_bytes=1024, index_interval_b
 
 
 def open_log(directory: Path, config: LogConfig = SMALL, **known: Any) -> Log:
-    """Open the log in ``directory``; ``known`` is what the checkpoints and the clean shutdown marker say."""
+    """Open the log in ``directory``; ``known`` is the content of the checkpoints and of the clean shutdown marker."""
     settings = LogSettings(config=config, now_ms=known.pop("now_ms", lambda: NOW), random=Random(1))
     place = LogPlace(directory, "topic", 0, on_io_error=known.pop("on_io_error", lambda error: None))
     return Log.open(place, settings, LastKnown(**known))
 
 
 def reopened(log: Log, *, clean: bool, **known: Any) -> Log:
-    """Open the same log again after a clean shutdown, or after a crash that left the files as they are."""
+    """Open the same log again, after a clean shutdown or after a crash that left the files as they are."""
     if clean:
         log.close()
     else:
@@ -41,17 +41,18 @@ def reopened(log: Log, *, clean: bool, **known: Any) -> Log:
 
 
 def batch_of(*values: bytes, timestamp: int = NOW, **fields: Any) -> bytearray:
-    """A batch with one record for each value, all with one timestamp."""
+    """Return a batch with one record for each value, all with one timestamp."""
     return build([Record(0, timestamp, b"key", value) for value in values or (b"value",)], **fields)
 
 
 def append(log: Log, *values: bytes, epoch: int = 0, **fields: Any) -> int:
-    """Append one batch and return its first offset."""
+    """Append one batch. Returns its first offset."""
     return log.append_as_leader(batch_of(*values, **fields), leader_epoch=epoch, now_ms=NOW).first_offset
 
 
 def fill(log: Log, count: int, *, size: int = 100, **fields: Any) -> list[bytes]:
-    """Append ``count`` batches of one record each; return the values, by offset if the log was empty."""
+    """Append ``count`` batches of one record each. Returns the values; their indexes are offsets if the
+    log was empty."""
     values = [b"%d:" % (log.log_end_offset + n) + b"v" * size for n in range(count)]
     for value in values:
         append(log, value, **fields)
@@ -59,7 +60,7 @@ def fill(log: Log, count: int, *, size: int = 100, **fields: Any) -> list[bytes]
 
 
 def batches_in(log: Log) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Every batch in the log's files, found by their sizes alone, except damaged ones."""
+    """Yield every batch in the log's files, found by their sizes alone, except damaged ones."""
     for segment in log.segments:
         data = segment.path_of(".log").read_bytes()[: segment.size]
         for position, header in segment.batches():
@@ -67,7 +68,8 @@ def batches_in(log: Log) -> Iterator[tuple[BatchHeader, bytes]]:
 
 
 def values_of(log: Log) -> dict[int, bytes | None]:
-    """The values of all data records from the log start on, by offset, as a consumer reads them that skips damage."""
+    """Return the values of all data records from the log start on, by offset, as read by a consumer that
+    skips damage."""
     found = {}
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -109,7 +111,7 @@ def check(log: Log) -> None:
 
 
 def check_segment(segment: Segment) -> int:
-    """Check that batches and indexes of the segment agree; return the offset after its last batch."""
+    """Check that the batches and the indexes of the segment agree. Returns the offset after its last batch."""
     boundaries, largest, positions, position = {}, {}, [], 0
     expected, timestamp = segment.base_offset, -1
     for position, header in segment.batches():
@@ -136,12 +138,12 @@ def check_segment(segment: Segment) -> int:
 
 
 def in_damage(segment: Segment, position: int) -> bool:
-    """True if ``position`` lies in damaged bytes."""
+    """Return True if ``position`` lies in damaged bytes."""
     return any(damaged.position <= position < damaged.end for damaged in segment.damage)
 
 
 def _check_producers(log: Log) -> None:
-    """Check that the log knows every producer of its batches, as those batches left it.
+    """Check that the log's producer state matches its batches.
 
     A producer whose batches all lie below the log start may be forgotten, as in Kafka.
     """

@@ -19,7 +19,7 @@ def batch(
     control: bool = False,
     timestamp: int = NOW,
 ) -> BatchHeader:
-    """The header of a batch whose first record is at ``offset``."""
+    """Return the header of a batch whose first record is at ``offset``."""
     return BatchHeader(
         base_offset=offset,
         length=100,
@@ -38,12 +38,12 @@ def batch(
 
 
 def commit(offset: int, **fields: int) -> tuple[BatchHeader, ControlMarker]:
-    """A marker that commits the transaction of ``producer``, as its coordinator writes it."""
+    """Return a marker that commits the transaction of ``producer``, as its coordinator writes it."""
     return _marker(offset, ControlType.COMMIT, **fields)
 
 
 def abort(offset: int, **fields: int) -> tuple[BatchHeader, ControlMarker]:
-    """A marker that aborts the transaction of ``producer``, as its coordinator writes it."""
+    """Return a marker that aborts the transaction of ``producer``, as its coordinator writes it."""
     return _marker(offset, ControlType.ABORT, **fields)
 
 

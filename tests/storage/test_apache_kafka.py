@@ -1,7 +1,8 @@
-"""Apache Kafka as the judge of our files: Parley opens its directories, and its tools and broker read ours.
+"""Apache Kafka as the reference for our files: Parley opens Kafka's directories, and Kafka's tools and broker read
+ours.
 
-Kafka 3.9 with ZooKeeper writes one directory with everything it can store (``tests.support.kafka_data``); each test
-works on a copy.
+Kafka 3.9 with ZooKeeper writes one directory with every kind of file that it can store (``tests.support.kafka_data``);
+each test works on a copy.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ COMPLAINTS = re.compile(
 SMALL = LogConfig(segment_bytes=4000, index_interval_bytes=500, segment_index_bytes=1 << 12)
 
 
-# What Kafka wrote, read here
+# Kafka's files, read by Parley
 
 
 @dataclass
 class Written:
-    """A log directory that Kafka wrote, and what its consumers read from each topic in it."""
+    """A log directory that Kafka wrote, and the records that Kafka's consumers read from each topic in it."""
 
     log_dir: Path
     topics: dict[str, list[Consumed]]
@@ -82,7 +83,7 @@ def writings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Wri
     committed: dict[str, list[Consumed]] = {}
     with kafka_39_zk(directory, OVERRIDES) as kafka:
         write_everything(kafka)
-        consume(kafka, "codecs")  # the first consumer makes the topic of offsets
+        consume(kafka, "codecs")  # the first consumer causes the creation of __consumer_offsets
         for topic in topics_in(kafka.log_dir):
             topics[topic] = consume(kafka, topic)
             committed[topic] = consume(kafka, topic, committed=True)
@@ -130,7 +131,7 @@ def read_batches(log: Log, up_to: int) -> Iterator[tuple[BatchHeader, bytes]]:
 
 
 def read_log(log: Log) -> list[Consumed]:
-    """The records of a log as a read_uncommitted consumer sees them."""
+    """Return the records of a log as a read_uncommitted consumer sees them."""
     return [
         record
         for header, data in read_batches(log, log.log_end_offset)
@@ -140,7 +141,7 @@ def read_log(log: Log) -> list[Consumed]:
 
 
 def read_committed(log: Log) -> list[Consumed]:
-    """The records as a read_committed consumer sees them, filtered as KIP-98 prescribes."""
+    """Return the records as a read_committed consumer sees them, filtered as KIP-98 prescribes."""
     up_to = log.last_stable_offset
     waiting = sorted(log.aborted_transactions(log.log_start_offset, up_to), key=lambda aborted: aborted.first_offset)
     aborted_now: set[int] = set()
@@ -177,7 +178,7 @@ async def test_every_record_that_kafka_wrote_is_read(written: Written, tmp_path:
 
 
 async def test_kafkas_formats_were_really_written(written: Written, tmp_path: Path) -> None:
-    """Ensures that the test above does not pass because there is nothing to read."""
+    """This ensures that the test above does not pass merely because there is nothing to read."""
     async with opened(written.copied(tmp_path)) as manager:
         magics, codecs = {}, {}
         for log in manager.logs:
@@ -218,11 +219,11 @@ async def test_kafkas_ids_and_states_are_understood(written: Written, tmp_path: 
         assert sorted(began)[0] == -1
 
 
-# What we write, read by Kafka's tools
+# Parley's files, read by Kafka's tools
 
 
 def fill(log: Log, *, producer_id: int, rounds: int) -> list[AbortedTransaction]:
-    """Append batches of every codec, idempotent ones, and overlapping transactions, over many segments."""
+    """Append batches of every codec, idempotent batches and overlapping transactions, over many segments."""
     aborted = []
     for number in range(rounds):
         for codec in Compression:
@@ -259,7 +260,7 @@ def dump(version: str, files: list[Path], *options: str) -> str:
     named = ",".join(map(str, sorted(files)))
     # Mismatches are printed to standard error; the exit code is 0 nevertheless.
     text = output_of_tool(DUMP[version], "--files", named, *options, version=version, with_errors=True)
-    # Kafka 4's tool takes the first offset of every segment but the first for a gap after -1.
+    # Kafka 4's tool reports a gap after -1 at the first offset of every segment except the first.
     text = re.sub(r"Non-consecutive offsets in \S+\n\s+-1 is followed by \d+\n", "", text)
     complaints = [line for line in text.splitlines() if COMPLAINTS.search(line)]
     assert not complaints, "\n".join(complaints[:20])
@@ -268,7 +269,7 @@ def dump(version: str, files: list[Path], *options: str) -> str:
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[AbortedTransaction]]:
-    """A directory of Parley after a clean shutdown: its one partition, and the transactions aborted in it."""
+    """Return a directory that Parley closed cleanly: its only partition, and the transactions aborted in it."""
     return asyncio.run(write_ours(tmp_path_factory.mktemp("ours")))
 
 
@@ -336,7 +337,7 @@ def test_kafka_reads_our_snapshots(ours: tuple[Path, list[AbortedTransaction]], 
 async def test_kafka_continues_where_we_stopped(tmp_path: Path) -> None:
     """Kafka creates a cluster, Parley writes into its directories, and Kafka reads both and continues.
 
-    Parley has closed one directory. The other looks as if Parley had crashed.
+    Parley closed one directory cleanly. The other looks as if Parley had crashed.
     """
     closed, crashed = tmp_path / "closed", tmp_path / "crashed"
     with kafka_39_zk(tmp_path, {"log.dirs": f"{closed},{crashed}"}) as kafka:

@@ -1,4 +1,4 @@
-"""Checkpoint files: Kafka's format to the byte, replaced as a whole, and a malformed file counts as missing."""
+"""Checkpoint files: exactly Kafka's format, replaced atomically; a malformed file counts as missing."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ def test_epochs_are_kept_in_kafkas_format(tmp_path: Path) -> None:
 
 
 def test_an_epoch_begins_where_it_did_after_a_newer_one_is_refuted(tmp_path: Path) -> None:
-    """After a crash, a leader took up epoch 2 again at its log's end, which the crash had moved back into epoch 1. Then
-    it fetched the records of epoch 1 that it had lost."""
+    """After a crash, the log end was in epoch 1 again, and the leader of epoch 2 recorded that end as the start of its
+    epoch. Then it fetched the lost records of epoch 1."""
     assert pairs(cache(tmp_path, (0, 0), (1, 1), (2, 56), (1, 56))) == [(0, 0), (1, 1)]
     assert pairs(cache(tmp_path, (0, 0), (1, 5), (2, 56), (1, 3))) == [(0, 0), (1, 3)]
 

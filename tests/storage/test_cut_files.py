@@ -1,4 +1,4 @@
-"""The ``.cut`` files of a log: what they keep, and how much of it."""
+"""The ``.cut`` files of a log: their content, and the limit of their size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Copies of logs in other directories: they follow the log, and survive a crash at any moment of the replacement."""
+"""Future logs (copies in other directories): they follow the log, and a crash at any moment of the replacement loses
+nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The offset and time indexes: bytes on disk, lookups, growth and damage."""
+"""The offset and time indexes: file format, lookups, growth and damage."""
 
 from __future__ import annotations
 

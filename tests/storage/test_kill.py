@@ -1,8 +1,9 @@
-"""kill -9 during appends, at random moments: everything appended is there and whole, and everything agrees with it.
+"""kill -9 at random moments during appends: every appended batch is intact, and indexes, epochs and producers agree
+with the batches.
 
-The child is a fork that appends until it is killed. After each append it reports the log end to the parent, and after
-each flush the recovery point, as the checkpoint file would have it. A killed process loses nothing that it wrote. In
-some rounds the parent then removes part of the unflushed data, as a power failure would.
+The child process appends until it is killed. After each append it reports the log end to the parent, and after each
+flush the recovery point, as in the checkpoint file. A killed process loses nothing that it wrote. In some rounds the
+parent then removes part of the unflushed data, as a power failure would.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ CONFIG = LogConfig(segment_bytes=100_000, segment_index_bytes=4000, index_interv
 REPORT = struct.Struct(">cq")
 PRODUCERS = 3
 REPORTS_MAX = 700
-"""The most reports of a child before it is killed."""
+"""The maximum number of reports of a child before it is killed."""
 
 
 def value_at(offset: int) -> bytes:
-    """The value of the record at an offset in these tests."""
+    """Return the value of these tests' record at an offset."""
     return b"%d-" % offset * (offset % 23 + 1)
 
 
 def append_until_killed(directory: Path, seed: int, recovery_point: int, report: int) -> NoReturn:
-    """The child: append batches of random sizes, some idempotent; flush and roll now and then."""
+    """Run the child process: append batches of random sizes, some idempotent; flush and roll now and then."""
     random = Random(seed)
     flushing = random.random() < 0.5
     log = open_log(directory, CONFIG, recovery_point=recovery_point)
@@ -61,7 +62,7 @@ def append_until_killed(directory: Path, seed: int, recovery_point: int, report:
 
 @dataclass
 class Parent:
-    """What the parent knows for certain about the log."""
+    """The parent's certain knowledge about the log."""
 
     directory: Path
     random: Random
@@ -69,9 +70,9 @@ class Parent:
     flushed: int = 0
     verified: int = 0
     segments: int = 0
-    """The most segments that the log can have had; the end of the last ones may be lost."""
+    """The maximum number of segments that the log can have had; the last of them may be lost."""
     producers: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Last sequence number and last offset of each producer in the verified records."""
+    """The last sequence number and last offset of each producer in the verified records."""
 
     def run_child(self, seed: int) -> None:
         reading, writing = os.pipe()
@@ -84,7 +85,7 @@ class Parent:
         os.close(writing)
         wanted = 1 + int(self.random.random() ** 3 * REPORTS_MAX)
         reports = b""
-        while len(reports) < wanted * REPORT.size:  # so much is written on a slow machine too
+        while len(reports) < wanted * REPORT.size:  # a slow machine writes this much too
             reports += os.read(reading, 1 << 16)
         select.select([], [], [], self.random.random() * 0.001)  # any instant of an append
         os.kill(child, signal.SIGKILL)
@@ -99,7 +100,7 @@ class Parent:
                 self.flushed = offset
 
     def lose_power(self) -> None:
-        """Cut one of the segments anywhere behind its flushed part."""
+        """Truncate one of the segments anywhere after its flushed part."""
         log = open_log(self.directory, CONFIG, recovery_point=self.flushed)
         log.release()
         segment = self.random.choice([s for s in log.segments if s.end_offset > self.flushed])
@@ -136,7 +137,7 @@ class Parent:
         log.release()
 
     def learn(self, log: Log) -> None:
-        """Check every record that was not seen before, and note the producer of each batch."""
+        """Check every new record, and record the producer of each batch."""
         offset = 0 if not self.producers else self.verified
         while offset < log.log_end_offset:
             data = log.read(offset, 1 << 20, up_to=log.log_end_offset).read()

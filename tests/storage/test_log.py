@@ -685,7 +685,7 @@ class TestFailingDisk:
 class TestCleanStop:
     @pytest.fixture
     def syncs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """The names of the files below the directory that were synced, as they are synced."""
+        """Return a list that receives the names of the files below the directory as they are synced."""
         synced: list[str] = []
         real = os.fsync
 
@@ -729,7 +729,7 @@ class TestCleanStop:
 
 
 def open_files(directory: Path) -> int:
-    """The files below a directory that this process has open."""
+    """Return the files below a directory that this process has open."""
     return open_descriptors(f"{directory}/")
 
 

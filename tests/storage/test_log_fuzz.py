@@ -29,12 +29,12 @@ HINTS = (
 )
 """Files whose damage must not change what ``read_all`` returns."""
 KNOWN: dict[str, Any] = {"same_boot": True, "highest_leader_epoch": 2}
-"""How a log is opened, so that what its files say about leader epochs counts."""
+"""How to open a log so that the leader epochs in its files are used."""
 
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a log with batches of every kind."""
+    """Return the directory of a log with batches of every kind."""
     directory = tmp_path_factory.mktemp("filled")
     log = open_log(directory, CONFIG, **KNOWN)
     for n in range(60):
@@ -48,18 +48,18 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 NEAR = 200
-"""More offsets than the log has records. A damaged header may claim an end that is billions of offsets away."""
+"""More offsets than the log contains records. A damaged header may claim an end that is billions of offsets away."""
 
 
 def read_all(log: Log) -> dict[int, bytes | None]:
-    """Every record that can be read, each found by its own offset."""
+    """Return every readable record, each read by its own offset."""
     found = _read(log, {log.log_start_offset, log.log_end_offset})
     edges = {edge for each in log.damage for edge in (each.first_offset, each.last_offset)}
     return {**found, **_read(log, edges)}
 
 
 def _read(log: Log, edges: AbstractSet[int]) -> dict[int, bytes | None]:
-    """The records at all offsets of the log that are near one of these."""
+    """Return the records at all offsets of the log near the given offsets."""
     start, end = log.log_start_offset, log.log_end_offset
     offsets = {n for edge in edges for n in range(max(start, edge - NEAR), min(end, edge + NEAR))}
     found: dict[int, bytes | None] = {}
@@ -74,7 +74,7 @@ def _read(log: Log, edges: AbstractSet[int]) -> dict[int, bytes | None]:
 
 
 def damaged(data: bytes, random: Random) -> bytes:
-    """The bytes with a few of them changed, removed, inserted, or all replaced."""
+    """Return the bytes with some changed, removed or inserted, or all replaced."""
     changed = bytearray(data)
     for _ in range(random.randrange(1, 4)):
         at, size = random.randrange(len(changed) + 1), random.choice([1, 1, 4, 8, 30, 200])
@@ -128,7 +128,7 @@ def test_no_damage_to_hints_changes_a_record(
 @pytest.mark.slow
 @settings(max_examples=examples(100), deadline=None)
 @given(seed=st.integers(0, 2**32), clean=st.booleans())
-@example(seed=362880, clean=True)  # the active segment has no batch that can be read
+@example(seed=362880, clean=True)  # the active segment contains no readable batch
 def test_any_damage_is_an_answer_or_an_error(
     filled: Path, tmp_path_factory: pytest.TempPathFactory, seed: int, clean: bool
 ) -> None:
@@ -150,13 +150,13 @@ def test_any_damage_is_an_answer_or_an_error(
 @settings(max_examples=examples(100), deadline=None)
 @given(seed=st.integers(0, 2**32))
 @example(seed=2529526779)  # the last header claims millions of offsets
-@example(seed=3921506783)  # the last header lies about offsets of records that were written
-@example(seed=33119222)  # behind damage, a batch claims a lower offset
-@example(seed=827486763)  # a few bytes behind the last batch of a sealed segment
+@example(seed=3921506783)  # the last header claims the offsets of other records
+@example(seed=33119222)  # after damage, a batch claims a lower offset
+@example(seed=827486763)  # a few bytes after the last batch of a sealed segment
 def test_nothing_is_read_but_what_was_written(
     filled: Path, tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
-    """After a clean shutdown the digests cover every byte, also those that no batch's own checksum covers."""
+    """After a clean shutdown, the digests cover every byte, including those that no batch's own checksum covers."""
     random, directory = Random(seed), tmp_path_factory.mktemp("d")
     whole = read_all(open_log(filled, CONFIG, clean=True, recovery_point=10**6, **KNOWN))
     shutil.copytree(filled, directory, dirs_exist_ok=True)

@@ -89,7 +89,7 @@ class Home:
             await manager.close()
 
     async def crash(self, manager: LogManager) -> None:
-        """End the broker as kill -9 would, as far as the files can tell."""
+        """End the broker such that its files are as after kill -9."""
         manager._open = False
         await manager._maintenance.stop()
         for log in manager.logs:
@@ -114,7 +114,7 @@ def names(path: Path) -> set[str]:
 
 
 def segments_with_files(log: Log) -> set[int]:
-    """The base offsets of the segments that have files, renamed ones among them."""
+    """Return the base offsets of the segments that have files, including renamed files."""
     return {int(name[:20]) for name in os.listdir(log.directory) if name[:20].isdigit()}
 
 
@@ -160,7 +160,7 @@ async def test_after_a_crash_logs_are_recovered(home: Home, caplog: pytest.LogCa
 
 
 async def test_a_broker_that_dies_while_it_recovers_leaves_the_rest_to_the_next_start(home: Home) -> None:
-    """The machine has restarted, so logs may be torn. The next start must not take that for damage."""
+    """The machine has restarted, so logs may be torn. The next start must not treat that as damage."""
     async with home.opened() as manager:
         append(await manager.get_or_create("topic", 0), b"kept")
     path, settings = home.paths[0], LogSettings(config=CONFIG, now_ms=lambda: NOW, random=Random(1))
@@ -182,7 +182,7 @@ async def test_a_clean_stop_leaves_the_epoch_of_the_registration(home: Home) -> 
         manager.broker_epoch = lambda: 5
     async with home.opened() as manager:
         assert manager.previous_broker_epoch == 5
-    async with home.opened() as manager:  # the process before this was never registered, and so wrote nothing
+    async with home.opened() as manager:  # the previous process was never registered, so it wrote nothing
         assert manager.previous_broker_epoch == 5
     crashed = home.manager()
     await crashed.open("cluster", 1)
@@ -340,7 +340,8 @@ async def test_one_log_in_two_directories_is_refused(home: Home) -> None:
 
 
 async def twins(home: Home, ids: tuple[UUID | None, UUID | None]) -> None:
-    """Leave a log of ``topic-0`` in each directory, with these ids and one record that says which it is."""
+    """Create a log of ``topic-0`` in each directory, with these topic ids and a record that identifies
+    the directory."""
     for path, topic_id in zip(home.paths, ids, strict=True):
         async with Home([path]).opened() as manager:
             append(await manager.get_or_create("topic", 0, topic_id=topic_id), path.name.encode())
@@ -506,7 +507,7 @@ async def test_a_log_without_files_keeps_its_directory_and_its_topic(home: Home)
         assert {index: log.directory for index, log in found.items()} == {index: homes[index] for index in (0, 1, 3)}
         assert {log.topic_id for log in found.values()} == {TOPIC_ID}
         append(found[0], b"value")
-        await home.crash(manager)  # the file still names the log that has files now
+        await home.crash(manager)  # the file still lists the log that exists now
     async with home.opened() as manager:
         assert {log.partition: log.log_end_offset for log in manager.logs} == {0: 1, 1: 0, 3: 0}
 

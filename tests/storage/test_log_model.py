@@ -1,4 +1,4 @@
-"""A log compared with a list through random steps that Hypothesis picks."""
+"""A log compared with a list, through random steps chosen by Hypothesis."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL_CONFIG = LogConfig(segment_bytes=1500, segment_index_bytes=200, index_inte
 
 @dataclass(frozen=True)
 class Batch:
-    """What the model knows about a batch in the log."""
+    """The model's description of a batch in the log."""
 
     first: int
     values: tuple[bytes, ...]
@@ -38,7 +38,7 @@ class Batch:
 
 
 class LogModel(RuleBasedStateMachine):
-    """``batches`` is the content of the log; ``start`` is where it begins for readers."""
+    """``batches`` is the content of the log; ``start`` is its log start offset."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class LogModel(RuleBasedStateMachine):
         self.count_sequences()
 
     def count_sequences(self) -> None:
-        """Update what each producer must send next; producers whose batches were truncated begin at sequence 0."""
+        """Update the next sequence number of each producer; producers whose batches were truncated begin at 0."""
         last: dict[int, int] = {}
         for producer in (5, 6):
             known = next((e for e in self.log.producers.entries if e.producer_id == producer), None)
@@ -178,7 +178,7 @@ class LogModel(RuleBasedStateMachine):
     @rule(cut=st.integers(1, 400))
     @precondition(lambda self: self.log.segments[-1].size and self.flushed < self.end)
     def tear(self, cut: int) -> None:
-        """A crash that lost the end of the unflushed data."""
+        """Crash, and lose the end of the unflushed data."""
         active = self.log.segments[-1]
         unflushed = [batch for batch in self.batches if batch.next > max(self.flushed, active.base_offset)]
         if not unflushed:

@@ -1,4 +1,4 @@
-"""Reading a log: which batches a read returns, its limits, and damaged indexes."""
+"""Reading a log: the batches that a read returns, its limits, and damaged indexes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.memory import nothing_is_in_memory
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    """200 batches of offsets 0-2, 3-5, ... in several segments."""
+    """Return a log of 200 batches with the offsets 0-2, 3-5, ... in several segments."""
     log = open_log(tmp_path)
     for n in range(200):
         append(log, b"%d" % n * 20, b"b", b"c", timestamp=NOW + n)
@@ -29,7 +29,7 @@ def log(tmp_path: Path) -> Log:
 
 
 def offsets(log: Log, offset: int, max_bytes: int, **how: Any) -> list[int]:
-    """The base offsets of the batches that a read returns."""
+    """Return the base offsets of the batches that a read returns."""
     how.setdefault("up_to", log.log_end_offset)
     return [header.base_offset for _, header in headers(log.read(offset, max_bytes, **how).read())]
 
@@ -38,7 +38,7 @@ def offsets(log: Log, offset: int, max_bytes: int, **how: Any) -> list[int]:
 def test_every_offset_is_found(log: Log, cold: bool) -> None:
     for offset in range(600):
         if cold:
-            log._segments.reader.show(log.segments, log.log_end_offset)  # forgets where batches begin
+            log._segments.reader.show(log.segments, log.log_end_offset)  # forgets the boundaries of batches
         assert offsets(log, offset, 1)[0] == offset - offset % 3
 
 

@@ -1,4 +1,4 @@
-"""A log that was created and not used yet: it answers as an empty log does, and becomes one when it is used."""
+"""A log that was created but not used yet: it behaves like an empty log, and gets its files when it is first used."""
 
 from __future__ import annotations
 

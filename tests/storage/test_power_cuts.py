@@ -1,6 +1,6 @@
-"""What a log has after its machine lost power: everything below the recovery point, and nothing that never was.
+"""The content of a log after a power cut: everything below the recovery point, and nothing that was never written.
 
-The disk is the simulation's: of what was not synced it keeps any part, names and pages in any order.
+The tests use the simulation's disk: it keeps any part of the unsynced data, names and pages in any order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from parley.tools.simulation.disk import Disk, Disks
 from tests.storage.logs import NOW, SMALL, append, check, fill, open_log, reopened, values_of
 
 Batch = tuple[int, int, int]
-"""Base offset, leader epoch and checksum."""
+"""The base offset, leader epoch and checksum of a batch."""
 STEPS = ("append", "append", "append", "append", "flush", "flush sealed", "truncate", "checkpoint")
 
 
@@ -41,7 +41,7 @@ def open_on(disk: Disk, recovery_point: int = 0) -> Log:
 
 
 def after_crash(log: Log, disk: Disk, rng: Random, recovery_point: int) -> Log:
-    """The same log after a power cut."""
+    """Cut the power, and open the log again."""
     log.release()
     disk.machine_crashed(rng)
     return open_on(disk, recovery_point)
@@ -97,7 +97,8 @@ def test_what_was_truncated_before_a_clean_shutdown_does_not_come_back(disk: Dis
     "seed", [28, 116, *range(10), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(200, 500))]
 )
 def test_a_log_after_a_power_cut_is_one_that_once_was(disk: Disk, seed: int) -> None:
-    """Two logs with a batch of the same offset and epoch are equal up to it: followers truncate by that rule."""
+    """Two logs that contain a batch of the same offset and epoch are equal up to that batch. Followers rely on this
+    rule when they truncate."""
     rng = Random(seed)
     log = open_on(disk)
     checkpoint, epoch = 0, 0

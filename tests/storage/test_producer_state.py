@@ -161,7 +161,8 @@ def test_a_transaction_is_open_from_its_first_batch_to_its_marker(state: Produce
 
 
 def test_sequence_numbers_of_a_transaction_that_has_ended_are_not_used_again(state: ProducerState) -> None:
-    """librdkafka gives the sequence numbers of records that it purged in an abort to the next transaction's."""
+    """When an abort purges unsent records, librdkafka gives their sequence numbers to the next
+    transaction's records."""
     write(state, batch(0, sequence=0, transactional=True), batch(1, sequence=1, records=2, transactional=True))
     assert check(state, batch(3, sequence=1, records=2, transactional=True), None) == Duplicate(1, 2, NOW)
     write(state, abort(3))
@@ -186,7 +187,7 @@ def test_a_transaction_belongs_to_the_epoch_that_began_it(state: ProducerState) 
 
 
 def test_a_late_marker_cannot_end_the_next_transaction(state: ProducerState) -> None:
-    """From transaction version 2 on, a marker has the epoch after the one of its records."""
+    """From transaction version 2 on, the epoch of a marker is one higher than that of its records."""
     write(state, batch(0, epoch=1, sequence=0, transactional=True))
     header, marker = commit(1, epoch=1)
     assert refusal(state, header, marker, 2) is ErrorCode.INVALID_PRODUCER_EPOCH
@@ -194,7 +195,7 @@ def test_a_late_marker_cannot_end_the_next_transaction(state: ProducerState) -> 
     ended = commit(1, epoch=2)
     check(state, *ended, 2)
     write(state, ended)
-    check(state, *ended, 2)  # the coordinator repeats a marker whose response it did not get
+    check(state, *ended, 2)  # the coordinator repeats a marker if the response was lost
     write(state, batch(2, epoch=2, sequence=0, transactional=True))
     assert refusal(state, *ended, 2) is ErrorCode.INVALID_PRODUCER_EPOCH
     check(state, *abort(3, epoch=3), 2)

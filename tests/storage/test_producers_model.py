@@ -1,4 +1,4 @@
-"""The producer state compared with a model that keeps the whole log and derives everything from it."""
+"""The producer state compared with a model that derives everything from the whole log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Appended:
 
 @dataclass
 class Row:
-    """A producer in the model: all its batches of the current epoch, and its open transaction."""
+    """The model's state of a producer: all its batches of the current epoch, and its open transaction."""
 
     epoch: int = -1
     batches: list[BatchHeader] = field(default_factory=list)
@@ -43,7 +43,8 @@ class Row:
 
 
 def expected_outcome(row: Row | None, header: BatchHeader, control: ControlMarker | None) -> object:
-    """None, a Duplicate or an ErrorCode: Kafka's rules, and no retries of batches of a transaction that has ended."""
+    """Return None, a Duplicate or an ErrorCode by Kafka's rules, except that batches of an ended transaction cannot be
+    retried."""
     if row is None:
         return None
     if header.producer_epoch < row.epoch:
@@ -76,7 +77,7 @@ class Producers(RuleBasedStateMachine):
         self.now = NOW
         self.log: list[Appended] = []
         self.start = self.end = 0
-        self.table_end = 0  # behind the last batch in the table, or the snapshot that it came from
+        self.table_end = 0  # after the last batch in the table, or after the snapshot from which it was loaded
         self.completed: list[tuple[int, int]] = []
         self.snapshots: dict[int, dict[int, Row]] = {}
         self.rows: dict[int, Row] = {}
@@ -215,7 +216,7 @@ class Producers(RuleBasedStateMachine):
             self.snapshots[self.end] = {
                 producer: Row(
                     row.epoch,
-                    # One timestamp is kept, that of the marker if one came after the batch.
+                    # One timestamp is kept: the marker's if a marker followed the batch.
                     [last._replace(max_timestamp=row.timestamp) for last in row.batches[-1:]],
                     row.coordinator_epoch,
                     row.timestamp,
@@ -277,7 +278,7 @@ class Producers(RuleBasedStateMachine):
         self.snapshots = {at: rows for at, rows in self.snapshots.items() if at >= before}
 
     def reload(self) -> None:
-        """What the log does: load, then append the batches from the returned offset on."""
+        """Load the state as the log does, then append the batches from the returned offset on."""
         self.snapshots = {at: rows for at, rows in self.snapshots.items() if self.start <= at <= self.end}
         known_to = max(self.snapshots, default=self.start)
         assert self.state.load(self.start, self.end, self.now) == known_to

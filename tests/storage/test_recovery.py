@@ -30,12 +30,13 @@ LARGE = replace(SMALL, segment_bytes=1 << 20, segment_index_bytes=1 << 16)
 
 
 def index_contents(log: Log) -> list[tuple[object, object]]:
-    """The entries of all indexes of a log."""
+    """Return the entries of all indexes of a log."""
     return [(segment.offset_index.entries(), segment.time_index.entries()) for segment in log.segments]
 
 
 def lose_end_of(segment: Segment, lost: str) -> int:
-    """Take "a batch" off the end of a segment, or "everything", or delete "the file"; the first offset that is lost."""
+    """Remove "a batch" from the end of a segment, or "everything", or delete "the file". Returns the
+    first lost offset."""
     path = segment.path_of(".log")
     position, header = list(segment.batches())[-1]
     if lost == "a batch":
@@ -112,7 +113,8 @@ class TestCleanStop:
     def test_an_altered_offset_in_the_last_header_does_not_move_the_log_end(
         self, tmp_path: Path, garbage: bytes
     ) -> None:
-        """The digest that the close wrote knows the log end. The batch, whose own checksum is right, does not count."""
+        """The digest written at the shutdown contains the log end. The batch's own checksum is valid, but the batch
+        does not count."""
         log = open_log(tmp_path)
         values = fill(log, 50)
         log.close()
@@ -189,7 +191,7 @@ def flip(path: Path, at: int) -> None:
 
 
 def flip_bits(path: Path, at: int, mask: int) -> None:
-    """Change the bits of a mask in an int32 of a file."""
+    """Flip the bits of a mask in an int32 of a file."""
     data = bytearray(path.read_bytes())
     number = int.from_bytes(data[at : at + 4], "big") ^ mask
     data[at : at + 4] = number.to_bytes(4, "big")
@@ -201,12 +203,12 @@ def fail_on_disk(*args: object) -> None:
 
 
 def ranges(log: Log) -> list[tuple[int, int]]:
-    """The damaged ranges of a log: first and last offset of each."""
+    """Return the damaged ranges of a log: the first and last offset of each."""
     return [(each.first_offset, each.last_offset) for each in log.damage]
 
 
 class TestDamage:
-    """The process died, and the machine went on: what is wrong then is damage, and nothing behind it is lost."""
+    """The process died but the machine kept running: any inconsistency is damage, and nothing after it is lost."""
 
     @pytest.mark.parametrize("at", [0, 3, 9, 14, 16, 18, 22, 30, 70])
     def test_a_flipped_byte_costs_its_batch_only(self, tmp_path: Path, at: int) -> None:
@@ -220,7 +222,7 @@ class TestDamage:
         assert log.log_end_offset == 100
         refused = {n for first, last in ranges(log) for n in range(first, last + 1)}
         assert header.base_offset in refused
-        assert len(refused) == 1 or at in (0, 3, 14)  # the digest alone knows that a batch's offset or epoch changed
+        assert len(refused) == 1 or at in (0, 3, 14)  # only the digest shows that a batch's offset or epoch changed
         assert values_of(log) == {n: value for n, value in enumerate(values) if n not in refused}
         with pytest.raises(KafkaError) as refusal:
             log.read(header.base_offset, 1000, up_to=100)
@@ -250,7 +252,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("bit", [24, 31])
     def test_an_impossible_leader_epoch_of_the_last_batch(self, tmp_path: Path, bit: int) -> None:
-        """The log ends before it, as before any other damage at its end."""
+        """The log then ends before this batch, as with any other damage at its end."""
         log = open_log(tmp_path)
         values = fill(log, 100, epoch=5)
         epochs = log.leader_epochs.entries
@@ -270,8 +272,8 @@ class TestDamage:
     def test_a_checkpoint_with_higher_epochs_than_the_batches(
         self, tmp_path: Path, wrong: list[str], known: dict[str, bool]
     ) -> None:
-        """Each line is well-formed, and the batches prove it wrong. If a leader believed the file, it would tell its
-        followers that their logs diverge from its own."""
+        """Each line is well-formed, but the batches contradict it. If a leader used the file, it would report to its
+        followers that their logs diverge."""
         log = open_log(tmp_path)
         values = fill(log, 40, epoch=3) + fill(log, 20, epoch=5)
         epochs = log.leader_epochs.entries
@@ -285,7 +287,7 @@ class TestDamage:
     @pytest.mark.parametrize("stop", ["killed", "stopped", "stopped and then killed"])
     @pytest.mark.parametrize("number", [20, 30, 39, 59])
     def test_any_altered_leader_epoch(self, tmp_path: Path, number: int, stop: str) -> None:
-        """In the first, a middle and the last batch of an epoch, and in the last batch of the log."""
+        """The altered batch is the first, a middle or the last batch of an epoch, or the last batch of the log."""
         log = open_log(tmp_path, LARGE)
         values = fill(log, 20, epoch=3) + fill(log, 20, epoch=5) + fill(log, 20, epoch=7)
         if stop != "killed":
@@ -349,7 +351,7 @@ class TestDamage:
         assert not log.damage
 
     def test_a_broker_killed_after_the_first_batch_of_an_epoch_keeps_it(self, tmp_path: Path) -> None:
-        """It may have had no time to note the epoch."""
+        """The broker may have died before it recorded the epoch."""
         log = open_log(tmp_path)
         values = [*fill(log, 99, epoch=5), *fill(log, 1, epoch=7)]
         log = reopened(log, clean=False, same_boot=True, highest_leader_epoch=5)
@@ -358,7 +360,7 @@ class TestDamage:
         assert not log.damage
 
     def test_leader_epochs_of_another_program_are_not_judged(self, tmp_path: Path) -> None:
-        """Apache Kafka's may have begun again at 0. It leaves no file with the epochs that the broker knows."""
+        """Apache Kafka's epochs may have started over at 0. It writes no file of the epochs that the broker knows."""
         log = open_log(tmp_path)
         fill(log, 90, epoch=0)
         for epoch in (1, 0, 0):
@@ -433,7 +435,7 @@ class TestDamage:
         assert values_of(log) == {n: value for n, value in enumerate(values) if n != removed}
 
     def test_they_are_named_before_any_checkpoint_of_the_log_start(self, tmp_path: Path) -> None:
-        """A young broker was killed: only the leader epochs tell where the log began."""
+        """A broker was killed before its first checkpoint: only the leader epochs show the log start."""
         log = open_log(tmp_path)
         fill(log, 100)
         log.release()
@@ -444,7 +446,7 @@ class TestDamage:
         assert (log.log_start_offset, ranges(log)) == (0, [(0, first - 1)])
 
     def test_epochs_that_begin_behind_the_first_segment_do_not_move_the_log_start(self, tmp_path: Path) -> None:
-        """All checkpoints were lost, and the epochs of the last segment were learned again."""
+        """All checkpoints were lost, and the epochs of the last segment were rebuilt."""
         log = open_log(tmp_path)
         values = fill(log, 50)
         fill(log, 50, epoch=3)
@@ -536,7 +538,8 @@ class TestCrash:
     def test_epochs_that_the_checkpoint_lacks_are_learned_again(
         self, tmp_path: Path, known: int | None, clean: bool
     ) -> None:
-        """It was lost after a shutdown, or an older one was restored. Else the log would not notice a divergence."""
+        """The checkpoint was lost after a shutdown, or an older one was restored. Without these epochs, the log could
+        not detect a divergence."""
         log = open_log(tmp_path)
         for n in range(100):
             append(log, b"v" * 100, epoch=n // 40)
@@ -671,11 +674,11 @@ class TestCrash:
 
 
 class TestTornTail:
-    """The last batch is written only in part, or with one wrong byte, at every byte of it."""
+    """The last batch is truncated at, or has a wrong byte at, each of its positions."""
 
     @pytest.fixture
     def whole(self, tmp_path: Path) -> tuple[Path, bytes, int]:
-        """A log's directory, the bytes of its only segment, and the position of the last batch."""
+        """Return a log's directory, the bytes of its only segment, and the position of the last batch."""
         directory = tmp_path
         log = open_log(directory)
         for n in range(8):
@@ -761,7 +764,8 @@ class TestLeftovers:
     @pytest.mark.parametrize("step", range(5))
     @pytest.mark.parametrize("clean", [True, False])
     def test_a_replacement_stopped_anywhere(self, tmp_path: Path, step: int, clean: bool) -> None:
-        """Before renaming; half and wholly ``.swap``; with each old segment removed; with the new one half renamed."""
+        """The replacement stops before renaming, with some or all files named ``.swap``, after each removal of an old
+        segment, or with the new segment partly renamed."""
         log = open_log(tmp_path)
         values = fill(log, 100)
         old = log.segments[1:3]
@@ -795,7 +799,7 @@ class TestLeftovers:
 
 
 def legacy_message(offset: int, magic: int, value: bytes, timestamp: int = NOW) -> bytes:
-    """A message of an older Kafka as it is stored in a log."""
+    """Return a message of an old format as stored in a log."""
     body = struct.pack(">bb", magic, 0) + (struct.pack(">q", timestamp) if magic else b"")
     body += struct.pack(">i", -1) + struct.pack(">i", len(value)) + value
     return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
@@ -810,7 +814,7 @@ class TestOlderFormats:
         data = b"".join(legacy_message(n, int(n >= 20), b"value %d" % n, NOW + n) for n in range(40))
         (tmp_path / "00000000000000000000.log").write_bytes(data)
         if indexed:
-            # As Kafka wrote them: the last offset of an append, and where that append began.
+            # As Kafka wrote them: the last offset of an append, and the position where that append began.
             position = len(data) // 2
             while data[position - 1 : position + 7] != b"9" + struct.pack(">q", 20)[:-1]:
                 position -= 1
@@ -863,7 +867,7 @@ def test_a_batch_that_says_it_is_huge_is_read_in_pieces(tmp_path: Path, monkeypa
 
 
 class TestRewrittenByKafka:
-    """Apache Kafka appends to segments and compacts them, and leaves the digests as they are."""
+    """Apache Kafka appends to segments and compacts them, but does not update the digests."""
 
     def test_it_has_appended_to_the_active_segment_and_sealed_it(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)

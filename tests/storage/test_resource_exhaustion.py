@@ -1,4 +1,4 @@
-"""Shortages of the process: what counts as one, and what the reserves do."""
+"""Resource exhaustion of the process: which errors count, and what the reserves do."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ def killed(log: Log) -> Log:
 
 
 def rolled_and_cut(log: Log) -> Log:
-    """A follower that has begun a segment, with a producer snapshot, and is truncated to the segment's beginning."""
+    """Return a follower's log that has rolled a segment, with a producer snapshot, and was truncated to that segment's
+    beginning."""
     end = log.log_end_offset
     log.roll()
     append(log, 10, producer=8)
@@ -34,7 +35,7 @@ def rolled_and_cut(log: Log) -> Log:
 
 
 def append(log: Log, sequence: int, *, producer: int = 7, epoch: int = 0, padding: int = 0) -> tuple[int, bool]:
-    """Append a batch of two records; return its first offset, and whether it was a duplicate."""
+    """Append a batch of two records. Returns its first offset, and True if the batch was a duplicate."""
     record = [Record(0, NOW, None, b"%d" % (sequence + i) + b"." * padding, ()) for i in range(2)]
     data = build(record, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
     info = log.append_as_leader(data, leader_epoch=0, now_ms=NOW)

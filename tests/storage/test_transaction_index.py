@@ -115,7 +115,7 @@ def test_damage_is_noticed(index: TransactionIndex, path: Path, damage: object) 
 def test_searches_find_what_a_scan_finds(
     tmp_path_factory: pytest.TempPathFactory, gaps: list[tuple[int, int]], searches: list[tuple[int, int, int]]
 ) -> None:
-    """Each search begins near the last one. In between, the index is truncated, or other entries are appended."""
+    """Each search begins near the previous one. In between, the index is truncated, or entries are appended."""
     index = TransactionIndex(tmp_path_factory.mktemp("index") / "00000000000000000000.txnindex")
     entries: list[AbortedTransaction] = []
 

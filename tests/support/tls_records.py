@@ -121,7 +121,7 @@ def _expand_label(secret: bytes, label: bytes, size: int) -> bytes:
 
 
 def _prf(secret: bytes, seed: bytes, size: int) -> bytes:
-    """The pseudorandom function of TLS 1.2."""
+    """Return the pseudorandom function of TLS 1.2."""
     output, step = b"", seed
     while len(output) < size:
         step = hmac.digest(secret, step, "sha384")

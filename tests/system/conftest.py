@@ -54,7 +54,7 @@ def _log_positions() -> None:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """The broker that most tests share. Each worker has its own."""
+    """Yield the broker that most tests share. Each worker has its own."""
     kept = {"log.retention.check.interval.ms": "86400000"}  # records of tests are of any time
     running = BrokerProcess(tmp_path_factory.mktemp("shared-broker"), kept)
     _running[running] = 0

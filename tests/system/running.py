@@ -53,7 +53,7 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     def command(self) -> list[str]:
-        """The command line that starts the broker."""
+        """Return the command line that starts the broker."""
         settings = [word for key, value in self.overrides.items() for word in ("--override", f"{key}={value}")]
         return [sys.executable, "-m", *self.program, "start", *settings]
 

@@ -141,7 +141,7 @@ def _filter(acl: AclBinding) -> AclFilter:
 
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[str, str]]]:
-    """The addresses of Kafka's and Parley's listeners."""
+    """Yield the addresses of Kafka's and Parley's listeners."""
     kafka = Kafka4(_folder(tmp_path_factory), SETTINGS, {"USERS": "SASL_PLAINTEXT"})
     parley = {
         **SETTINGS,

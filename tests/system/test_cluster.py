@@ -50,7 +50,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def store(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
-    """The settings with which brokers use the store."""
+    """Yield the settings with which brokers use the store."""
     if request.param == "local":
         yield {}
     else:
@@ -67,7 +67,7 @@ def processes(store: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def cluster(processes: ClusterOfProcesses) -> ClusterOfProcesses:
-    """The cluster, with all brokers running at the beginning of each test."""
+    """Return the cluster, with all brokers running at the beginning of each test."""
     processes.heal()
     return processes
 

@@ -47,7 +47,7 @@ def processes(store: Servers, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def cluster(processes: ClusterOfProcesses) -> ClusterOfProcesses:
-    """The cluster, with all brokers running at the beginning of each test."""
+    """Return the cluster, with all brokers running at the beginning of each test."""
     processes.heal()
     return processes
 

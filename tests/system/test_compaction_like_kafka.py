@@ -125,7 +125,7 @@ class Side:
     # --- Writing ---
 
     def producer(self, name: str, **config: Setting) -> Producer:
-        """The producer of this name, which sends a batch when it is flushed."""
+        """Return the producer of this name, which sends a batch when it is flushed."""
         if name not in self._producers:
             settings = {**{key.replace("_", "."): value for key, value in config.items()}, **self._client}
             settings |= {"linger.ms": 30_000, "message.max.bytes": 2 << 20}
@@ -209,12 +209,12 @@ class Side:
         ]
 
     def empty(self, topic: str) -> set[tuple[int, int, int]]:
-        """The offsets and the first sequence number of each batch without records."""
+        """Return the offsets and the first sequence number of each batch without records."""
         found = (header for header, _ in self.batches(topic) if not header.record_count)
         return {(header.base_offset, header.last_offset, header.base_sequence) for header in found}
 
     def with_batches(self, topic: str) -> set[int]:
-        """The offsets of the markers that follow a batch of their producer's transaction."""
+        """Return the offsets of the markers that follow a batch of their producer's transaction."""
         found, open_now = set(), set()
         for header, _ in self.batches(topic):
             if header.is_control and header.producer_id in open_now:

@@ -318,7 +318,7 @@ class Script:
         return None if group.error_code else group
 
     async def state(self) -> object:
-        """The group as ConsumerGroupDescribe, DescribeGroups and ListGroups show it."""
+        """Return the group as ConsumerGroupDescribe, DescribeGroups and ListGroups show it."""
         listed = await self._send(ListGroupsRequest(), 5)
         mine = [each for each in listed.groups if each.group_id == self.group]
         entry = [(each.group_state, each.group_type, each.protocol_type) for each in mine]

@@ -42,7 +42,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfPro
 
 @pytest.fixture
 def cluster(processes: ClusterOfProcesses) -> ClusterOfProcesses:
-    """The cluster, with all brokers running at the beginning of each test."""
+    """Return the cluster, with all brokers running at the beginning of each test."""
     processes.heal()
     return processes
 

@@ -69,7 +69,7 @@ SETTINGS = {
 
 
 def quick_rules() -> str:
-    """The alerts' rules, with short waits and windows."""
+    """Return the alerts' rules, with short waits and windows."""
     return re.sub(r"\[(5m|10m|15m|1h)\]", f"[{WINDOW}]", re.sub(r"for: \w+", "for: 0s", rules_file()))
 
 

@@ -86,7 +86,7 @@ FILTERS: list[Components] = [
 
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The addresses of Kafka and Parley."""
+    """Yield the addresses of Kafka and Parley."""
     kafka = Kafka4(tmp_path_factory.mktemp("kafka"))
     try:
         with Broker() as broker:

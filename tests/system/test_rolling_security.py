@@ -75,7 +75,7 @@ class Rolling:
             wait_until_in_sync(client)
 
     def client(self, addresses: Mapping[int, str]) -> dict[str, Any]:
-        """The settings of clients that connect to one of the listeners."""
+        """Return the settings of clients that connect to one of the listeners."""
         servers = {"bootstrap.servers": ",".join(each.partition("://")[2] for each in addresses.values())}
         if addresses is self.plain:
             return servers

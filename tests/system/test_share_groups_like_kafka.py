@@ -258,7 +258,7 @@ class Script:
         return [(each.group_state, each.group_type, each.protocol_type) for each in mine]
 
     async def _settled_offsets(self) -> object:
-        """The offsets, once all partitions that members subscribe to are initialized."""
+        """Return the offsets, once all partitions that members subscribe to are initialized."""
         response = await self._send(
             ShareGroupDescribeRequest(group_ids=[self.group]), 1, lambda r: r.groups[0].error_code
         )

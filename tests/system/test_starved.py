@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("starved")]
 
 @pytest.fixture(params=["local", *(pytest.param(scheme, marks=pytest.mark.soak) for scheme in STORES)])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ClusterOfProcesses]:
-    """A cluster with segments so short that appends constantly open files."""
+    """Yield a cluster with segments so short that appends constantly open files."""
     overrides = {"log.roll.ms": "1000"}
     with ExitStack() as running:
         if request.param in STORES:

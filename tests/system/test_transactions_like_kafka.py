@@ -141,7 +141,7 @@ class Script:
         return state.transaction_state == "Ongoing" and identity != (state.producer_id, state.producer_epoch)
 
     async def _repeats_the_last_usable_epoch(self, expected: Identity) -> bool:
-        """True if the producer has, or gets, the last epoch that it may use, and repeats the request for it."""
+        """Return True if the producer has, or gets, the last epoch that it may use, and repeats the request for it."""
         state = await self._described()
         epoch = state.producer_epoch + (state.transaction_state == "Ongoing")
         return epoch == EPOCH_MAX - 1 and expected == (state.producer_id, EPOCH_MAX - 2)

@@ -43,7 +43,7 @@ _LINES_OF_TESTS = re.compile(r"^%\d\|[^|]*\|[^|]*\|rdkafka#.*\n", re.MULTILINE)
 
 @pytest.fixture
 def parley(capfd: pytest.CaptureFixture[str]) -> Parley:
-    """A function that runs ``parley ...`` in this process."""
+    """Return a function that runs ``parley ...`` in this process."""
 
     def typed(*words: str) -> Typed:
         capfd.readouterr()
@@ -57,7 +57,7 @@ def parley(capfd: pytest.CaptureFixture[str]) -> Parley:
 
 @pytest.fixture
 def on_broker(parley: Parley, broker: Broker) -> Parley:
-    """A function that runs a command with the broker's address after the command's name."""
+    """Return a function that runs a command with the broker's address after the command's name."""
 
     def typed(command: str, *words: str) -> Typed:
         return parley(command, "--bootstrap-server", broker.bootstrap_servers, *words)
@@ -70,7 +70,7 @@ _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 @pytest.fixture
 def broker_with_users() -> Iterator[Broker]:
-    """A broker with delegation tokens, on whose listener ``USERS`` the user alice may log in."""
+    """Yield a broker with delegation tokens, on whose listener ``USERS`` the user alice may log in."""
     settings = {
         "listeners": "PLAINTEXT://127.0.0.1:0,USERS://127.0.0.1:0",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,USERS:SASL_PLAINTEXT",
@@ -85,7 +85,7 @@ def broker_with_users() -> Iterator[Broker]:
 
 @pytest.fixture
 def alice(broker_with_users: Broker, tmp_path: Path) -> tuple[str, ...]:
-    """The options of a command that logs in as alice."""
+    """Return the options of a command that logs in as alice."""
     endpoints = broker_with_users.server.endpoints
     (address,) = (f"{each.host}:{each.port}" for each in endpoints if each.listener == "USERS")
     config = tmp_path / "alice.properties"
@@ -101,7 +101,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def topic(on_broker: Parley) -> str:
-    """A new topic with two partitions."""
+    """Return a new topic with two partitions."""
     name = f"topic-{next(_numbers)}"
     assert on_broker("topics", "--create", "--topic", name, "--partitions", "2").code == 0
     return name
@@ -112,7 +112,7 @@ Send = Callable[[str, Sequence[int]], None]
 
 @pytest.fixture
 def send(broker: Broker) -> Send:
-    """A function that sends a record with each of the timestamps (ms) to partition 0 of a topic."""
+    """Return a function that sends a record with each of the timestamps (ms) to partition 0 of a topic."""
 
     def sent(topic: str, timestamps: Sequence[int]) -> None:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})

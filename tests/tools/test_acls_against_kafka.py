@@ -43,7 +43,7 @@ def kafka(broker: Broker, *words: str) -> str:
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a listing, without the order of resources and entries, which is random in Kafka's tool."""
+    """Return the lines of a listing, without the order of resources and entries, which is random in Kafka's tool."""
     return sorted(line.strip() for line in text.splitlines() if line.strip())
 
 

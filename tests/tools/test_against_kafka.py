@@ -37,7 +37,7 @@ def fill(broker: Broker) -> None:
 
 @pytest.fixture(scope="module")
 def kept() -> Iterator[Broker]:
-    """A broker with topics, records and a group."""
+    """Yield a broker with topics, records and a group."""
     with Broker(offsets_topic_num_partitions=1, num_partitions=2) as broker:
         fill(broker)
         yield broker

@@ -16,7 +16,7 @@ from parley.tools.cli.invocation import CommandError
 
 
 async def responses(*codes: ErrorCode) -> list[ErrorCode]:
-    """The codes of the responses that the command receives until it stops asking."""
+    """Return the codes of the responses that the command receives until it stops asking."""
     waiting, received = list(codes), []
 
     async def ask() -> ErrorCode:

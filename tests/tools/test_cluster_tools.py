@@ -34,7 +34,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def on_cluster(parley: Parley, cluster: Cluster) -> Parley:
-    """A function that runs a command with the cluster's addresses after the command's name."""
+    """Return a function that runs a command with the cluster's addresses after the command's name."""
 
     def typed(command: str, *words: str) -> Typed:
         return parley(*command.split(), "--bootstrap-server", cluster.bootstrap_servers, *words)
@@ -44,7 +44,7 @@ def on_cluster(parley: Parley, cluster: Cluster) -> Parley:
 
 @pytest.fixture
 def kafka(cluster: Cluster) -> Kafka:
-    """A function that runs a Kafka tool and returns its output. Raises ``JavaFailed`` if the tool fails."""
+    """Return a function that runs a Kafka tool and returns its output. Raises ``JavaFailed`` if the tool fails."""
 
     def typed(tool: str, *words: str) -> list[str]:
         command, *first = tool.split()
@@ -56,7 +56,7 @@ def kafka(cluster: Cluster) -> Kafka:
 
 @pytest.fixture
 def made(on_cluster: Parley) -> Make:
-    """A function that creates a topic with these replicas, in the form of ``--replica-assignment``."""
+    """Return a function that creates a topic with these replicas, in the form of ``--replica-assignment``."""
 
     def make(name: str, assignment: str) -> None:
         typed = on_cluster("topics", "--create", "--topic", name, "--replica-assignment", assignment)

@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def sharing() -> Iterator[Broker]:
-    """A broker whose share consumers get their partitions within a tenth of a second."""
+    """Yield a broker whose share consumers get their partitions within a tenth of a second."""
     settings = {f"group.share.{each}heartbeat.interval.ms": HEARTBEAT_MS for each in ("", "min.")}
     with Broker({**settings, "offsets.topic.num.partitions": "3"}) as running:
         yield running
@@ -36,7 +36,7 @@ def sharing() -> Iterator[Broker]:
 
 @pytest.fixture
 def group(parley: Parley, sharing: Broker) -> str:
-    """The name of a new group, which begins with the oldest records."""
+    """Return the name of a new group, which begins with the oldest records."""
     name = f"workers-{next(_numbers)}"
     words = ("--entity-type", "groups", "--entity-name", name, "--add-config", "share.auto.offset.reset=earliest")
     assert parley("configs", "--bootstrap-server", sharing.bootstrap_servers, "--alter", *words).code == 0
@@ -49,7 +49,7 @@ Consume = Callable[..., Typed]
 
 @pytest.fixture
 def fill(sharing: Broker) -> Fill:
-    """A function that writes values to a topic, by default to a new one."""
+    """Return a function that writes values to a topic, by default to a new one."""
 
     def filled(*values: bytes, topic: str = "") -> str:
         name = topic or f"jobs-{next(_numbers)}"
@@ -64,7 +64,7 @@ def fill(sharing: Broker) -> Fill:
 
 @pytest.fixture
 def consume(parley: Parley, sharing: Broker, group: str) -> Consume:
-    """A function that consumes a topic with the group."""
+    """Return a function that consumes a topic with the group."""
 
     def typed(topic: str, *words: str) -> Typed:
         where = ("--bootstrap-server", sharing.bootstrap_servers, "--topic", topic, "--group", group)
@@ -190,5 +190,5 @@ def test_beside_kafkas_tool_each_record_is_printed_once(
 
 
 def printed(consumer: JavaServer) -> list[int]:
-    """The records that a consumer has printed so far."""
+    """Return the records that a consumer has printed so far."""
     return [int(line) for line in tuple(consumer.lines) if line.isdecimal()]

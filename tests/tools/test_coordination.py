@@ -34,7 +34,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def store(cluster: Cluster, folder: Path, parley: Parley) -> str:
-    """The address of the store where the cluster is now."""
+    """Return the address of the store where the cluster is now."""
     told = parley("coordination", "migrate", "--status", "--json", "--bootstrap-server", cluster.bootstrap_servers)
     address: str = json.loads(told.out)["store"]
     return address

@@ -35,7 +35,7 @@ def batch(first: int, count: int = 3, **facts: Any) -> bytes:
 
 @pytest.fixture
 def segment(tmp_path: Path) -> Path:
-    """A segment with three batches of 3 records, with index entries for the last two."""
+    """Return a segment with three batches of 3 records, with index entries for the last two."""
     batches = [
         batch(0),
         batch(3, compression=Compression.GZIP, producer_id=7, producer_epoch=1, base_sequence=5),

@@ -13,7 +13,7 @@ from parley.tools.fault_proxy import FaultProxy
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """A server that sends back the data it receives."""
+    """Yield a server that sends back the data it receives."""
 
     def serve(listener: socket.socket) -> None:
         while True:

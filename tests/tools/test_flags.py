@@ -63,7 +63,7 @@ ABSENT = {
 
 
 def options_of(tool: str, version: str) -> set[str]:
-    """The options in the help text of a Kafka tool, which exits with 1."""
+    """Return the options in the help text of a Kafka tool, which exits with 1."""
     # EndToEndLatency takes a single word for the first of its positional arguments.
     first = ("--bootstrap-server", "a:1") if "EndToEnd" in tool else ()
     typed = run_tool(tool, *first, "--help", version=version)

@@ -26,7 +26,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def group(broker: Broker, topic: str, send: Send) -> str:
-    """A group without members that has read 4 of 10 records in partition 0."""
+    """Return a group without members that has read 4 of 10 records in partition 0."""
     name = f"group-{next(_numbers)}"
     send(topic, [1_795_000_000_000 + number for number in range(10)])
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": name, "enable.auto.commit": False})

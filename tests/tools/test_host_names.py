@@ -18,7 +18,7 @@ ADDRESSES = {
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names that were looked up."""
+    """Return the names that were looked up."""
     names: list[str] = []
 
     def getaddrinfo(name: str, port: Any, **_: Any) -> list[tuple[Any, ...]]:

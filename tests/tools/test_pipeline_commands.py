@@ -114,7 +114,7 @@ def test_each_of_several_topics_has_a_folder_below() -> None:
 
 @pytest.fixture
 def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An address that refuses connections, with a short timeout."""
+    """Yield an address that refuses connections, with a short timeout."""
     monkeypatch.setattr("parley.pipeline.client.cluster.FIRST_CONTACT_S", 0.2)
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

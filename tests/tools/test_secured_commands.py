@@ -53,7 +53,7 @@ def write(path: Path, properties: dict[str, str]) -> str:
 
 @pytest.fixture
 def typed(parley: Parley, secured: SecuredBrokers, secured_broker: Broker, tmp_path: Path) -> Parley:
-    """A function that runs a command with the broker's address and the properties file."""
+    """Return a function that runs a command with the broker's address and the properties file."""
     config = write(tmp_path / "client.properties", secured.client_properties())
 
     def run(*words: str) -> Typed:

@@ -50,7 +50,7 @@ UNSECURED = f"{MODULES}.oauthbearer.internals.unsecured.OAuthBearerUnsecuredVali
 
 
 def subject(changes: dict[str, str] | None = None, **more: Any) -> Subject:
-    """The closed configuration with changes, and what is known besides."""
+    """Return the closed configuration with changes, and what is known besides."""
     settings = CLOSED | (changes or {})
     config = BrokerConfig.from_properties(settings)
     known: dict[str, Any] = {
@@ -256,7 +256,7 @@ def test_a_properties_file_without_passwords_may_be_read_by_all() -> None:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, str]:
-    """The settings of a broker whose files are closed."""
+    """Return the settings of a broker whose files are closed."""
     tmp_path.chmod(0o700)
     authority = Authority()
     expires = datetime.now(UTC) + timedelta(days=300)
@@ -469,7 +469,7 @@ SECURED = {
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Path]]:
-    """A secured broker, and a folder with the properties files of its users."""
+    """Yield a secured broker, and a folder with the properties files of its users."""
     folder = tmp_path_factory.mktemp("secured")
     authority = Authority()
     expires = datetime.now(UTC) + timedelta(days=10)

@@ -102,13 +102,13 @@ def streams_broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def command(parley: Parley, streams_broker: Broker) -> Parley:
-    """A function that runs ``parley streams-groups`` at the broker."""
+    """Return a function that runs ``parley streams-groups`` at the broker."""
     return lambda *words: parley("streams-groups", "--bootstrap-server", streams_broker.bootstrap_servers, *words)
 
 
 @pytest.fixture
 def application(streams_broker: Broker) -> Application:
-    """An application that reads a topic with 10 records in each partition."""
+    """Return an application that reads a topic with 10 records in each partition."""
     topic = f"input-{next(_numbers)}"
     producer = Producer({"bootstrap.servers": streams_broker.bootstrap_servers})
     for number in range(10 * PARTITIONS):

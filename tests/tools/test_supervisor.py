@@ -69,7 +69,7 @@ def start(begun: list[subprocess.Popen[str]], *words: str) -> subprocess.Popen[s
 
 
 def child_of(process: subprocess.Popen[str]) -> int:
-    """The next child that says that it is up."""
+    """Return the next child that says that it is up."""
     assert process.stdout is not None
     return int(process.stdout.readline().split()[1])
 

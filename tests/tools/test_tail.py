@@ -26,7 +26,7 @@ Put = Callable[..., None]
 
 @pytest.fixture
 def put(broker: Broker) -> Put:
-    """A function that sends records (partition, timestamp, value) to a topic."""
+    """Return a function that sends records (partition, timestamp, value) to a topic."""
 
     def delivered(error: object, _: object) -> None:
         assert error is None

@@ -6,7 +6,7 @@ from website.pictures.drawing import Drawing
 
 
 def partition() -> str:
-    """A topic with two partitions, each a log; a producer appends, consumers read at offsets of their own."""
+    """Draw a topic with two partitions, each a log; a producer appends, consumers read at offsets of their own."""
     drawing = Drawing(760, 250, "A topic with two partitions: producers append at the end, consumers read at offsets")
     drawing.frame(150, 14, 460, 176, "topic orders")
     for number, (y, end) in enumerate(((44, 9), (116, 7))):
@@ -98,7 +98,7 @@ def coordination() -> str:
 
 
 def group() -> str:
-    """A group of two members that shares four partitions."""
+    """Draw a group of two members that shares four partitions."""
     drawing = Drawing(760, 246, "A group shares the partitions of a topic among its members, and commits offsets")
     drawing.frame(14, 14, 170, 190, "topic orders")
     drawing.frame(300, 14, 190, 190, "group billing", tone="green")

@@ -92,7 +92,8 @@ class Registration:
                 )
 
     async def _is_dead(self, member: Member) -> bool:
-        """True if the member with this id is an earlier incarnation of this broker, or a process that has ended."""
+        """Return True if the member with this id is an earlier incarnation of this broker, or a process
+        that has ended."""
         other = registration_from_bytes(member.data)
         if other.incarnation_id == self.broker.incarnation_id:
             return True

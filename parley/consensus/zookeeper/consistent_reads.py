@@ -41,7 +41,7 @@ class Stored:
     alive: bool
 
     def entry(self) -> Entry:
-        """The entry that callers see."""
+        """Return the entry that callers see."""
         return Entry(self.key, self.value, Revision(self.stat.mzxid), self.owner)
 
 

@@ -94,7 +94,7 @@ def build_records(columns: Columns, order: bytes, pos: i64, limit: i64) -> tuple
 
 
 def _length(column: Bytes, row: i64) -> i64:
-    """The length of a value, -1 for null."""
+    """Return the length of a value, -1 for null."""
     if len(column.nulls) > 0 and column.nulls[row] != 0:
         return -1
     return read_i64_le(column.offsets, 8 * row + 8) - read_i64_le(column.offsets, 8 * row)

@@ -130,7 +130,7 @@ class Rows:
 
 
 def _skip_headers(data: bytes, pos: i64, end: i64) -> i64:
-    """The position behind the headers that begin at ``pos``."""
+    """Return the position behind the headers that begin at ``pos``."""
     size: i64 = 0
     count, pos = read_varint(data, pos, end)
     if count < 0 or count > (end - pos) // 2:

@@ -161,7 +161,7 @@ class ConfigInfos:
         return sum(len(one.value.errors) > 0 for one in self.configs)
 
     def problems(self) -> list[str]:
-        """All errors, one per line."""
+        """Return all errors, one per line."""
         return [error for one in self.configs for error in one.value.errors]
 
 

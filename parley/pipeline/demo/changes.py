@@ -30,7 +30,7 @@ _LOOK_S: Final = 0.2
 
 
 def values(spark: SparkSession, bootstrap: str, topic: str, at_once: int, schema: str) -> DataFrame:
-    """The fields of a topic's JSON values, from its beginning, as a stream."""
+    """Return the fields of a topic's JSON values, from its beginning, as a stream."""
     from pyspark.sql import functions as f
 
     source = (
@@ -79,7 +79,7 @@ def _query(
 
 
 def _told(progress: Any) -> dict[str, Any]:
-    """The line for a micro-batch. ``done`` are the offsets of the source topic that are counted."""
+    """Return the line for a micro-batch. ``done`` are the offsets of the source topic that are counted."""
     end = progress["sources"][0]["endOffset"]
     end = json.loads(end) if isinstance(end, str) else end
     topics = [partitions for topic, partitions in (end or {}).items() if topic]  # the one without a name is a note

@@ -194,7 +194,7 @@ class _Notes:
         self._older = f"{root}/{OURS}/back-{topic}.json"
 
     def last(self) -> _Note | None:
-        """The newest note."""
+        """Return the newest note."""
         found = self.system.get_file_info(pa_fs.FileSelector(self._folder, allow_not_found=True))
         paths = sorted(info.path for info in found if info.path.endswith(".json"))
         if paths:

@@ -52,7 +52,7 @@ class Destination:
     load_id: str
 
     def filesystem(self) -> tuple[pa_fs.FileSystem, str]:
-        """The file system and the folder in it. Raises ValueError if the address has no known file system."""
+        """Return the file system and the folder in it. Raises ValueError if the address has no known file system."""
         return filesystem(self.uri)
 
 

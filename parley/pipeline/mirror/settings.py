@@ -338,7 +338,8 @@ def _ignored(aliases: list[str], properties: Mapping[str, str]) -> list[str]:
 def from_mm1(
     consumers: Iterable[Mapping[str, str]], producer: Mapping[str, str], include: str, exclude: str = ""
 ) -> MirrorSettings:
-    """The first MirrorMaker's configuration: topics keep their names, and each consumer's group commits the progress.
+    """Return the first MirrorMaker's configuration: topics keep their names, and each consumer's group commits the
+    progress.
 
     ``consumers`` are the properties of the consumers, one for each source. Raises BadSettings.
     """

@@ -72,7 +72,8 @@ class Translation:
             self._runs.append(Run(run.upstream, run.last - 1, run.downstream))
 
     def downstream(self, upstream: int) -> int | None:
-        """The target's offset for a reader whose next offset in the source is ``upstream``; None if it is unknown.
+        """Return the target's offset for a reader whose next offset in the source is ``upstream``; None if it is
+        unknown.
 
         It is unknown for a reader before the first sync.
         """
@@ -83,7 +84,8 @@ class Translation:
         return run.downstream + min(upstream, run.last + 1) - run.upstream
 
     def upstream(self, downstream: int) -> int | None:
-        """The source's offset to copy from again if the target's log was cut at ``downstream``; None if unknown."""
+        """Return the source's offset to copy from again if the target's log was cut at ``downstream``;
+        None if unknown."""
         at = bisect_right(self._runs, downstream, key=lambda run: run.downstream) - 1
         if at < 0:
             return None
@@ -101,7 +103,7 @@ class Translations:
         self._of[sync.topic, sync.partition].add(sync.upstream, sync.downstream)
 
     def latest(self, topic: str, partition: int) -> tuple[int, int] | None:
-        """The upstream and downstream offsets of a partition's last sync."""
+        """Return the upstream and downstream offsets of a partition's last sync."""
         found = self._of.get((topic, partition))
         return None if found is None else found.latest
 

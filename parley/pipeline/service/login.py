@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 def jaas_file_of(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> Path:
-    """The JAAS file that the configuration names, or ``KAFKA_OPTS``. Raises ServiceError if neither does."""
+    """Return the JAAS file that the configuration names, or ``KAFKA_OPTS``. Raises ServiceError if neither does."""
     path = given.get(JAAS_FILE, "").strip()
     if not path:
         prefix = f"-D{JAAS_FILE}="

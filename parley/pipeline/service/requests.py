@@ -40,7 +40,7 @@ class BodyRequest(Request):
     _parsed: Any = None
 
     async def body(self) -> bytes:
-        """The bytes of the body."""
+        """Return the bytes of the body."""
         if self._read is None:
             read = bytearray()
             async for piece in self.stream():

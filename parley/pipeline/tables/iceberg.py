@@ -57,7 +57,7 @@ class IcebergPlace:
     table: str
 
     def load(self) -> Any:
-        """The catalog."""
+        """Return the catalog."""
         from pyiceberg.catalog import load_catalog
 
         return load_catalog(self.catalog, **dict(self.properties))

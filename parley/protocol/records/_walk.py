@@ -65,7 +65,7 @@ def read_varlong(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
 
 
 def _rest(data: bytes, pos: i64, value: i64) -> tuple[i64, i64]:
-    """The result of ``read_varint``, unsigned, after two bytes were read and more follow.
+    """Return the result of ``read_varint``, unsigned, after two bytes were read and more follow.
 
     ``value`` is those two bytes, the second with its continuation bit.
     """
@@ -243,7 +243,7 @@ class Walk:
 
 
 def _ends(data: bytes, pos: i64, end: i64) -> bool:
-    """True if a varint that begins at ``pos`` ends before ``end``."""
+    """Return True if a varint that begins at ``pos`` ends before ``end``."""
     while pos < end:
         byte: i64 = data[pos]
         if byte < 0x80:
@@ -253,7 +253,7 @@ def _ends(data: bytes, pos: i64, end: i64) -> bool:
 
 
 def _skip_headers(data: bytes, pos: i64, end: i64) -> i64:
-    """The position after the headers that begin at ``pos``."""
+    """Return the position after the headers that begin at ``pos``."""
     size: i64 = 0
     count, pos = read_varint(data, pos, end)
     if count < 0:

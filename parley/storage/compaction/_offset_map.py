@@ -80,7 +80,8 @@ class OffsetMap:
 
 
 def _fnv(key: bytes) -> i64:
-    """The FNV-1a hash of a key, of 60 bits so that the product of interpreted code can be cut like a C integer's."""
+    """Return the FNV-1a hash of a key, of 60 bits so that the product of interpreted code can be cut like a C
+    integer's."""
     value: i64 = _FNV_BASIS
     pos: i64 = 0
     end: i64 = len(key)

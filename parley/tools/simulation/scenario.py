@@ -121,7 +121,7 @@ class Outcome:
         return not self.violations
 
     def around_failure(self, before: int = 80, after: int = 10) -> list[HistoryEvent]:
-        """The events around the first violation."""
+        """Return the events around the first violation."""
         if not self.violations:
             return []
         index = next((i for i, each in enumerate(self.events) if each.who == "INVARIANT"), len(self.events))
@@ -469,7 +469,7 @@ class _Run:
         self.transactions.judge(offsets)
 
     def is_whole(self) -> bool:
-        """True if every replica is in sync, complete and undamaged."""
+        """Return True if every replica is in sync, complete and undamaged."""
         return self.all_in_sync() and not self._invariants.damage()
 
     def is_out_of_sync(self, broker_id: int) -> bool:
@@ -477,7 +477,7 @@ class _Run:
         return self._invariants.is_out_of_sync(broker_id)
 
     def all_in_sync(self) -> bool:
-        """True if all brokers serve, and every replica is in sync."""
+        """Return True if all brokers serve, and every replica is in sync."""
         machines = self.world.machines.values()
         return all(machine.serves for machine in machines) and self._invariants.all_in_sync
 

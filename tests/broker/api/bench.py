@@ -156,7 +156,7 @@ def batch(count: int = 1, *, size: int = 100, timestamp: int = NOW_MS, **header:
 
 
 def at(seconds: float) -> FetchClock:
-    """The clock of a follower that fetches now."""
+    """Return the clock of a follower that fetches now."""
     clock = FetchClock()
     clock.fetched(seconds)
     return clock

@@ -162,7 +162,7 @@ class World:
                     self.rights.given ^= {right}
 
     def request(self) -> tuple[RequestContext, MetadataRequest]:
-        """A request of one of the users."""
+        """Return a request of one of the users."""
         rng, version = self.rng, self.rng.randrange(14)
         session = ClientSession(user(rng.choice(USERS)), "127.0.0.1", rng.choice(LISTENERS))
         context = RequestContext(MetadataRequest.API_KEY, version, 1, "test", ConnectedClient(session, 1), 0.0)

@@ -62,7 +62,7 @@ def backends(cluster: Cluster) -> list[MemoryBackend]:
 
 
 async def refusals(bootstrap_servers: str) -> list[tuple[int, str | None, float]]:
-    """The error code, message and duration of creating a topic, and of changing the configuration."""
+    """Return the error code, message and duration of creating a topic, and of changing the configuration."""
     found = []
     async with Client(bootstrap_servers) as client:
         for request in (TOPICS, CONFIGS):

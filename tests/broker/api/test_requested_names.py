@@ -36,7 +36,7 @@ ANSWER_BYTES_MAX = 50_000
 
 
 def made(cls: type[Any], **values: Any) -> Any:
-    """A message or a part of one, with all other fields at their defaults."""
+    """Return a message or a part of one, with all other fields at their defaults."""
     one = cls.blank()
     for name, value in values.items():
         assert hasattr(one, name)

@@ -21,7 +21,7 @@ POLL_S = 0.01
 
 
 def application(group: str, **config: str) -> StreamsGroupHeartbeatRequest.Topology:
-    """A topology whose only store has a changelog with these settings."""
+    """Return a topology whose only store has a changelog with these settings."""
     found = topology(subtopology("0", ["input"], changelogs=(f"{group}-store-changelog",)))
     make = StreamsGroupHeartbeatRequest.KeyValue
     for changelog in found.subtopologies[0].state_changelog_topics:

@@ -50,7 +50,7 @@ class Asking:
     async def get(
         self, path: str, user: tuple[str, str] | None = None, *, identity: Issued | None = None, folder: Path = Path()
     ) -> tuple[int, str]:
-        """The status and the body."""
+        """Return the status and the body."""
         context = ssl.create_default_context(cadata=AUTHORITY.pem)
         if identity is not None:
             context.load_cert_chain(identity.write_pem(folder / "client.pem"))

@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> int:
 
 
 def mixture(file: int) -> tuple[list[list[Part]], bytes]:
-    """The parts of several responses, and the bytes that they hold."""
+    """Return the parts of several responses, and the bytes that they hold."""
     rng = random.Random(2)
     answers: list[list[Part]] = []
     expected = bytearray()

@@ -65,7 +65,7 @@ def tls(client_auth: str = "none", rules: str = "DEFAULT", **more: str) -> Tls:
 
 @cache
 def client_context(name: str = "", *, foreign: bool = False) -> ssl.SSLContext:
-    """The context of a client, with a certificate if it has a name; ``foreign``: of an unknown authority."""
+    """Return the context of a client, with a certificate if it has a name; ``foreign``: of an unknown authority."""
     with files(name or "none", issuer=Authority("foreign") if foreign else None) as properties:
         if not name:
             del properties["ssl.keystore.location"]
@@ -243,7 +243,7 @@ async def test_a_stop_ends_handshakes() -> None:
 
 
 def hello() -> bytes:
-    """The first flight of a client."""
+    """Return the first flight of a client."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     with pytest.raises(ssl.SSLWantReadError):
         client_context().wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
@@ -251,7 +251,7 @@ def hello() -> bytes:
 
 
 def mutations(random: Random, of: bytes) -> Iterator[bytes]:
-    """The same bytes cut off, with changed bytes, with a piece repeated; and bytes that are all random."""
+    """Yield the same bytes cut off, with changed bytes, with a piece repeated; and bytes that are all random."""
     for _ in range(15):
         yield of[: random.randrange(len(of))]
         changed = bytearray(of)

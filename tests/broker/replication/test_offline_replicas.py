@@ -47,7 +47,7 @@ async def started(broker_id: int, directory: Path, stack: AsyncExitStack) -> Bro
 
 
 def has_all_directories(image: MetadataImage) -> bool:
-    """True if the metadata has the log directory of every replica."""
+    """Return True if the metadata has the log directory of every replica."""
     return all(
         state.directory(broker) != UNASSIGNED_DIRECTORY
         for _, _, state in image.partitions()

@@ -50,7 +50,7 @@ async def create(server: BrokerServer, partitions: int) -> None:
 
 
 def agrees(server: BrokerServer, image: MetadataImage) -> bool:
-    """True if the metadata has the directory of each log."""
+    """Return True if the metadata has the directory of each log."""
     logs = server.parts.logs
     return all(
         image.topics["t"].partitions[log.partition].directory(1) == logs.directory_of(log).id for log in logs.logs

@@ -317,7 +317,7 @@ class Replicas(RuleBasedStateMachine):
         follower.sync = end if is_synced else min(follower.sync, end)
 
     def leader_of(self, replica: Replica) -> Replica | None:
-        """The leader that a follower would fetch from, if it runs."""
+        """Return the leader that a follower would fetch from, if it runs."""
         if not replica.is_up or replica.partition.is_leader:
             return None
         leader = self.replicas.get(replica.partition.state.leader)

@@ -125,7 +125,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def is_let_in(server: ssl.SSLContext, client: Issued, folder: Path) -> bool:
-    """True if a handshake with the client's certificate succeeds."""
+    """Return True if a handshake with the client's certificate succeeds."""
     context = ssl.create_default_context(cadata=AUTHORITY.pem)
     context.check_hostname = False
     context.load_cert_chain(client.write_pem(folder / "client.pem"))

@@ -25,7 +25,7 @@ KEY = "listener.name.secure.scram-sha-256.sasl.jaas.config"
 
 
 def scram_line(user: str) -> str:
-    """The JAAS line of a user, whose password is its name."""
+    """Return the JAAS line of a user, whose password is its name."""
     return f'org.apache.kafka.common.security.scram.ScramLoginModule required username="{user}" password="{user}";'
 
 

@@ -45,7 +45,7 @@ class Marked(SecuredBrokers):
     """Brokers whose every secret is marked, some in the file itself and some named by it."""
 
     def write(self) -> Path:
-        """The properties file of a broker."""
+        """Return the properties file of a broker."""
         given = self.settings(1)
         users = "".join(f' user_{name}="{secret(name)}"' for name in ("alice", "broker"))
         issued = self.authority.issue("CN=broker-1", "127.0.0.1")
@@ -116,7 +116,7 @@ async def responses_of(client: Client) -> list[str]:
 
 
 def texts_of(record: logging.LogRecord) -> str:
-    """All that a handler can see of a log record, with the traceback."""
+    """Return all that a handler can see of a log record, with the traceback."""
     trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
     return f"{record.getMessage()} {vars(record)} {trace}"
 
@@ -153,7 +153,7 @@ async def test_no_secret_leaves_the_broker(
 
 
 def _metrics(server: BrokerServer, marked: Marked, password: str) -> str:
-    """The page of metrics, or the error that a user with the wrong password gets."""
+    """Return the page of metrics, or the error that a user with the wrong password gets."""
     assert server.serving.exporter is not None
     url = f"https://127.0.0.1:{server.serving.exporter.port}/metrics"
     login = base64.b64encode(f"prometheus:{secret(password)}".encode()).decode()
@@ -181,7 +181,7 @@ def _objects() -> list[Any]:
 
 
 def _representations(older: list[Any]) -> str:
-    """The representation of each object that a debugger may show, without those that other tests left behind."""
+    """Return the representation of each object that a debugger may show, without those that other tests left behind."""
     known = set(map(id, older))
     shown = map(_shown, (each for each in _objects() if id(each) not in known))
     return "\n".join(line for line in shown if MARK in line)

@@ -46,7 +46,7 @@ QUICK: dict[str, Any] = {"coordination_session_timeout_ms": 6000, "offsets_topic
 
 @pytest.fixture
 def target() -> str:
-    """The address of an empty store in memory, which exists until the test ends."""
+    """Return the address of an empty store in memory, which exists until the test ends."""
     return another()
 
 

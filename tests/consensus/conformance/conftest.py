@@ -1,10 +1,10 @@
-"""The kit's stores keep their data in memory if there is enough of it; how much of the kit ``make test`` runs.
+"""The kit's stores keep their data in memory if there is enough of it. ``make test`` runs a part of the kit.
 
 ``make test`` tries an eighth of the model's examples on the embedded stores and a twentieth on servers, and lists a
 quarter of the keys. On the embedded stores only, it kills 12 candidates, and opens a thousand sessions. ZooKeeper and
-Consul pass what takes long in ``make soak`` only, but for the model and what needs their servers; etcd and the embedded
-stores always do. The third party's store passes the first check of each kind. ``make soak`` runs everything on every
-store.
+Consul run the long checks only in ``make soak``, except for the model and the checks of their servers; etcd and the
+embedded stores always run them. The third-party store runs the first check of each kind. ``make soak`` runs everything
+on every store.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _COSTLY = {
         "watch-slow-consumer",
     )
 }
-"""Checks that take a second of CPU time or more, or ten of waiting, on a server."""
+"""Checks that take at least one second of CPU time, or ten seconds of waiting, on a server."""
 _COSTLY_IN_SOAK = ("TestConsul", "TestZookeeper")
 _FIRST_OF_KIND = {
     f"test_property[{each.name}]" for each in {c.name.partition("-")[0]: c for c in reversed(all_checks())}.values()
@@ -83,7 +83,7 @@ def _examples_in_proportion(request: pytest.FixtureRequest, monkeypatch: pytest.
 
 @pytest.fixture(scope="module", autouse=True)
 def _data_in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    tmp_path_factory.getbasetemp()  # what tests write themselves stays where it always is
+    tmp_path_factory.getbasetemp()  # files that tests write themselves stay in the usual place
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", data_place())
         yield

@@ -1,4 +1,4 @@
-"""Stores with one fault each, and the check that must find it."""
+"""Stores with one planted fault each, and the check that must find the fault."""
 
 from __future__ import annotations
 
@@ -526,7 +526,7 @@ class SessionEndsOnlyItsLastKey(Mutant):
 
 
 class LocalMutant(LocalHarness):
-    """An embedded store with a faulty client, also in the peers, which are processes."""
+    """An embedded store with a faulty client; its peers are processes with the same fault."""
 
     patience = 0.1
     found_by: ClassVar[str]

@@ -1,4 +1,4 @@
-"""The kit on a real Consul: restarted and wiped for real, its clients cut off by a proxy."""
+"""The kit on a real Consul server, which is really restarted and wiped. A proxy disconnects its clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit itself: it runs every check, reports failures, makes real faults, and imports only ``parley.consensus``."""
+"""The kit itself: it runs every check, reports failures, injects real faults, and imports only ``parley.consensus``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def test_a_harness_that_cannot_make_a_fault_fails() -> None:
 
 
 class BurstOfThreads(MemoryBackend):
-    """A client that uses the loop's executor, and from the tenth client on all its threads at once, as under load."""
+    """A client that uses the loop's executor; from the tenth client on, it uses all threads at the same time, as under
+    load."""
 
     opened = 0
 
@@ -69,7 +70,7 @@ class BurstOfThreads(MemoryBackend):
 
 
 class LeakyBackend(MemoryBackend):
-    """A client that leaves a thread behind, until the test lets them all end."""
+    """A client that leaks a thread until the test ends all of them."""
 
     ended = threading.Event()
 
@@ -95,7 +96,7 @@ def test_threads_that_clients_leave_behind_are_found() -> None:
             return LeakyBackend(store)
 
     try:
-        with pytest.raises(Broken, match=r"40 clients left 4\d threads behind"):  # with some of the executor's
+        with pytest.raises(Broken, match=r"40 clients left 4\d threads behind"):  # including some of the executor's
             run_check(CHECKS["client-leaks-nothing"], Harness())
     finally:
         LeakyBackend.ended.set()
@@ -181,7 +182,8 @@ async def _until_it_ends(peer: Peer) -> None:
 
 
 async def _everything_said(peer: Peer) -> int:
-    """Read the messages from before the peer was stopped; then none arrives for much longer than its pauses."""
+    """Read the messages that the peer sent before it was stopped, until none has arrived for much longer than its
+    pauses."""
     heard = 0
     waiting = asyncio.ensure_future(peer.said())
     while (await asyncio.wait([waiting], timeout=0.3))[0]:

@@ -1,4 +1,5 @@
-"""The judge of histories: what it accepts and rejects, and that it agrees with trying every order."""
+"""The linearizability checker: which histories it accepts and rejects, and that it agrees with an exhaustive search of
+orders."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def test_a_long_history_is_judged() -> None:
 
 
 def explained_by_some_order(history: Sequence[Operation]) -> bool:
-    """Decide by the definition: try every order."""
+    """Return True if some order explains the history, by trying every order."""
     unknown = [n for n, each in enumerate(history) if each.returned is None]
     for left_out in itertools.chain.from_iterable(itertools.combinations(unknown, n) for n in range(len(unknown) + 1)):
         for order in itertools.permutations([each for n, each in enumerate(history) if n not in left_out]):

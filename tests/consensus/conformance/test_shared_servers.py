@@ -1,4 +1,4 @@
-"""The kit on running servers with other data: it leaves that data, and nothing else."""
+"""The kit on running servers with other data: it leaves that data unchanged, and leaves nothing else behind."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_harness_that_was_not_started_deletes_nothing(servers: Servers) 
 def test_nothing_is_left(servers: Servers, capfd: pytest.CaptureFixture[str]) -> None:
     before = all_keys(servers)
     names = ["kv-exact", "watch-outlives-disconnection", "store-restarted"]
-    if isinstance(servers, ConsulServers):  # with others an idle client learns of it no sooner than after 20 s
+    if isinstance(servers, ConsulServers):  # otherwise an idle client notices it only after 20 s
         names.append("store-wiped-is-refused")
     arguments = [word for name in names for word in ("--check", name)]
     assert main([servers.url, *arguments]) == 0

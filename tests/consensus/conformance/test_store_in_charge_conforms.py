@@ -1,4 +1,4 @@
-"""The kit on a store in charge: its record and the check of it change nothing for callers."""
+"""The kit on a store in charge: the store record and its check are invisible to callers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parley.consensus.conformance.tasks import TaskPeer
 from parley.consensus.store_move.store_in_charge import StoreInCharge
 
 PARTS = ("history", "ambiguous", "election", "group")
-"""The checks to run. The others list whole stores, where they would find the record."""
+"""The checks to run. The other checks list whole stores, so they would find the store record."""
 CHECKS = [check for check in all_checks() if check.name.partition("-")[0] in PARTS and check.run is not None]
 
 

@@ -1,7 +1,7 @@
-"""A backend from a third-party package: installed, found by its entry point, and tested on a real PostgreSQL.
+"""A backend from a third-party package is installed, found by its entry point, and tested on a real PostgreSQL server.
 
-The package is ``tests/third_party/parley_postgresql``. It is installed into a directory of this module's own, which is
-on the path while the module runs: nothing else here knows it.
+The package is ``tests/third_party/parley_postgresql``. It is installed into a directory that is on the path only while
+this module runs, so no other test sees it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def url() -> str:
-    """The address of the running server."""
+    """Return the address of the running server."""
     address: str = _running[0].url
     return address
 
@@ -136,7 +136,7 @@ async def test_a_database_that_is_not_there_is_named(url: str) -> None:
 
 @pytest.fixture
 async def guarded(url: str) -> AsyncIterator[str]:
-    """The address of a schema whose owner must log in with the password, ``open sesame``."""
+    """Yield the address of a schema whose owner must log in with the password, ``open sesame``."""
     import asyncpg
 
     connection = await asyncpg.connect(url)

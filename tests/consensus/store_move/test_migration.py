@@ -1,4 +1,4 @@
-"""A move between stores: whatever fails at any time, exactly one store is in charge and nothing is lost."""
+"""A move between stores: whatever fails and whenever, exactly one store is in charge and nothing is lost."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class Stores:
         return await find_store(url, self.backend_at, known=list(known))
 
     async def in_charge(self) -> list[str]:
-        """The stores that hold the state, by their records and the tombstones that lead to them.
+        """Return the stores in charge, according to the store records and the tombstones that lead to them.
 
-        One that was given back, empty, has a record like that of a new cluster, and is not meant.
+        An abandoned, empty store has a record like that of a new cluster, and does not count.
         """
         found = []
         moves = set()
@@ -105,7 +105,7 @@ async def stores() -> AsyncIterator[Stores]:
 
 @dataclass
 class Driver:
-    """The driver of a move, with connections of its own."""
+    """The driver of a move, with its own connections."""
 
     source: StoreInCharge
     target: MemoryBackend
@@ -155,7 +155,7 @@ async def driver(
 
 
 async def fill(store: StoreInCharge, keys: int = 30) -> None:
-    """Write what a cluster leaves in a store: keys, a counter, a leader, and members of which some have left."""
+    """Write what a cluster leaves in a store: keys, a counter, a leader, and members, some of which have left."""
     values = KeyValue(store)
     for at in range(keys):
         await values.put(f"topics/t{at}", b"%d" % at)
@@ -247,7 +247,7 @@ async def test_a_driver_that_dies_leaves_one_store_in_charge(stores: Stores, ste
     with suppress(CoordinationError):
         await dying.migration.run()
     found = await stores.find(old)
-    await KeyValue(found).put("after", b"all")  # waits until the dead driver's session is over
+    await KeyValue(found).put("after", b"all")  # waits until the dead driver's session has expired
     in_charge = await stores.in_charge()
     assert in_charge == [found.url]
     assert in_charge == [new if step in (Step.TAKE, Step.DONE) else old]
@@ -273,7 +273,7 @@ async def test_a_lost_response_at_any_step_is_settled(stores: Stores, step: Step
             driver.target.lose_next_response(applied=applied)
 
     moving = await driver(stores, old, new, fault=fault)
-    with suppress(CannotMove):  # the copy is not settled: it is given up
+    with suppress(CannotMove):  # the outcome of the copy is unknown: the move is abandoned
         await moving.migration.run()
     (in_charge,) = await stores.in_charge()
     found = await stores.find(old)
@@ -497,7 +497,7 @@ def test_counters_never_go_back_under_writers_and_crashes(crash: Step | None, se
 
 
 async def _counting(crash: Step | None, seed: int, writers: int) -> None:
-    """Writers take numbers during a move that may crash. No number is given twice, whichever store it came from."""
+    """Writers take numbers during a move that may crash. No number is given out twice, whichever store it came from."""
     stores, rng = Stores(), Random(seed)
     old, new = stores.new(), stores.new()
     taken: list[int] = []

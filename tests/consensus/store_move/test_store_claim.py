@@ -67,7 +67,8 @@ class Cluster:
         dies_at: int | None = None,
         everywhere: bool = False,
     ) -> Migration:
-        """Make a move whose calls to the new store are steps until the copy; with ``everywhere``, all its calls."""
+        """Create a move whose calls to the new store are steps until the copy; with ``everywhere``, all its calls are
+        steps."""
 
         def on_step(step: Step, detail: str) -> None:
             if step is fails_at:
@@ -94,7 +95,7 @@ class Cluster:
         return Migration(store, session, target, NEW, move=move, members=nobody, on_step=on_step, rng=Random(1))
 
     async def move_there_and_back(self) -> None:
-        """Make the new store one that the cluster has left."""
+        """Move the cluster to the new store and back, so that the new store is one that the cluster has left."""
         await (await self.migration("there", None)).run()
         store = await find_store(self.url, self.backend_at)
         target = await self.backend_at(self.url)
@@ -128,7 +129,7 @@ async def state_of(store: MemoryStore) -> tuple[StoreRecord, dict[str, bytes]]:
 
 
 async def new_store(begun: bool) -> MemoryStore:
-    """Return an empty store. With ``begun``, a cluster has begun in it but not yet written anything."""
+    """Return an empty store. With ``begun``, a cluster has started to use it but not written anything yet."""
     store = MemoryStore()
     if begun:
         async with MemoryBackend(store) as client:
@@ -137,7 +138,7 @@ async def new_store(begun: bool) -> MemoryStore:
 
 
 class Beginner:
-    """A cluster that begins in the new store."""
+    """A cluster that starts in the new store."""
 
     def __init__(self, store: MemoryStore, others: Cluster) -> None:
         self._stores = {NEW: store, others.url: others.stores[others.url]}
@@ -153,7 +154,7 @@ class Beginner:
         return client
 
     async def run(self, steps: Steps) -> None:
-        """Find the store and write to it, until the store turns out to be another cluster's."""
+        """Find the store and write to it, until it turns out that the store belongs to another cluster."""
         self._steps = steps
         try:
             store = await find_store(NEW, self._backend_at)
@@ -273,7 +274,7 @@ async def test_a_claimant_that_dies_at_any_step_blocks_no_writer(begun: bool, de
         if (await cluster.state())[0].state is StoreState.MOVED:  # it has survived
             continue
         assert found == beginner.written, steps.taken
-        if there.state is StoreState.CLAIMED:  # what leads to a store in charge
+        if there.state is StoreState.CLAIMED:  # the pointers to a store in charge
             assert not beginner.written
             assert there.other == StoreLocation(cluster.url, cluster.stores[cluster.url].identity)
             continue
@@ -284,7 +285,7 @@ async def test_a_claimant_that_dies_at_any_step_blocks_no_writer(begun: bool, de
 
 
 class Late(MemoryBackend):
-    """A client whose next transaction is under way until the test lets it arrive, even if its caller has given up."""
+    """A client whose next transaction is in flight until the test lets it arrive, even if its caller has given up."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
@@ -292,7 +293,7 @@ class Late(MemoryBackend):
         self.in_time = 0
         """The number of transactions that pass before the slow one."""
         self.is_given_up = False
-        """True if the client gives up waiting, so that the outcome is unknown to it."""
+        """True if the client gives up waiting, so that it does not know the outcome."""
         self.is_on_its_way = asyncio.Event()
         self._sent: tuple[Sequence[Check], Sequence[Op]] = ((), ())
 
@@ -323,7 +324,7 @@ async def migration_of(
 
 
 async def prepared_late() -> tuple[Late, asyncio.Task[None], MemoryStore]:
-    """Start a move whose first write is under way."""
+    """Start a move whose first write is in flight."""
     old, new = MemoryStore(), MemoryStore()
     slow = Late(old)
     migration = await migration_of(slow, MemoryBackend(new), "late")
@@ -365,7 +366,7 @@ async def test_a_prepare_that_arrives_when_its_driver_has_died_does_not_hinder_t
 @pytest.mark.parametrize("is_sent_again", [False, True])
 @pytest.mark.parametrize(("begun", "in_time"), [(False, 0), (True, 0), (True, 1)], ids=["claim", "hold", "held claim"])
 async def test_a_claim_that_is_given_up_no_longer_arrives(begun: bool, in_time: int, is_sent_again: bool) -> None:
-    """Neither a claim that was never seen, nor one that was sent again, was made by that, and was released."""
+    """This holds for a claim that was never seen, and for one that was sent again, applied, and released."""
 
     def on_step(step: Step, detail: str) -> None:
         if step is Step.CONNECT:
@@ -413,7 +414,7 @@ async def test_a_claim_is_given_up_as_soon_as_its_store_responds_again() -> None
 async def test_a_driver_that_sleeps_through_a_later_move_takes_nothing_away(
     sleeps: int, has_moved_before: bool
 ) -> None:
-    """Two drivers of one cluster. The earlier one sleeps, and wakes up before any step of its own or of the other."""
+    """Two drivers of one cluster: the earlier driver sleeps, and wakes up before any step of either driver."""
     for wakes in range(40):
         cluster = Cluster("mover", MemoryStore())
         await cluster.begin()
@@ -430,7 +431,7 @@ async def test_a_driver_that_sleeps_through_a_later_move_takes_nothing_away(
         if record.state is StoreState.MOVED:
             assert (there.state, there.move) == (StoreState.IN_CHARGE, record.move), steps.taken
             assert found == kept, steps.taken
-        else:  # the one woke up as the other had begun, and both gave up
+        else:  # one driver woke up after the other had begun, and both gave up
             assert record.state is StoreState.IN_CHARGE, steps.taken
             assert there.state not in IN_CHARGE_STATES or not found, steps.taken
 

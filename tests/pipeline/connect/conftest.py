@@ -11,7 +11,7 @@ from parley import Broker
 
 @pytest.fixture(scope="session")
 def connect_broker() -> Iterator[Broker]:
-    """A broker that lets workers' sessions be short, and waits for no other members of their groups."""
+    """Yield a broker that lets workers' sessions be short, and waits for no other members of their groups."""
     settings = {"group.min.session.timeout.ms": "500", "group.initial.rebalance.delay.ms": "0"}
     with Broker(settings) as broker:
         yield broker

@@ -153,7 +153,7 @@ def produce(bootstrap: str, topic: str, values: Sequence[str | bytes | None], **
 
 
 def consume(bootstrap: str, topic: str, count: int) -> list[Any]:
-    """The first so many records of a topic."""
+    """Return the first so many records of a topic."""
     settings: Mapping[str, Any] = {
         "bootstrap.servers": bootstrap,
         "group.id": "reader-of-tests",

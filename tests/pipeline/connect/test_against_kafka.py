@@ -241,7 +241,7 @@ def written(schema: Any, value: Any) -> Any:
 
 
 def applied(name: str, config: dict[str, str], envelope: dict[str, Any]) -> Any:
-    """The same as `Kafka.apply`, by ours."""
+    """Return the same as `Kafka.apply`, by ours."""
     value = converter().to_connect("t", json.dumps(envelope).encode())
     key = value if envelope["payload"] is not None else NO_VALUE
     record = SourceRecord(

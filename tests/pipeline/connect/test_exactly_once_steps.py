@@ -145,7 +145,7 @@ class Bench:
 
 
 def outgoing(record: SourceRecord, _: object) -> Outgoing | None:
-    """A record as it is, unless a filter drops it."""
+    """Return a record as it is, unless a filter drops it."""
     if record.value == "drop":
         return None
     return Outgoing(record.topic, None, None, record.key.encode(), None, ())

@@ -114,7 +114,7 @@ async def statuses(client: httpx.AsyncClient, name: str) -> dict[str, Any]:
 
 
 def where(status: dict[str, Any]) -> set[str]:
-    """The workers of the tasks, when all run."""
+    """Return the workers of the tasks, when all run."""
     tasks = status.get("tasks", [])
     return {one["worker_id"] for one in tasks} if {one["state"] for one in tasks} == {"RUNNING"} else set()
 
@@ -195,7 +195,7 @@ async def test_each_line_is_seen_once_by_readers_of_committed_records(
 
 
 async def runs_on(client: httpx.AsyncClient, name: str) -> str:
-    """The worker of a connector's only task, when it runs."""
+    """Return the worker of a connector's only task, when it runs."""
     return next(iter(where(await statuses(client, name))), "")
 
 
@@ -221,5 +221,5 @@ async def test_no_line_is_lost_when_the_leader_is_killed(
 
 
 def seen(path: Path) -> set[str]:
-    """The lines of a file."""
+    """Return the lines of a file."""
     return set(path.read_text().splitlines()) if path.exists() else set()

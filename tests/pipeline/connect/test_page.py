@@ -151,7 +151,7 @@ def has(count: int, found: list[str]) -> bool:
 
 
 def rows(database: Path) -> list[str]:
-    """The values in the table that the page's sink fills."""
+    """Return the values in the table that the page's sink fills."""
     with sqlite3.connect(database) as connection:
         there = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'rows'").fetchone()[0]
         return [value for (value,) in connection.execute("SELECT value FROM rows")] if there else []

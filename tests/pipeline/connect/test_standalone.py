@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def worker(connect_broker: Broker, tmp_path: Path) -> Path:
-    """A worker's file, in a folder with files of two connectors."""
+    """Return a worker's file, in a folder with files of two connectors."""
     (tmp_path / "source.properties").write_text(
         f"name=in\nconnector.class=FileStreamSource\nfile={tmp_path}/in.txt\ntopic={tmp_path.name}\n"
     )
@@ -47,7 +47,7 @@ def command(*words: object) -> list[str]:
 
 
 def started(*words: object) -> tuple[subprocess.Popen[str], str]:
-    """A worker that is ready, and its URL."""
+    """Return a worker that is ready, and its URL."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         command(*words), env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -60,7 +60,7 @@ def started(*words: object) -> tuple[subprocess.Popen[str], str]:
 
 @pytest.fixture
 def refused(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """A function that starts a worker in this process. It returns what a worker says that cannot start."""
+    """Return a function that starts a worker in this process. It returns what a worker says that cannot start."""
 
     def said(*words: object) -> str:
         capfd.readouterr()

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def now_ms() -> int:
-    """The time of records and statuses."""
+    """Return the time of records and statuses."""
     return time.time_ns() // 1_000_000
 
 
@@ -56,13 +56,13 @@ class RunningWorker:
         return await self.client.request(method, path, json=body)
 
     async def get(self, path: str) -> Any:
-        """The JSON of a path that is there."""
+        """Return the JSON of a path that is there."""
         answer = await self.client.get(path)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     async def states(self, name: str) -> tuple[str, list[str]]:
-        """The states of a connector and of its tasks; "" where it has none."""
+        """Return the states of a connector and of its tasks; "" where it has none."""
         answer = await self.client.get(f"/connectors/{name}/status")
         if answer.status_code == 404:
             return "", []
@@ -127,19 +127,19 @@ async def _client(herder: Herder, url: str, client: httpx.AsyncClient | None = N
 
 
 def file_source(path: Path, topic: str, **more: str) -> Mapping[str, str]:
-    """The configuration of a connector that reads a file."""
+    """Return the configuration of a connector that reads a file."""
     config = {"connector.class": "FileStreamSource", "tasks.max": "1", "file": str(path), "topic": topic}
     return config | {key.replace("_", "."): value for key, value in more.items()}
 
 
 def file_sink(path: Path, topics: str, **more: str) -> Mapping[str, str]:
-    """The configuration of a connector that writes a file."""
+    """Return the configuration of a connector that writes a file."""
     config = {"connector.class": "FileStreamSink", "tasks.max": "1", "file": str(path), "topics": topics}
     return config | {key.replace("_", "."): value for key, value in more.items()}
 
 
 async def lines(path: Path, count: int) -> list[str]:
-    """The lines of a file, once there are so many."""
+    """Return the lines of a file, once there are so many."""
 
     def read() -> list[str]:
         return path.read_text().splitlines() if path.exists() else []
@@ -148,7 +148,7 @@ async def lines(path: Path, count: int) -> list[str]:
 
 
 def counter(topic: str, count: int, **more: object) -> dict[str, str]:
-    """The configuration of a connector that counts; underscores stand for dots."""
+    """Return the configuration of a connector that counts; underscores stand for dots."""
     config = {"connector.class": f"{SAMPLE}.Counter", "topic": topic, "count": str(count)}
     return config | {key.replace("_", "."): str(value) for key, value in more.items()}
 
@@ -162,7 +162,7 @@ class Reader:
         self._lines: list[str] = []
 
     async def read(self) -> list[str]:
-        """The values so far."""
+        """Return the values so far."""
         messages = await asyncio.to_thread(self._consumer.consume, 1000, 0.1)
         self._lines += [str(one.value() or b"", "utf-8") for one in messages if one.error() is None]
         return self._lines

@@ -167,7 +167,7 @@ def test_a_folder_without_files_is_said(kafka_broker: KafkaBroker, tmp_path: Pat
 
 
 def some_files(folder: Path, number: int) -> list[bytes]:
-    """A file of so many rows; their values."""
+    """Return a file of so many rows; their values."""
     values = [b"row %d" % one for one in range(number)]
     pa_parquet.write_table(pa.table({"value": values}), folder / "x.parquet")
     return values

@@ -22,7 +22,7 @@ def commits(folder: Path, layout: Layout | None = None) -> DeltaCommits:
 
 
 def columns(folder: Path) -> pa.Schema:
-    """The columns that a load gives its table."""
+    """Return the columns that a load gives its table."""
     commits(folder).begin({})
     return pa.schema(DeltaTable(folder).schema().to_arrow())
 

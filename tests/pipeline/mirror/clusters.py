@@ -18,7 +18,7 @@ Row = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...
 
 
 def properties(a: str, b: str, **more: str) -> dict[str, str]:
-    """An ``mm2.properties`` from A to B; ``more`` has underscores for dots."""
+    """Return an ``mm2.properties`` from A to B; ``more`` has underscores for dots."""
     basic = {
         "clusters": "A, B",
         "A.bootstrap.servers": a,
@@ -36,7 +36,7 @@ def in_process(ranges: list[Range]) -> Iterable[Copied]:
 
 
 def mirror(settings: Mapping[str, str]) -> Mirror:
-    """A mirror that copies in this process."""
+    """Return a mirror that copies in this process."""
     return Mirror(from_mm2(settings), in_process, now_ms=lambda: int(time.time() * 1000))
 
 
@@ -78,7 +78,7 @@ def rows(number: int, first: int = 0, size: int = 100) -> list[Row]:
 
 
 def read(bootstrap: str, topic: str, partition: int = 0) -> list[Message]:
-    """All messages that a partition holds now."""
+    """Return all messages that a partition holds now."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -114,7 +114,7 @@ def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def settings_of(bootstrap: str, topic: str) -> dict[str, str]:
-    """The settings of a topic."""
+    """Return the settings of a topic."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     found = admin.describe_configs([resource])[resource].result(30)
@@ -137,7 +137,7 @@ def commit(bootstrap: str, group: str, offsets: Mapping[tuple[str, int], int]) -
 
 
 def committed(bootstrap: str, group: str, places: Iterable[tuple[str, int]]) -> list[int]:
-    """The offsets that a group has committed."""
+    """Return the offsets that a group has committed."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     found = consumer.committed([TopicPartition(*place) for place in places], timeout=30)
     consumer.close()

@@ -18,13 +18,13 @@ SETTINGS = {
 
 @pytest.fixture
 def a() -> Iterator[str]:
-    """The bootstrap address of cluster A."""
+    """Yield the bootstrap address of cluster A."""
     with Broker(SETTINGS) as broker:
         yield broker.bootstrap_servers
 
 
 @pytest.fixture
 def b() -> Iterator[str]:
-    """The bootstrap address of cluster B."""
+    """Yield the bootstrap address of cluster B."""
     with Broker(SETTINGS) as broker:
         yield broker.bootstrap_servers

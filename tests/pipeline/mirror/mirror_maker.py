@@ -10,7 +10,7 @@ from tests.system import peers
 
 
 def command(main: str, *args: str) -> list[str]:
-    """The command line of a class that may use MirrorMaker."""
+    """Return the command line of a class that may use MirrorMaker."""
     return java_command(main, *args, more_libs=peers.CACHE / "mirror-maker")
 
 
@@ -22,5 +22,5 @@ def run(main: str, *args: str) -> str:
 
 
 def start(properties: Path) -> JavaServer:
-    """A MirrorMaker on an ``mm2.properties`` file."""
+    """Return a MirrorMaker on an ``mm2.properties`` file."""
     return JavaServer(command("org.apache.kafka.connect.mirror.MirrorMaker", str(properties)), cwd=properties.parent)

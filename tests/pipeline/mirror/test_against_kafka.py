@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The bootstrap address of an Apache Kafka."""
+    """Yield the bootstrap address of an Apache Kafka."""
     with kafka_39_zk(tmp_path_factory.mktemp("kafka"), {"auto.create.topics.enable": "false"}) as running:
         yield running.bootstrap_servers
 

@@ -34,7 +34,7 @@ def fetched(*batches: bytes | bytearray, aborted: Sequence[tuple[int, int]] = ()
 
 
 def contents(found: Iterable[Piece]) -> list[tuple[int, Record]]:
-    """The records and the offsets they had, as they will be sent."""
+    """Return the records and the offsets they had, as they will be sent."""
     sent = []
     for piece in found:
         data = stamped(piece.batch, ProducerId(7, 0), 0)

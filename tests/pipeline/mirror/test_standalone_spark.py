@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 @pytest.fixture
 def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a Spark with one worker."""
+    """Yield the address of a Spark with one worker."""
     with standalone_spark(tmp_path, monkeypatch) as address:
         yield address
 

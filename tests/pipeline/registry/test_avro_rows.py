@@ -76,7 +76,7 @@ def encoded(avro: Any, value: Any) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """A value of a column as fastavro would give it: maps of Arrow are lists of pairs."""
+    """Return a value of a column as fastavro would give it: maps of Arrow are lists of pairs."""
     if isinstance(value, list) and all(isinstance(one, tuple) for one in value):
         return {key: plain(one) for key, one in value}
     if isinstance(value, list):

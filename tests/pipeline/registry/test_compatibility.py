@@ -16,7 +16,7 @@ def no_reference(reference: Reference) -> Schema:
 
 
 def verdict(kind: SchemaType, before: str, after: str, level: Level = Level.BACKWARD) -> list[str]:
-    """The names of what is incompatible."""
+    """Return the names of what is incompatible."""
     found = incompatibilities(Schema(kind, after), [Schema(kind, before)], level, no_reference)
     return [one.partition(" ")[0] for one in found]
 

@@ -27,7 +27,7 @@ ONE_BROKER = "transaction.state.log.replication.factor=1\ntransaction.state.log.
 
 
 def settings(marked: Marked, address: str) -> dict[str, str]:
-    """A registry's settings: what it needs to log in to the cluster, its key store and its users, all marked."""
+    """Return a registry's settings: what it needs to log in to the cluster, its key store and its users, all marked."""
     users, jaas = marked.folder / "users.properties", marked.folder / "jaas.conf"
     users.write_text(f"ada={secret('user')}\n")
     jaas.write_text(f'SchemaRegistry {{ PropertyFileLoginModule required file="{users}"; }};')

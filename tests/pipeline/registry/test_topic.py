@@ -47,7 +47,7 @@ def test_records_of_confluents_registry_are_read() -> None:
 
 
 def last_values(bootstrap: str, topic: str) -> dict[bytes, bytes | None]:
-    """The last value of each key, also of aborted transactions."""
+    """Return the last value of each key, also of aborted transactions."""
     settings = {"group.id": "x", "isolation.level": "read_uncommitted", "enable.partition.eof": True}
     consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
     try:

@@ -32,10 +32,10 @@ def record_lists(draw: st.DrawFn, *, base_offset: int = 0, gaps: bool = False, h
 
 
 def without_headers(records: Sequence[Record]) -> list[Record]:
-    """The records as the old formats carry them."""
+    """Return the records as the old formats carry them."""
     return [record._replace(headers=()) for record in records]
 
 
 def without_timestamps(records: Sequence[Record]) -> list[Record]:
-    """The records as magic 0 carries them."""
+    """Return the records as magic 0 carries them."""
     return [record._replace(headers=(), timestamp=-1) for record in records]

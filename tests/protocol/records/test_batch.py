@@ -22,7 +22,7 @@ SOME = [Record(i, 1000 + i, b"key" if i % 2 else None, b"value" * i, (("name", b
 
 
 def changed(data: bytes | bytearray, **fields: int) -> bytearray:
-    """The batch with other header fields and a right checksum."""
+    """Return the batch with other header fields and a right checksum."""
     header = read_header(data)._replace(**fields)
     return assemble(header, data[HEADER_SIZE:])
 

@@ -194,7 +194,7 @@ def test_bytes_behind_the_data_are_invalid(codec: Compression) -> None:
 
 
 def zstd_bomb(total: int) -> bytes:
-    """A frame of blocks of three bytes and a value that each repeat it 128 KiB times."""
+    """Return a frame of blocks of three bytes and a value that each repeat it 128 KiB times."""
     block = struct.pack("<I", (128 << 10) << 3 | 1 << 1)[:3] + b"\x00"
     return b"\x28\xb5\x2f\xfd\x00\x38" + block * (total >> 17)
 

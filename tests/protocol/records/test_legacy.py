@@ -78,7 +78,7 @@ def test_a_wrapper_whose_producer_left_the_offset_at_0() -> None:
 def wrapped(
     inner: bytes, magic: int = 1, codec: Compression = Compression.GZIP, attributes: int | None = None
 ) -> bytes:
-    """A wrapper message around these inner bytes."""
+    """Return a wrapper message around these inner bytes."""
     value = compress(codec, inner, magic=magic)
     return legacy.message(0, magic, codec if attributes is None else attributes, 5, None, value)
 

@@ -43,7 +43,7 @@ def prepared(
 
 
 def refusal(data: Buffer | None, rules: ProduceRules = RULES, version: int = NEWEST) -> ErrorCode:
-    """The error code of the refusal; checks that the records were not changed."""
+    """Return the error code of the refusal; checks that the records were not changed."""
     before = None if data is None else bytes(data)
     with pytest.raises(KafkaError) as refused:
         prepared(data, rules, version)
@@ -52,7 +52,7 @@ def refusal(data: Buffer | None, rules: ProduceRules = RULES, version: int = NEW
 
 
 def changed(data: bytes | bytearray, **fields: int) -> bytearray:
-    """The batch with other header fields and a right checksum."""
+    """Return the batch with other header fields and a right checksum."""
     return assemble(read_header(data)._replace(**fields), data[HEADER_SIZE:])
 
 

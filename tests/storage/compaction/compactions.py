@@ -1,4 +1,4 @@
-"""Compacts a log in the way the broker does, in this process."""
+"""Compact a log in this process, as a broker does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.storage.logs import NOW
 
 
 def settled(log: Log) -> Log:
-    """The log, with all records committed and on disk, so that its sealed segments may be compacted."""
+    """Return the log, with all records committed and on disk, so that its sealed segments may be compacted."""
     log.high_watermark = log.log_end_offset
     log.flush()
     log.checkpointed(log.recovery_point)
@@ -50,7 +50,7 @@ def compacted(
 
 
 def batches(log: Log, start: int | None = None) -> Iterator[tuple[BatchHeader, bytes]]:
-    """The batches of a log from an offset on, as a consumer gets them."""
+    """Yield the batches of a log from an offset on, as a consumer fetches them."""
     offset = log.log_start_offset if start is None else start
     while offset < log.log_end_offset:
         data = bytes(log.read(offset, 1 << 20, up_to=log.log_end_offset).read())
@@ -62,7 +62,7 @@ def batches(log: Log, start: int | None = None) -> Iterator[tuple[BatchHeader, b
 
 
 def committed(log: Log) -> Iterator[tuple[BatchHeader, Record]]:
-    """The records that a consumer with ``read_committed`` sees, with the headers of their batches."""
+    """Yield the records that a consumer with ``read_committed`` sees, with the headers of their batches."""
     aborted = sorted(
         log.aborted_transactions(log.log_start_offset, log.log_end_offset), key=lambda each: each.first_offset
     )
@@ -81,7 +81,7 @@ def committed(log: Log) -> Iterator[tuple[BatchHeader, Record]]:
 
 
 def table(log: Log) -> dict[bytes, bytes]:
-    """The last value of each key, without the deleted keys."""
+    """Return the last value of each key, without the deleted keys."""
     values: dict[bytes, bytes] = {}
     for _, record in committed(log):
         assert record.key is not None

@@ -1,4 +1,4 @@
-"""The workers of the log cleaner: a process of its own that never outlives the broker, or a thread."""
+"""The workers of the log cleaner: a separate process that never outlives the broker, or a thread."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UNLIMITED = 1e300
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    """A log of several sealed segments, all with the same key."""
+    """Return a log of several sealed segments, all with the same key."""
     log = open_log(tmp_path, CONFIG)
     for number in range(RECORDS):
         append(log, b"value-%d" % number)
@@ -188,8 +188,8 @@ def test_a_pace_waits_for_what_came_too_early() -> None:
     for _ in range(4):
         pace(500)
     assert pauses == [0.5] * 4
-    now[0] += 10  # what was not used is not saved up
+    now[0] += 10  # unused throughput is not saved up
     pace(1000)
     pace(1)
     assert pauses[4:] == [1.0]
-    assert pauses[5:] == []  # a pause of a millisecond is saved up
+    assert pauses[5:] == []  # the throughput of a one-millisecond pause is saved up

@@ -1,4 +1,4 @@
-"""Compaction interrupted at every step that changes names or brings them to disk: the log stays whole."""
+"""Compaction interrupted at every step that renames, removes or syncs a file: the log stays intact."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ CONFIG = replace(SMALL, segment_bytes=700, cleanup_policy=frozenset({"compact"})
 
 
 class Interrupted(BaseException):
-    """The process ends here."""
+    """Ends the simulated process."""
 
 
 @contextmanager
 def interrupted_at(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Interrupt the block before its call number ``step`` that renames, removes or syncs something below the folder,
-    for good."""
+    """Interrupt the block before its call number ``step`` that renames, removes or syncs something below the folder."""
     calls = count()
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,7 +76,7 @@ def fill(log: Log, rng: Random) -> None:
 
 
 def opened(directory: Path, log: Log) -> Log:
-    """The same log after the end of its process; its files are in ``directory``."""
+    """Open the log in ``directory`` again, after the end of the process that wrote it."""
     log.release()
     known = {"recovery_point": log.recovery_point, "cleaned_up_to": log.cleaned_up_to, "knows_log_start": True}
     return settled(open_log(directory, CONFIG, **known))
@@ -97,13 +96,14 @@ def check_log(log: Log, expected: dict[bytes, bytes], history: dict[int, Record]
 def rounds(
     directory: Callable[[], Path], after: Callable[[], Path], rng: Random, patch: pytest.MonkeyPatch, stride: int = 1
 ) -> int:
-    """Interrupt compactions at every step, or every ``stride``-th, until no step is left; return their number."""
+    """Interrupt compactions at every step, or every ``stride``-th, until no step is left. Returns the number of
+    interrupted compactions."""
     for step in count(rng.randrange(stride), stride):
         log = open_log(directory(), CONFIG)
         fill(log, rng)
         expected, end = table(log), log.log_end_offset
         history = {record.offset: record for _, record in committed(log)}
-        compacted(log, now_ms=NOW)  # now some segments are clean, and tombstones have a horizon
+        compacted(log, now_ms=NOW)  # now some segments are clean, and tombstones have delete horizons
         fill(log, rng)
         expected, end = table(log), log.log_end_offset
         history |= {record.offset: record for _, record in committed(log)}

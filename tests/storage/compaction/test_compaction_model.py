@@ -1,4 +1,4 @@
-"""Compaction compared with a dictionary and a list of all records, through random steps that Hypothesis picks."""
+"""Compaction compared with a dictionary and a list of all records, through random steps chosen by Hypothesis."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Made = tuple[bytes, bytes | None, int, list[tuple[str, bytes | None]]]
 
 @dataclass
 class Producer:
-    """A producer in the model. ``began`` is True while its transaction is open."""
+    """The model's state of a producer. ``began`` is True while its transaction is open."""
 
     epoch: int = 0
     sequence: int = 0
@@ -62,7 +62,8 @@ class Producer:
 
 
 class CompactedModel(RuleBasedStateMachine):
-    """``history`` has every data record ever appended, by offset; ``aborted`` are the offsets of aborted ones."""
+    """``history`` contains every data record ever appended, by offset; ``aborted`` contains the offsets of aborted
+    records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +74,7 @@ class CompactedModel(RuleBasedStateMachine):
         self.producers: dict[int, Producer] = {}
         self.open: dict[int, list[int]] = {}
         self.seen_ms: dict[int, int] = {}
-        """When a compaction that finished first covered a record."""
+        """The time at which the first finished compaction covered each record."""
         self.log: Log = open_log(self.directory, CONFIG, now_ms=lambda: self.now)
 
     def teardown(self) -> None:
@@ -126,7 +127,7 @@ class CompactedModel(RuleBasedStateMachine):
 
     @rule(producer_id=PRODUCERS, commits=st.booleans(), bumps=st.booleans())
     def end(self, producer_id: int, commits: bool, bumps: bool) -> None:
-        """End a transaction; a marker without one fences the producer."""
+        """End a transaction. Without an open transaction, the marker fences the producer."""
         producer = self.producers.setdefault(producer_id, Producer())
         if bumps:
             producer.epoch += 1
@@ -145,7 +146,7 @@ class CompactedModel(RuleBasedStateMachine):
         magic: int,
         codec: Compression,
     ) -> None:
-        """Messages of an old format, as a log has them that an old broker wrote."""
+        """Append messages of an old format, as in a log that an old broker wrote."""
         first = self.log.log_end_offset
         records = [
             Record(first + n, self.now + later if magic else -1, key, value)
@@ -186,7 +187,7 @@ class CompactedModel(RuleBasedStateMachine):
         return committed(self.log)
 
     def _check_removed(self, before: dict[int, Record], end: int) -> None:
-        """Each record that this compaction removed may be removed, and each that must be removed is."""
+        """Check that this compaction removed only records that it may remove, and all that it must remove."""
         after = {record.offset for _, record in self._records()}
         last: dict[bytes | None, int] = {}
         for offset, record in sorted(self.history.items()):
@@ -218,7 +219,7 @@ class CompactedModel(RuleBasedStateMachine):
 
     @rule()
     def read_back(self) -> None:
-        """The producers are what they were, even if they must be learned from the batches."""
+        """Check that the producer state is unchanged, even if it must be rebuilt from the batches."""
         settled(self.log)
         known = {
             each.producer_id: (each.epoch, each.last_sequence, each.last_offset) for each in self.log.producers.entries

@@ -1,4 +1,4 @@
-"""What a compaction keeps and removes, and how the log takes over its result."""
+"""The records that a compaction keeps and removes, and how the log adopts its result."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def log(tmp_path: Path) -> Log:
 
 
 def put(log: Log, *content: tuple[bytes | None, bytes | None], **fields: Any) -> int:
-    """Append one batch of keys and values; return its first offset."""
+    """Append one batch of keys and values. Returns its first offset."""
     made = [Record(0, NOW, key, value) for key, value in content]
     return log.append_as_leader(build(made, **fields), leader_epoch=0, now_ms=NOW).first_offset
 
 
 def content_of(log: Log) -> Content:
-    """Offset, key and value of each data record, committed or not."""
+    """Return the offset, key and value of each data record, committed or not."""
     return [
         (record.offset, record.key, record.value)
         for header, data in batches(log)
@@ -147,7 +147,7 @@ def test_a_tombstone_behind_a_full_table_gets_no_horizon(log: Log) -> None:
 
 
 def with_removed_tombstone(log: Log) -> int:
-    """Let compaction remove a tombstone. Returns the offset behind its batch."""
+    """Let compaction remove a tombstone. Returns the offset after its batch."""
     put(log, (b"a", b"1"), (b"b", b"1"))
     tombstone = put(log, (b"a", None), (b"b", b"2"))
     log.roll()
@@ -313,7 +313,7 @@ def test_the_last_batch_of_a_producer_stays_without_its_records(log: Log) -> Non
 
 @pytest.mark.parametrize("restarts_before", [False, True])
 def test_batches_that_count_as_retries_stay_without_their_records(log: Log, restarts_before: bool) -> None:
-    """Also those that a producer snapshot lacks, and those that a compaction has emptied before."""
+    """This includes batches that a producer snapshot lacks, and batches that an earlier compaction has emptied."""
 
     def send(number: int) -> AppendInfo:
         batch = build([Record(0, NOW, b"a", b"%d" % number)], producer_id=5, producer_epoch=2, base_sequence=number)
@@ -511,7 +511,7 @@ def filled(log: Log) -> Log:
 
 
 def test_retention_deletes_segments_of_a_log_that_is_being_compacted(tmp_path: Path) -> None:
-    """A topic with both policies (KIP-71): the compaction ends, to be tried again, and the next one goes on."""
+    """A topic with both policies (KIP-71): the compaction ends and will be retried, and the next one continues."""
     config = replace(CONFIG, cleanup_policy=frozenset({"compact", "delete"}), retention_ms=1000)
     log = open_log(tmp_path, config)
     for number in range(60):
@@ -770,7 +770,7 @@ def test_sealed_segments_are_cleanable_when_committed_and_on_disk(log: Log) -> N
     log.roll()
     put(log, (b"a", b"v"))
     log.roll()
-    assert log.dirtiness(NOW).end_offset == 60  # neither committed nor on disk
+    assert log.dirtiness(NOW).end_offset == 60  # neither committed nor synced
     settled(log)
     assert log.dirtiness(NOW).end_offset == 60  # the transaction is open
     end_transaction(log, 1, 0, ControlType.COMMIT)

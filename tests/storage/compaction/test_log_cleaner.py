@@ -1,4 +1,4 @@
-"""The log cleaner compacts logs that are due, stops for other work on a log, and continues after a failure."""
+"""The log cleaner compacts logs that are due, pauses for other work on a log, and continues after a failure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ SETTINGS = CleanerSettings(
 
 @dataclass
 class Workers:
-    """Makes the workers of a cleaner. A compaction fails with the next of ``failures``, or else succeeds."""
+    """Creates the workers of a cleaner. Each compaction fails with the next of ``failures``; once there are none left,
+    it succeeds."""
 
     failures: list[Exception] = field(default_factory=list)
     requests: list[CompactionRequest] = field(default_factory=list)
@@ -76,7 +77,7 @@ class Workers:
 
 
 class Compactor:
-    """A worker whose compactions fail when the test wants it."""
+    """A worker whose compactions fail as the test requests."""
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
@@ -103,7 +104,7 @@ class Compactor:
 
 @dataclass
 class Bench:
-    """A cleaner at work on the logs of a manager."""
+    """A running cleaner of the logs of a manager."""
 
     manager: LogManager
     workers: Workers
@@ -112,7 +113,7 @@ class Bench:
     settings: CleanerSettings = SETTINGS
 
     async def dirty(self, topic: str, *, records: int = 20, config: LogConfig = COMPACTED) -> Log:
-        """A log in which compaction has something to do."""
+        """Return a log with records that a compaction removes."""
         log = await self.manager.get_or_create(topic, 0, config=config)
         await self.more(log, records)
         return log
@@ -433,7 +434,7 @@ def test_a_log_that_is_copied_to_another_directory_is_compacted_afterwards(tmp_p
     in_virtual_time(tmp_path, test, directories=2)
 
 
-# Beside a compaction that takes long: in real time, since a thread has to wait.
+# During a slow compaction. In real time, because a thread has to wait.
 
 
 async def test_a_deletion_stops_the_compaction(tmp_path: Path) -> None:
@@ -473,7 +474,7 @@ async def test_as_many_logs_are_compacted_at_a_time_as_there_are_threads(tmp_pat
         assert made.cleaner.running == 2
         assert {request.map_bytes for request in made.workers.requests} == {SETTINGS.map_bytes // 2}
         made.workers.takes_long = False
-        made.workers.made[0].stopped.set()  # ends with a failure, and the third log has its turn
+        made.workers.made[0].stopped.set()  # ends with a failure, and the third log follows
         await made.compaction_begun()
         assert sorted(made.workers.names) == ["a-0", "b-0", "c-0"]
 
@@ -489,7 +490,7 @@ async def test_the_end_of_the_broker_stops_the_compaction(tmp_path: Path) -> Non
         assert len(values_of(log)) == 20
 
 
-# What follows from a failure
+# The consequences of a failure
 
 
 @pytest.mark.parametrize(

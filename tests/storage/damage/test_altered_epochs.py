@@ -1,4 +1,4 @@
-"""Leader epochs that were altered are found in a segment without a digest, and no honest epoch is taken for one."""
+"""Altered leader epochs in a segment without a digest are detected, and no unaltered epoch is reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parley.storage.damage.damaged_ranges import DamagedBytes
 
 SIZE = 100
 Batch = tuple[int, int]
-"""The offsets that compaction left out in front of a batch of one record, and the batch's leader epoch."""
+"""A batch of one record: the number of offsets that compaction removed before it, and its leader epoch."""
 
 
 def segment_of(batches: Sequence[Batch], magic: int = 2) -> list[CheckedBatch]:
@@ -34,19 +34,19 @@ def judged(found: Sequence[Found], *, before: int | None = None, highest: int = 
 
 
 def altered_in(*epochs: int, before: int | None = None, highest: int = 100) -> list[int]:
-    """The numbers of the batches that count as damaged, of a segment with these leader epochs."""
+    """Return the indexes of the batches that are reported as damaged in a segment with these leader epochs."""
     found = judged(segment_of([(0, epoch) for epoch in epochs]), before=before, highest=highest)
     damaged = [each for each in found if isinstance(each, DamagedBytes)]
     return [number for each in damaged for number in range(each.position // SIZE, each.end // SIZE)]
 
 
 runs = st.tuples(st.integers(0, 5), st.integers(1, 4))
-"""How far an epoch is above the one before, and the number of its batches."""
+"""The increment of an epoch over the previous epoch, and the number of its batches."""
 
 
 @st.composite
 def risen(draw: st.DrawFn) -> list[int]:
-    """The epochs of a log that Parley's leaders wrote, also beside batches without an epoch."""
+    """Return the epochs of a log that Parley's leaders wrote, with or without batches that have no epoch."""
     epoch, epochs = draw(st.integers(0, 3)), []
     for rise, count in draw(st.lists(runs, min_size=1, max_size=12)):
         epoch += rise
@@ -56,7 +56,8 @@ def risen(draw: st.DrawFn) -> list[int]:
 
 @st.composite
 def reset(draw: st.DrawFn) -> list[int]:
-    """The epochs of a log whose epochs began again at lower ones, with several batches before and behind."""
+    """Return the epochs of a log in which the epochs started over at a lower number, with several batches before and
+    after that."""
     epochs: list[int] = []
     for part in draw(st.lists(risen(), min_size=1, max_size=4)):
         rising = [each for each in part if each != NO_EPOCH]
@@ -119,7 +120,7 @@ class TestAltered:
             (None, (4, 4, 9, 4), [2]),
             (4, (1, 4, 4), [0]),
             (4, (9, 4), [0]),
-            (None, (9, 4, 4), []),  # a log of Kafka's may begin so
+            (None, (9, 4, 4), []),  # a log written by Kafka may begin this way
             (None, (4, 4, 1), []),
             (None, (4, 4, 1, 1), []),
             (9, (4, 4), []),

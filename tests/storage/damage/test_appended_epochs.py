@@ -1,4 +1,5 @@
-"""The file with the leader epochs in which batches were appended: what it proves, and when it proves nothing."""
+"""The file of the leader epochs in which batches were appended: when it proves that an epoch is wrong, and when it
+cannot."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ def batch(offset: int, epoch: int, magic: int = 2) -> BatchHeader:
 
 
 def known_at(epochs: AppendedEpochs, *offsets: int) -> list[int | None]:
-    """The epoch at each offset, found by trying some; None if any is accepted."""
+    """Return the epoch at each offset, found by trying several; None if every epoch is accepted."""
     tried = [
         [epoch for epoch in range(10) if epochs.is_honest(batch(offset, epoch), ()) is not False] for offset in offsets
     ]
@@ -86,7 +87,7 @@ def test_an_append_that_failed_leaves_no_epoch_behind(epochs: AppendedEpochs) ->
 
 
 def test_epochs_of_another_leader_may_be_lower(epochs: AppendedEpochs) -> None:
-    """A follower copies such a log from Apache Kafka."""
+    """A follower can copy such a log from Apache Kafka."""
     epochs.note(2, 30)
     assert known_at(reopened(epochs), 29, 30) == [5, 2]
 

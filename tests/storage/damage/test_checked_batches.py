@@ -1,4 +1,5 @@
-"""The walk along batches that verifies them: it covers all bytes, whatever they are, and returns only real batches."""
+"""The iteration over batches that verifies them: it covers all bytes, whatever they are, and returns only valid
+batches."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def walk(path: Path, data: bytes, end_offset: int) -> list[CheckedBatch | Damage
 
 
 def segment(count: int) -> tuple[bytes, list[int]]:
-    """The bytes of ``count`` batches of two records each, and where each begins."""
+    """Return the bytes of ``count`` batches of two records each, and the position of each batch."""
     data, positions = b"", []
     for n in range(count):
         positions.append(len(data))
@@ -48,7 +49,7 @@ def test_all_bytes_are_batches_or_damage(tmp_path_factory: pytest.TempPathFactor
         else:
             assert found.header.base_offset >= expected
             assert found.data is not None
-            assert bytes(found.data[21:]) in whole  # what the batch's checksum covers
+            assert bytes(found.data[21:]) in whole  # within the bytes that the batch's checksum covers
             position += found.header.size_bytes
             expected = found.header.next_offset
     assert position == len(data)

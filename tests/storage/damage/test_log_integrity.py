@@ -1,4 +1,4 @@
-"""What a verification counts as damage."""
+"""What a verification reports as damage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.storage.logs import append, check, fill, open_log, values_of
 
 
 class AppendingLock:
-    """The lock of a log, before which another thread is always faster: it appends a batch."""
+    """The lock of a log. Before each acquisition, another thread appends a batch."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -28,7 +28,8 @@ class AppendingLock:
 
 
 def test_what_is_appended_meanwhile_is_not_damage(tmp_path: Path) -> None:
-    """It was cut out of the log: a verification took its size after the append, and its end before."""
+    """A verification once read the log's end before an append and its size after it, and cut the new batch out of the
+    log."""
     log = open_log(tmp_path)
     values = fill(log, 5)
     active = log.segments[-1]
@@ -40,7 +41,7 @@ def test_what_is_appended_meanwhile_is_not_damage(tmp_path: Path) -> None:
 
 
 def test_damage_below_the_log_start_is_not_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The operator deleted the damaged records; their segment also has records that are kept."""
+    """The operator deleted the damaged records. Their segment also contains records that are kept."""
     log = open_log(tmp_path)
     fill(log, 5)
     path = log.segments[-1].path_of(".log")

@@ -39,7 +39,7 @@ END = 120
 
 @pytest.fixture(scope="module")
 def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of an intact replica, with epochs and transactions."""
+    """Return the directory of an intact replica, with epochs and transactions."""
     directory = tmp_path_factory.mktemp("intact")
     log = open_log(directory, CONFIG)
     while log.log_end_offset < END:
@@ -53,7 +53,7 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def verify(log: Log, max_bytes: int = 1000) -> None:
-    """Verify all of a log in steps, as the scrubber does."""
+    """Verify the whole log in steps, as the scrubber does."""
     for segment in log.segments:
         position = 0
         while position < segment.size:
@@ -62,7 +62,7 @@ def verify(log: Log, max_bytes: int = 1000) -> None:
 
 
 def mend(log: Log, source: Log, damaged: DamagedRange, max_bytes: int = 700) -> None:
-    """Mend a range as the broker does: fetch from the other replica, piece by piece."""
+    """Mend a range as the broker does: fetch it from the other replica in pieces."""
     with log.mend(damaged) as mending:
         while not mending.is_complete and not mending.is_full:
             read = source.read(mending.next_offset, max_bytes, up_to=source.log_end_offset)
@@ -73,7 +73,7 @@ def mend(log: Log, source: Log, damaged: DamagedRange, max_bytes: int = 700) -> 
 
 
 def mend_all(log: Log, source: Log) -> int:
-    """Mend until nothing is damaged; return the number of ranges."""
+    """Mend until nothing is damaged. Returns the number of ranges."""
     count = 0
     while log.damage:
         mend(log, source, log.damage[0])
@@ -83,7 +83,7 @@ def mend_all(log: Log, source: Log) -> int:
 
 
 def content(directory: Path) -> dict[str, bytes]:
-    """The batches in the directory, by the name of their segment."""
+    """Return the batches in the directory, by the name of their segment."""
     return {path.name: path.read_bytes() for path in directory.glob("*.log")}
 
 
@@ -92,7 +92,7 @@ def everything(directory: Path) -> bytes:
 
 
 def do_damage(directory: Path, random: Random, *, active: bool) -> None:
-    """Damage some files of a log that is closed."""
+    """Damage some files of a closed log."""
     paths = sorted(directory.glob("*.log"))[: None if active else -1]
     for path in random.sample(paths, random.randrange(1, 4)):
         data = bytearray(path.read_bytes())
@@ -207,13 +207,13 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new(
 
 
 class _PowerCutError(Exception):
-    """The machine loses power now."""
+    """Ends the simulated process at a power cut."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", range(0, 24, 2))
 def test_a_power_cut_at_any_step_loses_nothing(tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk keeps any part of what was not synced, names in any order."""
+    """The disk keeps any part of the unsynced bytes, and of the unsynced names in any order."""
     with Disks(tmp_path / "disks") as disks:
         disk, rng = disks.disk("machine"), Random(step)
         folder = disk.path / "topic-0"
@@ -306,7 +306,7 @@ def test_wrong_batches_are_refused(intact: Path, tmp_path: Path) -> None:
             mending.finish()
     assert log.damage == (damaged,)
     assert not list(tmp_path.glob("*.cleaned"))
-    with log.mend(damaged) as mending:  # whole and in order, but not what was there
+    with log.mend(damaged) as mending:  # valid and in order, but not the original batches
         other = source.read(first, 1 << 20, up_to=damaged.last_offset + 1).read()
         other[-1] ^= 1
         for at, header in headers(other):
@@ -365,7 +365,7 @@ def test_appends_wait_for_the_renames_only(
     damage: Callable[[list[Path]], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The lock is held neither for a walk along the batches nor for a sync."""
+    """The lock is held neither while batches are read nor during a sync."""
     log = damaged_log(intact, tmp_path, damage)
     source = open_log(intact, CONFIG, clean=True, recovery_point=END)
     steps: list[tuple[str, bool]] = []
@@ -425,7 +425,8 @@ def test_a_segment_removed_from_a_running_log_is_mended(intact: Path, tmp_path: 
 
 
 def test_a_tombstone_is_mended_although_each_replica_dates_its_removal_itself(tmp_path: Path) -> None:
-    """The delete horizon (KIP-534) is in the header of the batch, and it is the time of a replica's own compaction."""
+    """The delete horizon (KIP-534) is in the header of the batch. It depends on the time of each replica's own
+    compaction."""
     replicas = []
     for number, name in enumerate(("one", "other")):
         (tmp_path / name).mkdir()
@@ -452,14 +453,15 @@ COMPACTED = replace(CONFIG, cleanup_policy=frozenset({"compact"}), delete_retent
 
 
 def keyed(log: Log, key: bytes, value: bytes | None, padding: int = 0) -> None:
-    """Append one record, and ``padding`` records of other keys that stay."""
+    """Append one record, and ``padding`` records of other keys, which compaction keeps."""
     others = [b"%d" % (log.log_end_offset + n) for n in range(padding)]
     made = [Record(0, NOW, key, value), *(Record(0, NOW, other, b"v" * 40) for other in others)]
     log.append_as_leader(build(made), leader_epoch=0, now_ms=NOW)
 
 
 def two_replicas(folder: Path, *, compacted_one: int) -> tuple[Log, Log]:
-    """Two replicas with a value, and its tombstone in the next segment. One of them is compacted, and has neither."""
+    """Return two replicas of a log with a value, and its tombstone in the next segment. One replica is compacted, and
+    contains neither."""
     logs = []
     for number in range(2):
         (folder / f"{number}").mkdir()
@@ -481,7 +483,8 @@ def two_replicas(folder: Path, *, compacted_one: int) -> tuple[Log, Log]:
 
 @pytest.mark.parametrize("removed_by", ["other", "own"])
 def test_a_replica_that_was_compacted_otherwise_brings_no_deleted_key_back(tmp_path: Path, removed_by: str) -> None:
-    """Its batches would lack a tombstone whose value is here, or have a value whose tombstone is no longer here."""
+    """The other replica's batches would lack a tombstone whose value is in this log, or contain a value whose tombstone
+    this log has removed."""
     log, source = two_replicas(tmp_path, compacted_one=removed_by == "other")
     number = 1 if removed_by == "other" else 0
     log.close()

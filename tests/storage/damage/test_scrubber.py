@@ -1,4 +1,4 @@
-"""The scrubber reads everything within its interval and at its rate, also after a restart."""
+"""The scrubber reads everything within its interval and at its rate, even across a restart."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Directory:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Directory:
-    """A log of several sealed segments that has been closed and opened again."""
+    """Return a log of several sealed segments that has been closed and opened again."""
     (tmp_path / "topic-0").mkdir()
     log = open_log(tmp_path / "topic-0")
     fill(log, 100)
@@ -74,7 +74,7 @@ def directory(tmp_path: Path) -> Directory:
 
 
 def scrubber_of(directory: Directory, rate: int = FAST) -> Scrubber:
-    """A scrubber whose wall clock begins at the time of the digests and passes with the loop's."""
+    """Return a scrubber whose wall clock begins at the time of the digests and advances with the loop's."""
     loop = asyncio.get_running_loop()
     written_ms = max(path.stat().st_mtime_ns for path in (directory.path / "topic-0").glob("*.digest")) // 1_000_000
     began_s = loop.time()

@@ -1,4 +1,4 @@
-"""The digest of a segment: as it is built, written, read, continued, and compared with the segment."""
+"""The digest of a segment: building, writing, reading, continuing, and comparing it with the segment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LARGE = LogConfig(segment_bytes=5 * BLOCK, segment_index_bytes=4096, index_inter
 
 
 def sums_of(data: bytes) -> list[int]:
-    """The checksums that a digest of these batches must have."""
+    """Return the checksums that a digest of these batches must contain."""
     blocks = dict.fromkeys(range(-(-len(data) // BLOCK)), (b"", b""))
     for at, header in headers(data):
         contents, prefixes = blocks[at // BLOCK]
@@ -93,7 +93,7 @@ def test_a_digest_that_cannot_be_used_is_ignored(tmp_path: Path, caplog: pytest.
 
 
 def of_version_1(data: bytes, end_offset: int) -> bytes:
-    """The file of a digest as earlier versions of Parley wrote it: the checksum of each block of bytes."""
+    """Return a digest's file as earlier versions of Parley wrote it: the checksum of each block of bytes."""
     checksums = [crc32c(data[n : n + BLOCK]) for n in range(0, len(data), BLOCK)]
     body = struct.pack(f">iqq{len(checksums)}I", BLOCK, len(data), end_offset, *checksums)
     return struct.pack(">hI", 1, crc32c(body)) + body
@@ -119,7 +119,7 @@ def test_a_digest_of_version_1_tells_the_size_and_is_written_again(tmp_path: Pat
 
 
 def verify(log: Log) -> None:
-    """Verify all of a log, as the scrubber does."""
+    """Verify the whole log, as the scrubber does."""
     for segment in log.segments:
         position = 0
         while position < segment.size:
@@ -128,7 +128,8 @@ def verify(log: Log) -> None:
 
 
 def closed_log(directory: Path) -> list[bytes]:
-    """Write a log with blocks of several batches and batches of several blocks; return its values."""
+    """Write a log in which some blocks contain several batches and some batches span several blocks. Returns its
+    values."""
     log, values = open_log(directory, LARGE), []
     for number in range(150):
         values.append(b"%d:" % number + bytes([0, 3000, 20_000, 90_000][number % 4]))
@@ -138,7 +139,7 @@ def closed_log(directory: Path) -> list[bytes]:
 
 
 def of_other_batches(directory: Path) -> None:
-    """Give a segment a digest of its size, but of other records."""
+    """Replace a segment's digest with that of another segment of the same size."""
     path, *_ = sorted(directory.glob("*.digest"))
     digest = read_digest(path)
     assert digest is not None
@@ -146,7 +147,7 @@ def of_other_batches(directory: Path) -> None:
 
 
 def of_other_headers(directory: Path) -> None:
-    """Give a segment a digest with other checksums of the headers."""
+    """Replace the checksums of the headers in a segment's digest."""
     path, *_ = sorted(directory.glob("*.digest"))
     digest = read_digest(path)
     assert digest is not None
@@ -166,13 +167,14 @@ def damaged_digest(directory: Path) -> None:
 def test_a_wrong_digest_of_intact_batches_is_written_again(
     tmp_path: Path, spoil: Callable[[Path], None], clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The batches decide: every record stays readable, one line names the digest, and the scrubber writes it again."""
+    """The batches are trusted: every record stays readable, one log line names the digest, and the scrubber writes a
+    new one."""
     values = closed_log(tmp_path)
     path, *_ = sorted(tmp_path.glob("*.digest"))
     expected = path.read_bytes()
     spoil(tmp_path)
     caplog.clear()
-    knows_epochs = clean or spoil is of_other_headers  # recovery learns those above the recovery point from the batches
+    knows_epochs = clean or spoil is of_other_headers  # recovery rebuilds higher epochs from the batches
     log = open_log(tmp_path, LARGE, clean=clean, recovery_point=150 if knows_epochs else 0, same_boot=True)
     assert values_of(log) == dict(enumerate(values))
     verify(log)
@@ -212,7 +214,7 @@ def test_a_directory_in_place_of_a_digest_is_ignored(tmp_path: Path, caplog: pyt
 @pytest.mark.parametrize("at", [6, 14], ids=["base offset", "leader epoch"])
 @pytest.mark.parametrize("step", [1, 3])
 def test_an_altered_header_is_damage(tmp_path: Path, at: int, step: int) -> None:
-    """No checksum of a batch covers these bytes. Only the batches of the same block are lost with an altered one."""
+    """No checksum of a batch covers these bytes. Only the batches in the same block as the altered header are lost."""
     values = closed_log(tmp_path)
     log = open_log(tmp_path, LARGE, clean=True, recovery_point=150)
     for segment in log.segments[1:-1]:
@@ -239,7 +241,7 @@ def test_an_altered_header_is_damage(tmp_path: Path, at: int, step: int) -> None
 
 @pytest.mark.parametrize("into", [0, 6, 7, 8], ids=lambda into: f"{into} bytes of the next header")
 def test_zeros_that_reach_into_the_next_header_alter_no_offset(tmp_path: Path, into: int) -> None:
-    """The batch behind the damage has a good checksum, and claims an offset among the damaged ones."""
+    """The batch after the damage has a valid checksum, but claims an offset within the damaged range."""
     log = open_log(tmp_path, LARGE)
     values = fill(log, 20)
     log.close()

@@ -43,7 +43,7 @@ def clusters(draw: st.DrawFn, *, racks: bool = True) -> Cluster:
 def recorded(
     seed: int, *, brokers: int, partitions: int, factor: int = 3, racks: int = 3, added: int = 0, uneven: float = 0.0
 ) -> Cluster:
-    """A cluster as it grows in practice: sizes and rates are lognormal, replicas are spread over racks.
+    """Return a cluster as it grows in practice: sizes and rates are lognormal, replicas are spread over racks.
 
     The last ``added`` brokers are empty. Brokers get up to ``uneven`` (a part of 1) more or fewer replicas than others.
     """

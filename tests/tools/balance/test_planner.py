@@ -224,7 +224,8 @@ def test_nothing_is_done_without_brokers_or_partitions() -> None:
 
 
 def simple_greedy(cluster: Cluster) -> Cluster:
-    """The baseline: while that helps, move the largest replica that helps from the fullest broker to the emptiest."""
+    """Return the baseline: while that helps, move the largest replica that helps from the fullest broker to the
+    emptiest."""
     layout = Layout(cluster, GOALS)
     moves: list[Move] = []
     while True:

@@ -30,13 +30,13 @@ class Browser:
         return found
 
     async def get(self, path: str, **query: Any) -> Any:
-        """The answer to a request that must succeed."""
+        """Return the answer to a request that must succeed."""
         answer = await self.client.get(f"/api/{path}", params=query)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     async def change(self, method: str, path: str, body: Any = None) -> Any:
-        """The answer to a change that must succeed."""
+        """Return the answer to a change that must succeed."""
         answer = await self.try_change(method, path, body)
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -62,7 +62,7 @@ async def browsing(settings: ConsoleSettings) -> AsyncIterator[Browser]:
 
 @pytest.fixture(scope="session")
 def stored_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, str]]:
-    """A broker, and the address of its coordination store."""
+    """Yield a broker, and the address of its coordination store."""
     url = f"local://{tmp_path_factory.mktemp('store') / 'coordination'}"
     settings = {"coordination.url": url, "offsets.topic.num.partitions": "3", "log.retention.ms": "-1"}
     with Broker(settings) as running:
@@ -71,7 +71,7 @@ def stored_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Br
 
 @pytest.fixture
 async def browser(stored_broker: tuple[Broker, str]) -> AsyncIterator[Browser]:
-    """A browser at a console of the broker."""
+    """Yield a browser at a console of the broker."""
     broker, url = stored_broker
     settings = ConsoleSettings(broker.bootstrap_servers, store=store_address(url, None))
     async with browsing(settings) as found:
@@ -79,5 +79,5 @@ async def browser(stored_broker: tuple[Broker, str]) -> AsyncIterator[Browser]:
 
 
 def no_store(path: Path) -> str:
-    """The address of a store that does not exist."""
+    """Return the address of a store that does not exist."""
     return f"local://{path / 'nothing'}"

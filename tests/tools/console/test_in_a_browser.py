@@ -112,7 +112,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(chromium: Browser, address: str) -> Iterator[Page]:
-    """A page at the overview. What the console logs as an error, or asks of another host, fails the test."""
+    """Yield a page at the overview. What the console logs as an error, or asks of another host, fails the test."""
     context = chromium.new_context(viewport=DESK, color_scheme="light")
     context.set_default_timeout(PATIENCE_MS)
     expect.set_options(timeout=PATIENCE_MS)

@@ -88,12 +88,12 @@ OTHER = Process(77, "nginx")
 
 
 def broker(**changes: Any) -> Cluster:
-    """The healthy cluster with a changed first broker."""
+    """Return the healthy cluster with a changed first broker."""
     return replace(HEALTHY_CLUSTER, brokers=[replace(BROKERS[0], **changes), *BROKERS[1:]])
 
 
 def partition(**changes: Any) -> Cluster:
-    """The healthy cluster with a changed first partition."""
+    """Return the healthy cluster with a changed first partition."""
     return replace(HEALTHY_CLUSTER, partitions=[replace(PARTITIONS[0], **changes), *PARTITIONS[1:]])
 
 

@@ -116,7 +116,7 @@ def test_a_log_directory_that_is_a_file(doctor: Doctor, tmp_path: Path) -> None:
 
 @pytest.fixture
 def used(tmp_path: Path) -> Path:
-    """The folder of a broker that has stopped. The partition 0 of its topic t has three batches."""
+    """Return the folder of a broker that has stopped. The partition 0 of its topic t has three batches."""
     with Broker(broker_id=1, data_dir=tmp_path / "data") as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
         for _ in range(3):

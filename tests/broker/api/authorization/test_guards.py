@@ -112,7 +112,7 @@ def handler(context: RequestContext, request: Any) -> Response:
 
 
 def share_group(group_id: str) -> ShareGroupDescribeResponse.DescribedGroup:
-    """A share group whose only member has a partition of the topic."""
+    """Return a share group whose only member has a partition of the topic."""
     kind = ShareGroupDescribeResponse
     member: Any = kind.Member.blank()
     topic = kind.TopicPartitions(topic_id=TOPIC_ID, topic_name=TOPIC, partitions=[0])
@@ -123,7 +123,7 @@ def share_group(group_id: str) -> ShareGroupDescribeResponse.DescribedGroup:
 
 
 def streams_group(group_id: str) -> StreamsGroupDescribeResponse.DescribedGroup:
-    """A streams group whose topology reads the topic."""
+    """Return a streams group whose topology reads the topic."""
     kind = StreamsGroupDescribeResponse
     subtopology: Any = kind.Subtopology.blank()
     subtopology.source_topics = [TOPIC]
@@ -133,7 +133,7 @@ def streams_group(group_id: str) -> StreamsGroupDescribeResponse.DescribedGroup:
 
 
 def consumer_group(group_id: str) -> ConsumerGroupDescribeResponse.DescribedGroup:
-    """A group whose only member has a partition of the topic."""
+    """Return a group whose only member has a partition of the topic."""
     kind = ConsumerGroupDescribeResponse
     topic = kind.TopicPartitions(topic_id=TOPIC_ID, topic_name=TOPIC, partitions=[0])
     member: Any = kind.Member.blank()

@@ -49,7 +49,7 @@ generations = st.builds(
 
 @st.composite
 def records(draw: st.DrawFn) -> KeyValue:
-    """A record of a group or an offset, whole, cut, or with a byte changed, or arbitrary bytes."""
+    """Return a record of a group or an offset, whole, cut, or with a byte changed, or arbitrary bytes."""
     if draw(st.booleans()):
         key = encode_stored(GroupMetadataKey(group=draw(texts)), 2)
         value = encode_stored(draw(generations), 3)
@@ -70,7 +70,7 @@ def records(draw: st.DrawFn) -> KeyValue:
 
 
 def with_a_changed_bit() -> list[KeyValue]:
-    """A group of two members, one of which has a session of 16,777 s."""
+    """Return a group of two members, one of which has a session of 16,777 s."""
     short, long = (
         GroupMetadataValue.MemberMetadata(
             member_id=member_id,

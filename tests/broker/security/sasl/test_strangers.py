@@ -14,7 +14,7 @@ from tests.support.proportion import examples
 
 @st.composite
 def _changed(draw: st.DrawFn) -> bytes:
-    """A proper frame with some bytes replaced, cut off or inserted."""
+    """Return a proper frame with some bytes replaced, cut off or inserted."""
     frame = bytearray(draw(st.sampled_from(proper_frames())))
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, max(0, len(frame) - 1)))

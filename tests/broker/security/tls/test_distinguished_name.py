@@ -17,7 +17,7 @@ _KEY = ec.generate_private_key(ec.SECP256R1())
 
 
 def certificate(*rdns: list[tuple[x509.ObjectIdentifier, str]]) -> bytes:
-    """A certificate in DER whose subject has these parts, in the order of the certificate."""
+    """Return a certificate in DER whose subject has these parts, in the order of the certificate."""
     name = x509.Name(
         x509.RelativeDistinguishedName([x509.NameAttribute(oid, value) for oid, value in rdn]) for rdn in rdns
     )

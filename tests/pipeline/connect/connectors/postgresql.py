@@ -18,7 +18,7 @@ _SETTINGS = ("listen_addresses=127.0.0.1", "shared_buffers=16MB", "unix_socket_d
 
 
 def programs() -> Path:
-    """The folder of PostgreSQL's programs. Raises RuntimeError which says how to get them."""
+    """Return the folder of PostgreSQL's programs. Raises RuntimeError which says how to get them."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     on_path = shutil.which("postgres")
     if found or on_path:

@@ -45,7 +45,7 @@ class Context:
 
 
 def started(task: Any, props: Mapping[str, str], **context: Any) -> Any:
-    """The task, begun with this configuration."""
+    """Return the task, begun with this configuration."""
     assert isinstance(task, SinkTask | SourceTask)
     props = {"name": NAME, **props}
     task.initialize(Context(props, **context))  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def polled(task: SourceTask, *, until_empty: int = 1) -> list[SourceRecord]:
 
 
 def record(offset: int, value: Any = None, *, topic: str = "t", partition: int = 0, **more: Any) -> SinkRecord:
-    """A record of a topic."""
+    """Return a record of a topic."""
     return SinkRecord(
         topic=topic,
         kafka_partition=partition,

@@ -53,7 +53,7 @@ def rows(start: int, end: int, **more: Any) -> list[SinkRecord]:
 
 
 def table(records: list[SinkRecord], *, with_source: bool = False) -> pa.Table:
-    """The records as a table of a file; the first that is refused ends it."""
+    """Return the records as a table of a file; the first that is refused ends it."""
 
     def refuse(_: SinkRecord, error: Refused) -> None:
         raise error

@@ -234,7 +234,7 @@ _TYPED: list[tuple[Schema, st.SearchStrategy[Any]]] = [
 
 @st.composite
 def typed(draw: st.DrawFn) -> tuple[dict[str, Any], Schema]:
-    """The fields of a struct, and its schema."""
+    """Return the fields of a struct, and its schema."""
     fields, schemas = {}, {}
     for name in draw(st.sets(st.sampled_from(["a", "b"]), min_size=1)):
         schema, value = draw(st.sampled_from(_TYPED))

@@ -52,7 +52,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture(params=["postgresql", "sqlite"])
 def url(request: pytest.FixtureRequest, server: str, tmp_path: Path) -> str:
-    """An empty database."""
+    """Return an empty database."""
     if request.param == "sqlite":
         return f"jdbc:sqlite:{tmp_path / 'database'}"
     engine = open_engine(server, None, None)
@@ -91,7 +91,7 @@ def source(url: str, offsets: StoredReader | None = None, **props: str) -> SqlSo
 
 
 def ids(task: SqlSourceTask, offsets: StoredReader | None = None) -> list[int]:
-    """The ids of what is new; offsets are kept."""
+    """Return the ids of what is new; offsets are kept."""
     records = polled(task)
     for one in records:
         if offsets is not None:
@@ -382,7 +382,7 @@ def test_tasks_that_begin_together_make_one_table(url: str) -> None:
 
 
 def _met(together: threading.Barrier, look: Any) -> Any:
-    """A look at a table for which, the first time, all wait for one another."""
+    """Return a look at a table for which, the first time, all wait for one another."""
     first = iter([True])
 
     def reflected(connection: sa.Connection, name: str, alone: bool) -> Any:

@@ -14,7 +14,7 @@ from parley.pipeline.connect.herder import TargetState, TaskId
 
 
 def applied(*records: tuple[str, Any], state: ConfigState | None = None) -> tuple[ConfigState, list[Changed | None]]:
-    """The state after these records, and what each has changed; values are JSON, text as it stands."""
+    """Return the state after these records, and what each has changed; values are JSON, text as it stands."""
     state = ConfigState() if state is None else state
     changes = []
     for key, value in records:

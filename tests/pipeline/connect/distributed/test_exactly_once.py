@@ -40,7 +40,7 @@ def exactly_once_worker(bootstrap: str, group: str) -> Any:
 
 
 def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[tuple[str, str | None]]:
-    """The keys and values of a topic, as far as readers of this isolation see them now."""
+    """Return the keys and values of a topic, as far as readers of this isolation see them now."""
     settings = {"bootstrap.servers": bootstrap, "group.id": uuid4().hex, "auto.offset.reset": "earliest"}
     consumer = Consumer({**settings, "enable.partition.eof": True, "isolation.level": isolation})
     partitions = len(consumer.list_topics(topic, timeout=60).topics[topic].partitions)

@@ -32,7 +32,7 @@ def group() -> str:
 
 
 async def spread(worker: RunningWorker, name: str) -> set[str]:
-    """The workers that a connector's tasks run on, all of them running."""
+    """Return the workers that a connector's tasks run on, all of them running."""
     status = (await worker.client.get(f"/connectors/{name}/status")).json()
     states = [status.get("connector", {}).get("state"), *(task["state"] for task in status.get("tasks", []))]
     return {task["worker_id"] for task in status.get("tasks", [])} if set(states) == {"RUNNING"} else set()
@@ -136,7 +136,7 @@ async def test_records_are_kafkas(connect_broker: Broker, group: str, tmp_path: 
 
 
 def read(bootstrap: str, topic: str) -> list[tuple[str, str]]:
-    """The keys and values of a topic, in the order of each partition; tombstones are left out."""
+    """Return the keys and values of a topic, in the order of each partition; tombstones are left out."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

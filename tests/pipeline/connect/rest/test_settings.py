@@ -31,7 +31,7 @@ def worker_config(given: dict[str, str]) -> WorkerConfig:
 
 
 def tls(folder: Path, prefix: str = "listeners.https.", **more: str) -> dict[str, str]:
-    """The keys of a worker with a certificate of the authority."""
+    """Return the keys of a worker with a certificate of the authority."""
     own = {
         "ssl.keystore.location": str(AUTHORITY.issue("worker", "127.0.0.1").write_pem(folder / "worker.pem")),
         "ssl.truststore.location": str(AUTHORITY.write(folder / "trust.pem")),

@@ -32,7 +32,7 @@ IDS = [UUID(int=number + 1) for number in range(4)]
 def spec(
     topics: list[int], members: Mapping[str, tuple[int, ...]], before: Mapping[str, Assignment] | None = None
 ) -> GroupSpec:
-    """A group: ``topics`` has their numbers of partitions, ``members`` the topics that each subscribes to."""
+    """Return a group: ``topics`` has their numbers of partitions, ``members`` the topics that each subscribes to."""
     wanted = set().union(*members.values())
     known = {
         IDS[n]: TopicSpec(f"t{n}", count, lambda partition: frozenset())
@@ -69,7 +69,7 @@ def counts(decided: Mapping[str, Assignment]) -> dict[str, int]:
 
 
 def again(group: GroupSpec, decided: Mapping[str, Assignment], *, without: str = "", new: str = "") -> GroupSpec:
-    """The group with what was decided, perhaps with one member less or more."""
+    """Return the group with what was decided, perhaps with one member less or more."""
     first = next(iter(group.members.values()))
     members = {name: each._replace(assigned=decided[name]) for name, each in group.members.items() if name != without}
     if new:

@@ -22,7 +22,7 @@ _LENGTH = 4
 
 @functools.cache
 def _own_server() -> PostgresqlServer:
-    """The server that this process starts for itself; it runs until the process ends."""
+    """Return the server that this process starts for itself; it runs until the process ends."""
     stack = ExitStack()
     atexit.register(stack.close)
     return stack.enter_context(running())

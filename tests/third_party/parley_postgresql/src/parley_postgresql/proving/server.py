@@ -132,7 +132,7 @@ class PostgresqlServer:
             raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
 
     def _identity(self) -> dict[str, Any]:
-        """The user to run as: PostgreSQL refuses to run as root."""
+        """Return the user to run as: PostgreSQL refuses to run as root."""
         if os.geteuid() != 0:
             return {}
         entry = pwd.getpwnam(self._user)
