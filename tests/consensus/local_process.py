@@ -27,8 +27,8 @@ def say(*words: object) -> None:
 
 
 async def lead(backend: LocalBackend, ttl_ms: int) -> tuple[Session, Leadership]:
-    """Return a session and a leadership under it: It tries again with a new session, because a session may expire
-    before that on a machine under load."""
+    """Win the leadership. Returns the session and the leadership under it. If the session expires first, as it may on a
+    machine under load, try again with a new session."""
     while True:
         session = await backend.open_session(ttl_ms)
         try:

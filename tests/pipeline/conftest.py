@@ -1,9 +1,9 @@
-"""One Spark for all tests of a process, and never two at work on a machine.
+"""One Spark session for all tests of a process; the tests of only one process at a time use Spark on a machine.
 
-Rules: a test that needs Spark or Java is marked ``spark`` (and so left out of ``make test-fast``); it takes its turn
-by a lock of this machine, because Spark's Java, its Python workers and the broker fill two cores. ``make test`` runs
-these tests in one process beside the others, so that none waits; elsewhere a test waits for the one before. A test
-marked ``spark(java=False)`` needs the Python package only, and waits for nobody.
+Rules: a test that needs Spark or Java is marked ``spark`` (and so left out of ``make test-fast``); it takes turns by a
+machine-wide lock, because Spark's JVM, its Python workers and the broker fill two cores. ``make test`` runs these tests
+in a single process, so that none waits; otherwise a test waits for the previous one. A test marked
+``spark(java=False)`` needs only the Python package, and does not wait.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
 }
-"""Small and quiet."""
+"""The settings of the session: few resources, few log lines."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Where Spark is not installed, as for `make test-fast`, files that import it can be left out, not imported."""
+    """Do not import files that need Spark if it is not installed or its tests are not selected, as in
+    `make test-fast`."""
     if "not spark" not in config.option.markexpr or importlib.util.find_spec("pyspark") is not None:
         return None
     is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
@@ -58,7 +59,8 @@ def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark in this process, with its own Kafka connector beside ours; tests that use it are marked ``spark``."""
+    """Yield a Spark session in this process, with Spark's own Kafka connector and ours. Tests that use it are marked
+    ``spark``."""
     from parley.pipeline.spark.session import spark_session
 
     jars = ",".join(str(jar) for jar in sorted((peers.CACHE / f"spark-kafka-{peers.SPARK}").glob("*.jar")))

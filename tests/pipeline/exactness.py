@@ -1,4 +1,4 @@
-"""Values of all kinds, and whether one that was read back is the one that was sent."""
+"""Values of all kinds, and a comparison of the value that was read back with the value that was sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EDGES = [edge + by for bits in (7, 15, 31, 53, 63) for edge in (1 << bits, -(1 
 
 
 def plain_values() -> st.SearchStrategy[Any]:
-    """Values without fields or elements, those at the edges of types among them."""
+    """Generate values without fields or elements, including those at the limits of types."""
     integers = st.one_of(st.integers(-3, 300), st.sampled_from([*_EDGES, 10**20, 10**40]))
     floats = st.one_of(
         st.sampled_from([5.5, 0.1, 5.0, -0.0, 1e22, math.nan, math.inf, 2.0**60]), st.floats(), st.floats(width=32)
@@ -35,7 +35,7 @@ def plain_values() -> st.SearchStrategy[Any]:
 
 
 def values() -> st.SearchStrategy[Any]:
-    """Values, also lists and objects."""
+    """Generate values, including lists and objects."""
 
     def nested(inside: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         return st.lists(inside, max_size=3) | st.dictionaries(st.sampled_from(["x", "y", ""]), inside, max_size=2)
@@ -44,9 +44,9 @@ def values() -> st.SearchStrategy[Any]:
 
 
 def is_same(sent: Any, read: Any) -> bool:
-    """Whether a value came back as it was sent: numbers and moments by what they are worth, all else by its class too.
+    """Return True if a value came back as it was sent: numbers and times by their value, all else also by its class.
 
-    A field that is missing is null. A double came back if what was read is the same double.
+    A missing field is null. A double came back if the result is the same double.
     """
     if sent is None or read is None:
         return sent is None and (
@@ -77,5 +77,5 @@ def _is_same_number(sent: float | Decimal, read: float | Decimal) -> bool:
 
 
 def _in_utc(moment: dt.datetime) -> dt.datetime:
-    """A database without time zones gives what it was given, which is UTC."""
+    """Return a time in UTC. A database without time zones returns the UTC time that it was given."""
     return moment.astimezone(dt.UTC) if moment.tzinfo else moment.replace(tzinfo=dt.UTC)

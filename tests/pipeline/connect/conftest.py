@@ -1,4 +1,4 @@
-"""A broker for workers of Connect."""
+"""A broker for Connect workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parley import Broker
 
 @pytest.fixture(scope="session")
 def connect_broker() -> Iterator[Broker]:
-    """Yield a broker that lets workers' sessions be short, and waits for no other members of their groups."""
+    """Yield a broker that allows short sessions, and does not delay a group's first rebalance."""
     settings = {"group.min.session.timeout.ms": "500", "group.initial.rebalance.delay.ms": "0"}
     with Broker(settings) as broker:
         yield broker

@@ -1,4 +1,4 @@
-"""A worker driven by hand: what a herder would be told is noted, and can be waited for."""
+"""A worker that a test drives instead of a herder: its events are recorded, and the test can wait for them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Told:
     def __init__(self) -> None:
         self.states: dict[str | TaskId, State] = {}
         self.events: list[tuple[str | TaskId, State]] = []
-        """All that was told, for what does not last."""
+        """All events, including states that do not last."""
         self.traces: dict[str | TaskId, str | None] = {}
         self.topics: set[tuple[TaskId, str]] = set()
         self.reconfigured: list[str] = []
@@ -61,20 +61,20 @@ class Told:
             self._changed.notify_all()
 
     def wait(self, of: str | TaskId, state: State) -> str | None:
-        """Comes back when it is in that state: why it failed, if it did."""
+        """Wait until the connector or task is in the state. Returns the reason if it failed."""
         with self._changed:
             reached = self._changed.wait_for(lambda: self.states.get(of) is state, WAIT_S)
             assert reached, f"{of} is {self.states.get(of)}: {self.traces.get(of)}"
             return self.traces[of]
 
     def was(self, of: str | TaskId, state: State) -> None:
-        """Comes back when it is or has been in that state."""
+        """Wait until the connector or task is, or has been, in the state."""
         with self._changed:
             assert self._changed.wait_for(lambda: (of, state) in self.events, WAIT_S), f"{of} was never {state}"
 
 
 def until(look: Callable[[], Any], is_right: Callable[[Any], bool]) -> Any:
-    """What is found when it is right; looked at again and again, for a long time."""
+    """Call `look` repeatedly, for a limited time, until the result is right. Returns the result."""
     waiting = threading.Event()
     found = None
     for _ in range(int(WAIT_S / _POLL_S)):
@@ -86,7 +86,7 @@ def until(look: Callable[[], Any], is_right: Callable[[Any], bool]) -> Any:
 
 
 class Driven:
-    """A worker, and what it has told."""
+    """A worker and its recorded events."""
 
     def __init__(self, worker: Worker, told: Told) -> None:
         self.worker = worker
@@ -94,7 +94,7 @@ class Driven:
         self._configs: dict[str, dict[str, str]] = {}
 
     def run(self, name: str, kind: str, **config: object) -> list[TaskId]:
-        """Start a connector of `sample`, and its tasks; underscores in keys stand for dots."""
+        """Start a connector of `sample`, and its tasks. Underscores in keys stand for dots."""
         given = {"name": name, "connector.class": f"{HERE}.{kind}"}
         given |= {key.replace("_", "."): str(value) for key, value in config.items()}
         self._configs[name] = given
@@ -120,7 +120,7 @@ class Driven:
 
 @contextmanager
 def driven(bootstrap: str, folder: Path, **more: str) -> Iterator[Driven]:
-    """A worker with its offsets in a file of the folder; its tasks run in threads unless something else is said."""
+    """Run a worker with its offsets in a file of the folder. Its tasks run in threads by default."""
     told = Told()
     given = {
         "bootstrap.servers": bootstrap,
@@ -145,7 +145,7 @@ def create(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> No
 
 
 def produce(bootstrap: str, topic: str, values: Sequence[str | bytes | None], **more: Any) -> None:
-    """Records without keys, all to partition 0 unless another is said."""
+    """Produce records without keys, to partition 0 by default."""
     producer = Producer({"bootstrap.servers": bootstrap})
     for value in values:
         producer.produce(topic, value, **{"partition": 0, **more})
@@ -153,7 +153,7 @@ def produce(bootstrap: str, topic: str, values: Sequence[str | bytes | None], **
 
 
 def consume(bootstrap: str, topic: str, count: int) -> list[Any]:
-    """Return the first so many records of a topic."""
+    """Return the first ``count`` records of a topic."""
     settings: Mapping[str, Any] = {
         "bootstrap.servers": bootstrap,
         "group.id": "reader-of-tests",

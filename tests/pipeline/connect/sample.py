@@ -1,4 +1,4 @@
-"""Small connectors that tests run: what they do is said by their configurations."""
+"""Small connectors for tests: their configurations determine what they do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ FOLDER = ConfigDef().define("folder", ConfigType.STRING)
 
 
 class CounterTask(SourceTask):
-    """Numbers from 0 up to `count`, ten at a time; raises at `fail.at`, once the file `repaired` is not there."""
+    """Produces the numbers from 0 up to `count`, ten at a time. Raises at `fail.at`, unless the file
+    `repaired` exists."""
 
     def start(self, props: Mapping[str, str]) -> None:
         self._props = props
@@ -54,7 +55,7 @@ class CounterTask(SourceTask):
 
 
 class Counter(SourceConnector):
-    """As many counters as `tasks.max` says."""
+    """A source of `tasks.max` counters."""
 
     task_class = CounterTask
     config_def = ConfigDef().define("topic", ConfigType.STRING).define("count", ConfigType.INT)
@@ -64,7 +65,7 @@ class Counter(SourceConnector):
 
 
 class BoundedTask(CounterTask):
-    """Counts as `CounterTask`, and ends transactions: behind 4, 12 and 19 it commits, behind 7 it aborts."""
+    """Counts like `CounterTask`, and ends transactions: it commits after 4, 12 and 19, and aborts after 7."""
 
     def poll(self) -> Sequence[SourceRecord] | None:
         records = super().poll()
@@ -85,7 +86,7 @@ class Bounded(Counter):
 
 
 class Unsure(Counter):
-    """Fails when it is asked what it can do."""
+    """A connector that fails when it is asked for its exactly-once support."""
 
     def exactly_once_support(self, props: Mapping[str, str]) -> bool | None:
         raise ValueError("unsure")
@@ -97,8 +98,8 @@ class Unsure(Counter):
 class NotesTask(SinkTask):
     """Writes a line of JSON for each record into a file of its own.
 
-    A value "raise" fails the task, "later" fails until the file `repaired` is there, "errant" is reported, "die" kills
-    the process unless the file is there, "wait" waits for it.
+    A value "raise" fails the task, "later" fails it until the file `repaired` exists, "errant" is reported, "die" kills
+    the process unless the file exists, and "wait" waits for the file.
     """
 
     def start(self, props: Mapping[str, str]) -> None:
@@ -138,7 +139,7 @@ class Notes(SinkConnector):
 
 
 class RangesTask(ExactlyOnceSinkTask):
-    """Writes a file for each range, named by it, which appears as a whole."""
+    """Writes a file for each range. Its name contains the range, and it appears atomically."""
 
     def start(self, props: Mapping[str, str]) -> None:
         self._folder = Path(props["folder"])

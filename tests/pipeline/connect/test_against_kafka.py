@@ -1,4 +1,4 @@
-"""Kafka Connect's own classes as the judge: converters and transforms here do to a record what Kafka's do to it."""
+"""Kafka Connect's own classes as the reference: our converters and transforms treat a record as Kafka's do."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ CASES: list[tuple[str, dict[str, str], list[dict[str, Any]]]] = [
 
 
 class Kafka:
-    """Kafka's classes in a Java of their own."""
+    """Kafka's classes in a separate JVM."""
 
     def __init__(self, java: Any) -> None:
         self.java = java
@@ -185,7 +185,7 @@ class Kafka:
         )  # fmt: skip
 
     def apply(self, name: str, config: dict[str, str], envelope: dict[str, Any]) -> Any:
-        """What comes of it: topic, key, value and headers; the text "refused" for an error."""
+        """Return the result: topic, key, value and headers; the text "refused" for an error."""
         from py4j.protocol import Py4JJavaError
 
         simple, _, side = (PACKAGE + name).partition("$")
@@ -201,7 +201,7 @@ class Kafka:
             return "refused"
 
     def parts(self, done: Any) -> Any:
-        """Topic, key, value and headers of a record."""
+        """Return the topic, key, value and headers of a record."""
         headers, each = [], done.headers().iterator()
         while each.hasNext():
             one = each.next()
@@ -241,7 +241,7 @@ def written(schema: Any, value: Any) -> Any:
 
 
 def applied(name: str, config: dict[str, str], envelope: dict[str, Any]) -> Any:
-    """Return the same as `Kafka.apply`, by ours."""
+    """Return the same as `Kafka.apply`, with our classes."""
     value = converter().to_connect("t", json.dumps(envelope).encode())
     key = value if envelope["payload"] is not None else NO_VALUE
     record = SourceRecord(

@@ -1,4 +1,4 @@
-"""Avro, with one schema or with a registry: what fastavro itself reads and writes is what the converter does."""
+"""Avro, with a fixed schema or with a registry: the converter agrees with fastavro."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ VALUE = Struct(
 
 
 class Registry(BaseHTTPRequestHandler):
-    """As much of a schema registry as converters ask for."""
+    """The part of a schema registry that converters use."""
 
     schemas: ClassVar[list[str]] = []
 
@@ -163,7 +163,7 @@ def test_one_schema_for_all_values(tmp_path: Path) -> None:
     ],
 )
 def test_logical_types_have_their_exact_values(logical: dict[str, Any], primitive: Any, value: Any) -> None:
-    """More digits than the precision come back, and types that Connect has not as their primitive ones."""
+    """Values with more digits than the precision round-trip. Types that Connect lacks become their primitive types."""
     record = {"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", logical]}]}
     plain = {"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", logical["type"]]}]}
     out = io.BytesIO()

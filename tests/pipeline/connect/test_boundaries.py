@@ -1,4 +1,4 @@
-"""Where transactions of source tasks end."""
+"""The transaction boundaries of source tasks."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_a_task_ends_its_transactions_behind_batches() -> None:
     boundary = ByTask(requests)
     assert boundary.after_poll(3, 0) is Verdict.CONTINUE
     requests.commit_transaction()
-    assert boundary.after_poll(0, 0) is Verdict.CONTINUE  # it is behind the next batch
+    assert boundary.after_poll(0, 0) is Verdict.CONTINUE  # the boundary is after the next batch
     assert boundary.after_poll(3, 0) is Verdict.COMMIT
     assert boundary.after_poll(3, 0) is Verdict.CONTINUE
     requests.abort_transaction()
     assert boundary.after_poll(3, 0) is Verdict.ABORT
-    assert boundary.at_end() is Verdict.CONTINUE  # what the task has not ended is not committed
+    assert boundary.at_end() is Verdict.CONTINUE  # a transaction that the task has not ended is not committed
     requests.commit_transaction()
     assert boundary.at_end() is Verdict.COMMIT
 

@@ -1,4 +1,5 @@
-"""Connectors may change their clients' settings, but neither use the worker's credentials elsewhere nor show them."""
+"""Connectors may override their clients' settings, but cannot send the worker's credentials elsewhere or
+reveal them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which commit a clone is at."""
+"""The commit that a clone has checked out."""
 
 from __future__ import annotations
 

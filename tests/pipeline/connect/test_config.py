@@ -1,4 +1,4 @@
-"""Definitions of configurations: typed values, everything that is wrong, and the JSON of validate."""
+"""Configuration definitions: typed values, all errors, and the JSON of validate."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_json_of_validate() -> None:
 
 
 def problems(**config: str) -> dict[str, list[str]]:
-    """What is wrong with a connector of `sample`, by key."""
+    """Return the errors in the configuration of a connector of `sample`, by key."""
     given: dict[str, Any] = {"name": "n", "connector.class": "tests.pipeline.connect.sample.Notes", "folder": "f"}
     given |= {key.replace("_", "."): value for key, value in config.items()}
     infos = validated(given["connector.class"], given, Plugins(), worker={"group.id": "workers"})
@@ -102,7 +102,9 @@ def test_a_connectors_configuration_is_looked_through_as_a_whole() -> None:
     assert wrong.keys() == {"transforms.a.replacement", "transforms.b.predicate"}
     assert problems(topics="t", transforms="a", transforms_a_type="RegexRouter", transforms_a_regex="(",
                     transforms_a_replacement="x").keys() == {"transforms.a.regex"}  # fmt: skip
-    assert problems(topics_regex="[a-z&&[^b]]+").keys() == {"topics.regex"}  # Java's: Python takes it for another set
+    assert problems(topics_regex="[a-z&&[^b]]+").keys() == {
+        "topics.regex"
+    }  # Java's syntax: Python interprets it as another set
     twice = problems(topics="t", transforms="a,a")
     assert twice["transforms"] == ["Invalid value [a, a] for configuration transforms: Duplicate alias provided."]
     absent = problems(topics="t", transforms="a", transforms_a_type="no.such", predicates="p")
@@ -180,7 +182,7 @@ def test_boundaries_of_transactions(config: dict[str, str], problem: str | None)
 
 
 def assert_problem(key: str, problem: str | None, config: dict[str, str], worker: dict[str, str]) -> None:
-    """The only problem of the configuration is this one, with this key; None: it has none."""
+    """Assert that this is the only problem of the configuration, and has this key; None means that there is none."""
     infos = validated(config["connector.class"], config, Plugins(), worker=worker)
     wrong = [(one.value.name, text) for one in infos.configs for text in one.value.errors]
     if problem is None:

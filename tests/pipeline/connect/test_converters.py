@@ -1,4 +1,4 @@
-"""Converters and small forms, without Kafka's own classes to compare with (see test_against_kafka)."""
+"""Converters and Java's text forms, without Kafka's own classes (see test_against_kafka)."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_a_schema_of_json_cannot_have_is_refused(schema: str, payload: str,
      (_DOUBLE, "1234567890123456800", 1234567890123456800.0), (_DOUBLE, '"-Infinity"', float("-inf"))],
 )  # fmt: skip
 def test_what_a_schema_of_json_can_have_is_read(schema: str, payload: str, value: Any) -> None:
-    """Programs in JavaScript write a double of 19 digits with zeros at its end."""
+    """JavaScript programs write a double of 19 digits with zeros at its end."""
     assert converter("JsonConverter").to_connect("t", _enveloped(schema, payload)).value == value
 
 

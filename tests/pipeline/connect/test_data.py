@@ -1,4 +1,4 @@
-"""Schemas and structs: what fits, what is refused, and that they travel."""
+"""Schemas and structs: which values fit, which are rejected, and pickling."""
 
 from __future__ import annotations
 

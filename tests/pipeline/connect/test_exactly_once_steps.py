@@ -1,4 +1,4 @@
-"""The steps of a source task that writes exactly once, without a broker: what is written and committed, in order."""
+"""The steps of an exactly-once source task, without a broker: what is written and committed, and in which order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SPEC = TaskSpec(
 
 
 class Task(SourceTask):
-    """Returns the batches that it is given; raises those that are errors."""
+    """Returns the given batches in turn; raises those that are errors."""
 
     def __init__(self, done: list[str]) -> None:
         self.batches: list[Sequence[SourceRecord] | Exception] = []
@@ -53,7 +53,7 @@ class Task(SourceTask):
 
 
 class Bench:
-    """A run of a task; all that it does to the outside is noted in `done`."""
+    """A run of a task; `done` records all its external actions."""
 
     def __init__(self, boundary: Boundary | None = None, requests: Requests | None = None) -> None:
         self.done: list[str] = []
@@ -86,7 +86,7 @@ class Bench:
             raise error
 
     def step(self, *batches: Sequence[SourceRecord] | Exception) -> list[str]:
-        """What is done for these batches, a step for each."""
+        """Return the actions for these batches, with one step for each."""
         self.done.clear()
         self.task.batches.extend(batches)
         for _ in batches:
@@ -145,7 +145,7 @@ class Bench:
 
 
 def outgoing(record: SourceRecord, _: object) -> Outgoing | None:
-    """Return a record as it is, unless a filter drops it."""
+    """Return the record unchanged, or nothing if a filter drops it."""
     if record.value == "drop":
         return None
     return Outgoing(record.topic, None, None, record.key.encode(), None, ())
@@ -196,7 +196,7 @@ def test_a_task_ends_transactions_within_a_batch_and_loses_what_it_aborts() -> N
         *("write 1 2", "abort", "offsets 3", "commit", "of 1", "of 2"),
         *("write 3", "flush"),
     ]
-    assert bench.finish() == ["close, and abort", "stop"]  # the task has not asked for more
+    assert bench.finish() == ["close, and abort", "stop"]  # the task has not requested more
 
 
 def test_offsets_of_dropped_records_are_stored_too() -> None:

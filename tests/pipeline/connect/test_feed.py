@@ -1,4 +1,4 @@
-"""A partition that cannot be read for the moment, beside others of the same broker."""
+"""A partition that is temporarily unreadable, while other partitions of the same broker are readable."""
 
 from __future__ import annotations
 

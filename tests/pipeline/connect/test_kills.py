@@ -1,4 +1,4 @@
-"""Workers as processes, killed while their connectors are at work."""
+"""Worker processes that are killed while their connectors are running."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 
 class WorkerProcess:
-    """``parley connect distributed``, until it is killed."""
+    """A process of ``parley connect distributed``."""
 
     def __init__(self, properties: Path) -> None:
         command = [sys.executable, "-m", "parley", "connect", "distributed", str(properties)]
@@ -45,7 +45,7 @@ class WorkerProcess:
         self.url = ""
 
     def ready(self) -> None:
-        """Comes back when it serves."""
+        """Wait until the worker serves requests."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith("Connect is ready: "), line
@@ -56,7 +56,7 @@ class WorkerProcess:
         return self.url.removeprefix("http://").rstrip("/")
 
     def kill(self) -> None:
-        """End it with all it has in memory."""
+        """Kill the process (SIGKILL)."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
@@ -82,7 +82,7 @@ def properties(connect_broker: Broker, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def workers(properties: Path) -> Iterator[list[WorkerProcess]]:
-    """Two workers of a group; those that a test adds are ended with them."""
+    """Yield two workers of a group. Workers that a test adds are ended with them."""
     started = [WorkerProcess(properties), WorkerProcess(properties)]
     try:
         for worker in started:
@@ -114,7 +114,7 @@ async def statuses(client: httpx.AsyncClient, name: str) -> dict[str, Any]:
 
 
 def where(status: dict[str, Any]) -> set[str]:
-    """Return the workers of the tasks, when all run."""
+    """Wait until all tasks are running. Returns their workers."""
     tasks = status.get("tasks", [])
     return {one["worker_id"] for one in tasks} if {one["state"] for one in tasks} == {"RUNNING"} else set()
 
@@ -153,7 +153,7 @@ async def test_each_record_is_in_one_file_once(
 
 
 async def has_more(folder: Path, count: int) -> None:
-    """Comes back when the files have so many rows."""
+    """Wait until the files contain this many rows."""
     await until(lambda: asyncio.to_thread(rows, folder), lambda found: found >= count)
 
 
@@ -195,7 +195,7 @@ async def test_each_line_is_seen_once_by_readers_of_committed_records(
 
 
 async def runs_on(client: httpx.AsyncClient, name: str) -> str:
-    """Return the worker of a connector's only task, when it runs."""
+    """Wait until the connector's only task is running. Returns its worker."""
     return next(iter(where(await statuses(client, name))), "")
 
 

@@ -1,4 +1,4 @@
-"""What docs/connect.md shows works: its files, its commands, its requests, and the connector written from it alone."""
+"""The examples of docs/connect.md work: its files, commands, requests, and a connector written from the page alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def blocks(kind: str) -> list[str]:
 
 @contextmanager
 def typed(command: str, folder: Path) -> Iterator[str]:
-    """The command runs in the folder, from when it says that it is ready to the end of the block: its URL."""
+    """Run the command in the folder until the end of the block. Yields its URL once it is ready."""
     words = shlex.split(command)
     assert words[0] == "parley"
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -135,7 +135,7 @@ async def test_an_exactly_once_sink_written_from_the_page(
     sink = {"connector.class": "rows.Rows", "topics": "rows", "file": str(tmp_path / "database")}
     wanted = {"in": file_source(tmp_path / "in.txt", "rows"), "out": sink}
     database = tmp_path / "database"
-    for count, more in ((3, "c"), (4, "d")):  # what was written before is not written again
+    for count, more in ((3, "c"), (4, "d")):  # rows that were written before are not written again
         async with standalone_worker(connect_broker.bootstrap_servers, tmp_path, plugin_path=str(tmp_path)) as worker:
             for name, config in wanted.items():
                 made = await worker.ask("PUT", f"/connectors/{name}/config", config)

@@ -1,4 +1,4 @@
-"""A worker, its connectors and their tasks reach a cluster that demands TLS and logins."""
+"""A worker, its connectors and their tasks reach a cluster that requires TLS and logins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sink task step by step: what is put again, and in which order, when something fails at the wrong moment."""
+"""A sink task step by step: which records are put again, and in which order, after a failure at any moment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STEP_S = 0.1
 
 
 class BufferingTask(SinkTask):
-    """Keeps what was put until it is told to flush; what it kept is gone if that fails."""
+    """Buffers records until it is told to flush. A failed flush loses the buffer."""
 
     done: ClassVar[list[str]] = []
     put_fails = flush_fails = False
@@ -61,7 +61,7 @@ class BufferingTask(SinkTask):
 
 
 class TransactionsTask(ExactlyOnceSinkTask):
-    """A target that can be away."""
+    """Writes to a target that can be unavailable."""
 
     is_down = False
     ranges: ClassVar[list[tuple[int, int]]] = []
@@ -86,7 +86,7 @@ class TransactionsTask(ExactlyOnceSinkTask):
 
 
 class Silent:
-    """Reports that nobody reads."""
+    """Discards reports of errant records."""
 
     def state(self, spec: TaskSpec, state: State, trace: str | None) -> None:
         return
@@ -126,7 +126,7 @@ Begin = Callable[..., SinkRun]
 
 @pytest.fixture
 def begin(bootstrap: str, tmp_path: Path) -> Iterator[Begin]:
-    """Begins a task of a topic, which does nothing but when it is told to take a step."""
+    """Start a task on a topic that acts only when the test takes a step."""
     given = {
         "bootstrap.servers": bootstrap,
         "key.converter": "StringConverter",
@@ -205,7 +205,7 @@ def test_a_target_that_is_away_for_a_while_fails_no_exactly_once_task(
     produce(bootstrap, "away", ["b"])
     asked = task.asked
     stepped(run, lambda: task.asked > asked + 1)
-    # What failed had been done after all: it is not done again.
+    # The operation that failed had succeeded after all: it is not repeated.
     task.ranges.append((1, 2))
     monkeypatch.setattr(task, "is_down", False)
     produce(bootstrap, "away", ["c"])

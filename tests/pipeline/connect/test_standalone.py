@@ -1,4 +1,4 @@
-"""``parley connect standalone``, as its user sees it: files, what it says, and that it goes on where it was."""
+"""``parley connect standalone`` as its user sees it: its files, its output, and that it resumes after a restart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def worker(connect_broker: Broker, tmp_path: Path) -> Path:
-    """Return a worker's file, in a folder with files of two connectors."""
+    """Return a worker's properties file, in a folder with the files of two connectors."""
     (tmp_path / "source.properties").write_text(
         f"name=in\nconnector.class=FileStreamSource\nfile={tmp_path}/in.txt\ntopic={tmp_path.name}\n"
     )
@@ -47,7 +47,7 @@ def command(*words: object) -> list[str]:
 
 
 def started(*words: object) -> tuple[subprocess.Popen[str], str]:
-    """Return a worker that is ready, and its URL."""
+    """Start a worker. Returns its process and URL when it is ready."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         command(*words), env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -60,7 +60,8 @@ def started(*words: object) -> tuple[subprocess.Popen[str], str]:
 
 @pytest.fixture
 def refused(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Return a function that starts a worker in this process. It returns what a worker says that cannot start."""
+    """Return a function that starts a worker in this process, which must fail. The function returns the
+    error message."""
 
     def said(*words: object) -> str:
         capfd.readouterr()
@@ -80,7 +81,7 @@ def lines(path: Path) -> list[str]:
 
 @pytest.fixture
 def ends() -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that are killed after the test if they still run."""
+    """Yield a list of processes, which are killed after the test if they are still running."""
     begun: list[subprocess.Popen[str]] = []
     yield begun
     for one in begun:
@@ -89,7 +90,7 @@ def ends() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def test_files_through_a_topic(worker: Path, ends: list[subprocess.Popen[str]]) -> None:
-    """After a restart it goes on where it was. The file of the sink has Kafka's other form then, a flat object."""
+    """After a restart, the worker resumes. The sink's file then has Kafka's other format, a flat object."""
     folder = worker.parent
     (folder / "in.txt").write_text("a\nb\n")
     process, url = started(worker, folder / "source.properties", folder / "sink.json")

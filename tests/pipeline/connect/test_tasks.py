@@ -1,4 +1,4 @@
-"""Tasks of a worker, against a broker: what reaches topics and targets, what is committed, and what a failure stops."""
+"""Tasks of a worker, with a broker: what reaches topics and targets, what is committed, and what a failure stops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(bootstrap: str, tmp_path: Path) -> Iterator[Driven]:
 
 
 def notes(folder: Path) -> list[list[Any]]:
-    """What sinks of the folder have noted, in the order of offsets."""
+    """Return the notes of the folder's sinks, in the order of offsets."""
     lines = [line for file in folder.glob("notes-*") for line in file.read_text().splitlines(keepends=True)]
     return sorted(json.loads(line) for line in lines if line.endswith("\n"))
 
@@ -45,7 +45,7 @@ def values(folder: Path, count: int) -> list[str]:
 
 
 def ranges(folder: Path) -> dict[tuple[str, int], list[tuple[int, int, list[Any]]]]:
-    """What sinks of ranges have written, by partition: start, end and records."""
+    """Return the ranges that range sinks have written, by partition: start, end and records."""
     found: dict[tuple[str, int], list[tuple[int, int, list[Any]]]] = {}
     for file in folder.glob("*.range"):
         topic, partition, start, end = file.stem.split("+")
@@ -142,7 +142,7 @@ def test_connections_end_with_the_last_task_that_uses_them(bootstrap: str, tmp_p
         return {one for one in threading.enumerate() if one.name.startswith(("cluster", "connect feed"))}
 
     with driven(bootstrap, tmp_path) as worker:
-        before = connections()  # some of them of tests before, which may yet end
+        before = connections()  # some belong to earlier tests, and may yet end
         for number in range(3):
             client = {"consumer_override_client_id": f"of-{number}", "producer_override_client_id": f"of-{number}"}
             tasks = worker.run(f"ends-{number}", "Notes", topics="ends", folder=tmp_path, **client)
@@ -289,7 +289,7 @@ def test_ranges_are_written_once_whatever_was_committed(run: Driven, bootstrap: 
     produce(bootstrap, "once", [str(number) for number in range(25)])
     (task,) = run.run("once", "Ranges", topics="once", folder=tmp_path, records=10)
     until(lambda: ranges(tmp_path).get(("once", 0), []), lambda found: found and found[-1][1] == 25)
-    # The range is in the target, then the task dies: the group's offset knows nothing of it.
+    # The task dies after the range is in the target, so the group's offset excludes it.
     produce(bootstrap, "once", ["raise after"])
     run.told.wait(task, State.FAILED)
     (tmp_path / "repaired").touch()

@@ -1,4 +1,4 @@
-"""What becomes of steps that fail: tried again, left out, or the end (KIP-298)."""
+"""The handling of failed steps: retried, skipped, or the end of the task (KIP-298)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RAW = Raw("t", 2, 7, 99, 0, b"k", b"v", ())
 
 
 class Step:
-    """Fails so many times, then answers; `times` is how often it was called."""
+    """Fails this many times, then returns; `times` is the number of calls."""
 
     def __init__(self, failures: int, error: Exception) -> None:
         self.times = 0
@@ -41,7 +41,7 @@ class Letters:
 
 
 class Clock(threading.Event):
-    """Time goes on only while something pauses."""
+    """A clock that advances only during pauses."""
 
     def __init__(self) -> None:
         super().__init__()

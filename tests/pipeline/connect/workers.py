@@ -1,4 +1,4 @@
-"""Workers of Connect in this process, and their REST APIs."""
+"""Connect workers in this process, and their REST APIs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ T = TypeVar("T")
 
 
 def now_ms() -> int:
-    """Return the time of records and statuses."""
+    """Return the current time of records and statuses, in milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 def settings(bootstrap: str, **more: str) -> dict[str, str]:
-    """What every worker here is told; underscores stand for dots."""
+    """Return the configuration of every worker here. Underscores in names stand for dots."""
     told = {
         "bootstrap.servers": bootstrap,
         "listeners": "http://127.0.0.1:0",
@@ -52,17 +52,17 @@ class RunningWorker:
     client: httpx.AsyncClient
 
     async def ask(self, method: str, path: str, body: Any = None) -> httpx.Response:
-        """Send a request, with JSON where there is a body."""
+        """Send a request, with a JSON body if one is given."""
         return await self.client.request(method, path, json=body)
 
     async def get(self, path: str) -> Any:
-        """Return the JSON of a path that is there."""
+        """Return the JSON of a path, which must exist."""
         answer = await self.client.get(path)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     async def states(self, name: str) -> tuple[str, list[str]]:
-        """Return the states of a connector and of its tasks; "" where it has none."""
+        """Return the states of a connector and of its tasks; "" if there is none."""
         answer = await self.client.get(f"/connectors/{name}/status")
         if answer.status_code == 404:
             return "", []
@@ -70,7 +70,7 @@ class RunningWorker:
         return status["connector"]["state"], [task["state"] for task in status["tasks"]]
 
     async def reaches(self, name: str, connector: str, *tasks: str) -> None:
-        """Comes back when the connector and its tasks have these states."""
+        """Wait until the connector and its tasks have these states."""
         await until(lambda: self.states(name), lambda found: found == (connector, list(tasks)))
 
 
@@ -85,7 +85,7 @@ async def until(look: Callable[[], Awaitable[T]], is_right: Callable[[T], bool],
 
 @asynccontextmanager
 async def standalone_worker(bootstrap: str, folder: Path, **more: str) -> AsyncIterator[RunningWorker]:
-    """A worker that is alone; its offsets are in a file of the folder."""
+    """Run a standalone worker with its offsets in a file of the folder."""
     told = settings(bootstrap, **more) | {"offset.storage.file.filename": str(folder / "offsets")}
     running = standalone(WorkerConfig.parse(told, STANDALONE), now_ms)
     async with running as (herder, url), _client(herder, url) as worker:
@@ -99,16 +99,16 @@ async def group_worker(
     client: httpx.AsyncClient | None = None,
     **more: str,
 ) -> AsyncIterator[RunningWorker]:
-    """A worker of a group, whose topics have the group's name.
+    """Run a worker of a group. The names of its topics contain the group's name.
 
-    `client` asks its REST API, if that lets not everyone in.
+    `client` sends the requests if the REST API requires a login.
     """
     told = {
         **{f"{what}.storage.topic": f"{group}-{what}" for what in ("config", "offset", "status")},
         **{f"{what}.storage.replication.factor": "-1" for what in ("config", "offset", "status")},
         "group.id": group,
         "heartbeat.interval.ms": "200",
-        "session.timeout.ms": "30000",  # nobody is killed here, and nobody is to be taken for dead
+        "session.timeout.ms": "30000",  # no worker is killed here, and none may be considered dead
         "scheduled.rebalance.max.delay.ms": "0",
         **settings(bootstrap, **more),
     }
@@ -139,7 +139,7 @@ def file_sink(path: Path, topics: str, **more: str) -> Mapping[str, str]:
 
 
 async def lines(path: Path, count: int) -> list[str]:
-    """Return the lines of a file, once there are so many."""
+    """Wait until the file contains this many lines. Returns them."""
 
     def read() -> list[str]:
         return path.read_text().splitlines() if path.exists() else []

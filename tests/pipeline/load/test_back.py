@@ -1,4 +1,4 @@
-"""Files to a topic again."""
+"""Loading files back into a topic."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 class Killed(Exception):
-    """What stands for a kill -9."""
+    """Simulates kill -9."""
 
 
 def in_process(tasks: list[BackTask]) -> list[int]:
@@ -167,15 +167,15 @@ def test_a_folder_without_files_is_said(kafka_broker: KafkaBroker, tmp_path: Pat
 
 
 def some_files(folder: Path, number: int) -> list[bytes]:
-    """Return a file of so many rows; their values."""
+    """Write a file of this many rows. Returns their values."""
     values = [b"row %d" % one for one in range(number)]
     pa_parquet.write_table(pa.table({"value": values}), folder / "x.parquet")
     return values
 
 
 def test_who_was_alone_in_the_topic_is_no_load(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
-    """The sequence numbers of an application that wrote from the beginning are its offsets: it is not counted, and
-    keeps its producer id to itself."""
+    """The sequence numbers of an application that wrote from the beginning equal its offsets. It does not count as a
+    load, and the load does not use its producer id."""
     bootstrap = kafka_broker.bootstrap_servers
     topic = create(bootstrap, "alone")
     application = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
@@ -228,7 +228,7 @@ def test_two_loads_that_begin_at_the_same_moment_are_one(
     both_there = Barrier(2)
 
     def together(cluster: Cluster) -> ProducerId:
-        both_there.wait()  # neither has found the other's note
+        both_there.wait()  # neither load has found the other's note
         return new_producer(cluster)
 
     monkeypatch.setattr("parley.pipeline.load.back.new_producer", together)
@@ -253,7 +253,7 @@ def test_a_topic_made_anew_gets_all_rows(kafka_broker: KafkaBroker, tmp_path: Pa
 def test_what_an_older_version_has_noted(
     kafka_broker: KafkaBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it has finished is done; of what it has not, nobody knows how much is there."""
+    """What the older version finished is done. For an unfinished file, the number of rows in the topic is unknown."""
     bootstrap = kafka_broker.bootstrap_servers
     topic = create(bootstrap, "older")
     some_files(tmp_path, 10)

@@ -1,4 +1,4 @@
-"""Records to rows: schemas, event time, values that do not fit."""
+"""The conversion of records to rows: schemas, event time, values that do not fit."""
 
 from __future__ import annotations
 

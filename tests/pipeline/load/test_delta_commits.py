@@ -1,4 +1,4 @@
-"""A Delta table that others make or change while topics are loaded into it."""
+"""A Delta table that other writers create or change while topics are loaded into it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics loaded into folders, the ranges written in this process."""
+"""Topics loaded into folders; this process writes the ranges."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCHEMA = read_schema(json.dumps({"properties": {"id": {"type": "integer"}, "name
 
 
 class Killed(Exception):
-    """What stands for a kill -9."""
+    """Simulates kill -9."""
 
 
 def in_process(tasks: list[Task]) -> list[list[Written]]:
@@ -44,7 +44,7 @@ def in_process(tasks: list[Task]) -> list[list[Written]]:
 
 
 def dying_after(count: int) -> Any:
-    """Writes ranges, and dies when it has written so many."""
+    """Return a function that writes ranges, and dies after this many."""
     left = count
 
     def run(tasks: list[Task]) -> Iterator[list[Written]]:
@@ -74,7 +74,7 @@ def settings(kafka_broker: KafkaBroker, topic: str, tmp_path: Path) -> LoadSetti
 
 
 def offsets(uri: str) -> list[tuple[int, int]]:
-    """Partition and offset of every row that a plain reader of the folder sees."""
+    """Return the partition and offset of every row that a plain reader of the folder sees."""
     table = pa_dataset.dataset(uri, format="parquet", partitioning="hive").to_table()
     return sorted(zip(table.column("partition").to_pylist(), table.column("offset").to_pylist(), strict=True))
 
@@ -152,7 +152,7 @@ def test_a_load_that_began_later_ends_the_one_before_it_before_that_names_a_file
     def overtaken(tasks: list[Task]) -> list[list[Written]]:
         found = in_process(tasks)
         with pytest.raises(Killed):
-            load(replace(settings, per_file=64), dying_after(1))  # it has deleted what was written here
+            load(replace(settings, per_file=64), dying_after(1))  # the other load has deleted the files written here
         return found
 
     with pytest.raises(LoadConflict):
@@ -215,7 +215,7 @@ def test_records_that_are_gone_are_told(settings: LoadSettings) -> None:
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_a_topic_made_anew_is_another_one(settings: LoadSettings, kind: str) -> None:
-    """However much is in it: its first offsets were not loaded."""
+    """This holds however many records it contains: its first offsets were not loaded."""
     settings = replace(settings, format=kind)
     load(settings, in_process)
     admin = AdminClient({"bootstrap.servers": settings.connection.bootstrap})
@@ -361,7 +361,7 @@ def test_an_address_of_hadoop_is_one_of_s3() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("isolation", Isolation)
 def test_transactions_are_loaded_when_they_are_committed(settings: LoadSettings, isolation: Isolation) -> None:
-    """Five offsets a file: some hold only aborted records and markers, and become no file."""
+    """Each file covers five offsets. No file is written for five offsets of only aborted records and markers."""
     bootstrap, topic = settings.connection.bootstrap, settings.topic
     settings = replace(settings, isolation=isolation, per_file=5)
     commit_transaction(bootstrap, topic, rows(4))
@@ -383,7 +383,7 @@ def test_transactions_are_loaded_when_they_are_committed(settings: LoadSettings,
 
 
 def test_a_table_with_uncommitted_records_is_loaded_further_when_they_are_committed(settings: LoadSettings) -> None:
-    """What is loaded reaches behind the last stable offset: the topic is still the same."""
+    """The loaded offsets extend beyond the last stable offset: the topic is still the same."""
     bootstrap, topic = settings.connection.bootstrap, settings.topic
     uncommitted = replace(settings, format="delta", isolation=Isolation.READ_UNCOMMITTED)
     last = open_transaction(bootstrap, topic, rows(4))

@@ -1,4 +1,4 @@
-"""``parley load`` on Spark, as a user runs it, killed in the middle."""
+"""``parley load`` on Spark, as a user runs it; it is killed while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which offsets become which file."""
+"""The division of offsets into files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_file_behind_what_was_committed_is_a_stray() -> None:
     name = OffsetRange(T0, 100, 200).file_name("csv")
     assert is_stray(name, "t", {0: 100})
     assert is_stray(name, "t", {})
-    assert is_stray(name, "t", {0: 150})  # of a load that took more at once than the one that committed
+    assert is_stray(name, "t", {0: 150})  # from a load with larger ranges than the one that committed
     assert not is_stray(name, "t", {0: 200})
     assert not is_stray(name, "other", {})
     assert not is_stray("mine.csv", "t", {})

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of Debian's package, with data of its own, for as long as a ``with`` block."""
+"""A PostgreSQL server from Debian's package, with its own data, for the duration of a ``with`` block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SETTINGS = ("listen_addresses=127.0.0.1", "shared_buffers=16MB", "unix_socket_d
 
 
 def programs() -> Path:
-    """Return the folder of PostgreSQL's programs. Raises RuntimeError which says how to get them."""
+    """Return the folder of PostgreSQL's programs. Raises RuntimeError, which says how to install them."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     on_path = shutil.which("postgres")
     if found or on_path:
@@ -28,9 +28,9 @@ def programs() -> Path:
 
 @contextmanager
 def postgresql() -> Iterator[str]:
-    """Run a server with an empty database. Yields its URL, as connectors take it.
+    """Run a server with an empty database. Yields its URL, in the form that connectors accept.
 
-    Its data is outside of pytest's folders: each run of pytest that starts closes these folders to other users.
+    Its data is outside pytest's folders, because each pytest run makes those inaccessible to other users.
     """
     with tempfile.TemporaryDirectory(prefix="parley-postgresql-") as name:
         user = "nobody" if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root

@@ -1,4 +1,4 @@
-"""Tasks of connectors driven by hand, as the runtime drives them."""
+"""Connector tasks that tests drive as the runtime does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = "tested"
 
 @dataclass
 class StoredReader:
-    """The offsets that a source task is handed."""
+    """The stored offsets that a source task reads."""
 
     stored: StoredOffsets = field(default_factory=StoredOffsets)
 
@@ -32,7 +32,7 @@ class StoredReader:
 
 @dataclass
 class Context:
-    """What the runtime does for a task, as far as connectors here ask for it."""
+    """The part of the runtime's task context that these connectors use."""
 
     configs: Mapping[str, str]
     offsets: StoredReader = field(default_factory=StoredReader)
@@ -45,7 +45,7 @@ class Context:
 
 
 def started(task: Any, props: Mapping[str, str], **context: Any) -> Any:
-    """Return the task, begun with this configuration."""
+    """Start the task with this configuration, and return it."""
     assert isinstance(task, SinkTask | SourceTask)
     props = {"name": NAME, **props}
     task.initialize(Context(props, **context))  # type: ignore[arg-type]
@@ -54,7 +54,7 @@ def started(task: Any, props: Mapping[str, str], **context: Any) -> Any:
 
 
 def polled(task: SourceTask, *, until_empty: int = 1) -> list[SourceRecord]:
-    """What the task polls until it has had nothing so many times."""
+    """Return the records that the task polls until it has returned nothing this many times."""
     records: list[SourceRecord] = []
     while until_empty:
         found = task.poll()

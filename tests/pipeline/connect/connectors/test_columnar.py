@@ -1,4 +1,4 @@
-"""Topics into Parquet files and Delta tables, each record once."""
+"""Topics into Parquet files and Delta tables: each record exactly once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ROW = struct({"id": INT32, "name": OPTIONAL_STRING})
 
 
 def rows(start: int, end: int, **more: Any) -> list[SinkRecord]:
-    """Structs, one for each offset."""
+    """Return a struct for each offset."""
     return [
         record(number, Struct(ROW, {"id": number, "name": f"n{number}"}), value_schema=ROW, **more)
         for number in range(start, end)
@@ -53,7 +53,7 @@ def rows(start: int, end: int, **more: Any) -> list[SinkRecord]:
 
 
 def table(records: list[SinkRecord], *, with_source: bool = False) -> pa.Table:
-    """Return the records as a table of a file; the first that is refused ends it."""
+    """Return the records as a table of a file; it ends before the first rejected record."""
 
     def refuse(_: SinkRecord, error: Refused) -> None:
         raise error
@@ -182,7 +182,7 @@ def test_a_file_of_another_file_system_appears_whole(tmp_path: Path, monkeypatch
     with pytest.raises(RetriableError):
         put(task, 0, 10)
     assert task.committed([PARTITION]) == {}
-    assert list((tmp_path / "x" / "t" / "partition=0").iterdir()) == []  # what was left is deleted by who comes next
+    assert list((tmp_path / "x" / "t" / "partition=0").iterdir()) == []  # the next task deletes leftover files
     monkeypatch.setattr(task, "_write", real)
     put(task, 0, 10)
     assert task.committed([PARTITION]) == {PARTITION: 10}
@@ -197,7 +197,7 @@ def test_of_two_who_write_at_once_one_gives_up(tmp_path: Path, monkeypatch: pyte
     def look(offsets: OffsetRange) -> None:
         check(offsets)
         with pytest.raises(RetriableError):
-            put(other, 0, 5)  # between the look of the one and its rename
+            put(other, 0, 5)  # between the first task's check and its rename
 
     monkeypatch.setattr(late, "_check_is_next", look)
     put(late, 0, end)

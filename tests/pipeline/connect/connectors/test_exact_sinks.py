@@ -1,4 +1,4 @@
-"""What sinks store is what was sent, or the record is refused by name: whatever comes, in whatever order."""
+"""Sinks store exactly what was sent, or they reject the record and name it, for any values in any order."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ Read = Callable[[], dict[tuple[int, int], dict[str, Any]]]
 
 @dataclass
 class Refusals:
-    """Takes refused records, as the runtime does if errors are tolerated."""
+    """Collects rejected records, as the runtime does if errors are tolerated."""
 
     errors: dict[tuple[int, int], str] = field(default_factory=dict)
 
@@ -79,7 +79,8 @@ class Refusals:
 
 @dataclass
 class Place:
-    """A target, what begins a task that writes to it, and what reads all its rows by partition and offset."""
+    """A target, a function that starts a task that writes to it, and one that reads all its rows by partition and
+    offset."""
 
     begin: Callable[[Mapping[str, str]], ExactlyOnceSinkTask]
     read: Read
@@ -97,7 +98,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def place_of(server: str) -> Iterator[Callable[[str], Place]]:
-    """What makes an empty target of a kind."""
+    """Yield a function that creates an empty target of a kind."""
     folders: list[str] = []
 
     def make(kind: str) -> Place:
@@ -192,7 +193,7 @@ def put(task: ExactlyOnceSinkTask, records: Sequence[SinkRecord]) -> None:
 
 
 def check(place: Place, sent: Mapping[tuple[int, int], dict[str, Any]]) -> None:
-    """Every row is there as it was sent, or its record was refused and is named."""
+    """Check that every row was stored as sent, or that its record was rejected and named."""
     read = place.read()
     refused = place.refusals.errors
     assert read.keys() | refused.keys() == sent.keys()
@@ -244,13 +245,14 @@ def typed(draw: st.DrawFn) -> tuple[dict[str, Any], Schema]:
 
 
 def plain_rows(*, flat: bool = False) -> st.SearchStrategy[list[list[tuple[dict[str, Any], Schema | None]]]]:
-    """Ranges of rows, some with a schema."""
+    """Generate ranges of rows, some with a schema."""
     row = st.tuples(without_schema(flat=flat), st.none()) | typed()
     return st.lists(st.lists(row, min_size=1, max_size=4), min_size=1, max_size=4)
 
 
 def has_no_json(value: Any) -> bool:
-    """Whether a value is kept as JSON and has parts that JSON writes as text, which `is_same` does not read."""
+    """Return True if a value is stored as JSON and has parts that JSON writes as text, which `is_same`
+    does not parse."""
     if not isinstance(value, list | dict):
         return False
     text = json.dumps(value, default=lambda _: "\0none\0")
@@ -328,7 +330,7 @@ def test_columns_of_iceberg_are_widened_without_writing_files_again(place_of: Ca
     for offset, (schema, fields) in enumerate(((narrow, first), (wide, second))):
         value = Struct(schema, {**fields, "s": Struct(schemas[offset], fields["s"])})
         put(place.start(), [record(offset, value, value_schema=schema)])
-    # Iceberg reads no column of integers as one of doubles: such a record is refused by name.
+    # Iceberg cannot widen a column of integers to doubles: such a record is rejected and named.
     put(place.start(), [record(2, {"i": 2.5})])
     assert list(place.refusals.errors) == [(0, 2)]
     sent = {(0, 0): first, (0, 1): second, (0, 2): {"i": 2.5}}
@@ -383,7 +385,7 @@ def test_a_column_of_sqlite_that_has_more_than_a_type_is_not_widened(tmp_path: P
 
 @pytest.mark.parametrize("kind", ["delta", "postgresql"])
 def test_two_tasks_that_widen_one_table_lose_nothing(place_of: Callable[[str], Place], kind: str) -> None:
-    """Integers that are no doubles from the one, fractions from the other."""
+    """One task writes integers that doubles cannot represent, the other writes fractions."""
     place = place_of(kind)
     put(place.start(name="first"), [record(0, {"a": 1, "n": None}, partition=2)])
     sent: dict[tuple[int, int], dict[str, Any]] = {(2, 0): {"a": 1}}
@@ -408,7 +410,7 @@ def test_two_tasks_that_widen_one_table_lose_nothing(place_of: Callable[[str], P
 
 
 def _put_until_done(task: ExactlyOnceSinkTask, records: Sequence[SinkRecord]) -> None:
-    """As the runtime does: after an error that may pass, the range is put again."""
+    """Put a range as the runtime does: after a retriable error, put it again."""
     while True:
         try:
             put(task, records)
@@ -485,7 +487,7 @@ def test_a_late_task_that_widened_a_delta_table_writes_no_range_again(
 def test_a_delta_table_that_another_task_makes_meanwhile_is_looked_at(
     place_of: Callable[[str], Place], monkeypatch: pytest.MonkeyPatch, of_other: int
 ) -> None:
-    """The other task writes the same range, or one of another partition."""
+    """The other task writes the same range, or a range of another partition."""
     place = place_of("delta")
     late, other = place.start(), place.start()
     assert isinstance(late, DeltaSinkTask)
@@ -511,7 +513,7 @@ def test_a_delta_table_that_another_task_makes_meanwhile_is_looked_at(
 def test_of_two_tasks_that_make_a_delta_table_at_once_one_begins_again(
     place_of: Callable[[str], Place], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one makes it when the library has looked whether it is there."""
+    """The other task creates the table after the library has checked that it does not exist."""
     place = place_of("delta")
     late, other = place.start(), place.start()
     assert isinstance(late, DeltaSinkTask)
@@ -585,7 +587,8 @@ def _url(place: Place) -> str:
 
 
 def test_tasks_of_one_iceberg_table(place_of: Callable[[str], Place]) -> None:
-    """Several write to different partitions at once; a late one writes no range again, whatever was committed."""
+    """Several tasks write to different partitions at the same time. A late task writes no range again, whatever was
+    committed."""
     place = place_of("iceberg")
     late = place.start()
     with ThreadPoolExecutor(3) as threads:
@@ -606,7 +609,8 @@ def _put_all(task: ExactlyOnceSinkTask, partition: int) -> None:
 def test_a_commit_of_iceberg_between_look_and_commit_is_a_conflict(
     place_of: Callable[[str], Place], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library would commit the same rows once more, on top of those of the task that took this one's place."""
+    """Without the conflict, the library would commit the same rows a second time, after those of the task that replaced
+    this one."""
     place = place_of("iceberg")
     put(place.start(), [record(0, {"a": 1})])
     late, successor = place.start(), place.start()
@@ -642,7 +646,8 @@ def test_a_commit_of_iceberg_whose_response_is_lost_counts(
 
 
 def test_an_iceberg_table_that_was_rolled_back_or_has_forgotten(place_of: Callable[[str], Place]) -> None:
-    """Offsets go back with the rows; commits of others do not hide them; if they have expired, the task stops."""
+    """Offsets are rolled back with the rows, and other writers' commits do not hide them. If the snapshots with offsets
+    have expired, the task fails."""
     place = place_of("iceberg")
     task = place.start()
     assert isinstance(task, IcebergSinkTask)

@@ -1,4 +1,4 @@
-"""Lines of files into topics and back."""
+"""The file connectors: lines of files into topics and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of topics to a web service."""
+"""The HTTP sink: records of topics to a web service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHAPE = struct({"a": INT32})
 
 
 class Service(ThreadingHTTPServer):
-    """Keeps what it gets; answers with the statuses it was told, then with 200."""
+    """Stores requests. Responds with the given statuses in turn, then with 200."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answering)

@@ -1,4 +1,4 @@
-"""Tables of a real PostgreSQL into topics, and topics into tables."""
+"""The SQL connectors on a real PostgreSQL server: tables into topics, and topics into tables."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def source(url: str, offsets: StoredReader | None = None, **props: str) -> SqlSo
 
 
 def ids(task: SqlSourceTask, offsets: StoredReader | None = None) -> list[int]:
-    """Return the ids of what is new; offsets are kept."""
+    """Return the ids of the new rows. Offsets are stored."""
     records = polled(task)
     for one in records:
         if offsets is not None:
@@ -235,7 +235,7 @@ def test_databases_that_are_none() -> None:
         open_engine("nonsense", None, None)
     with pytest.raises(ConfigError, match=r"connection\.url"):
         open_engine("jdbc:unheardof://host/db", None, None)
-    for connector in (SqlSinkConnector(), SqlSourceConnector()):  # said before a task is started
+    for connector in (SqlSinkConnector(), SqlSourceConnector()):  # reported before a task starts
         found = {
             one.name: one.errors for one in connector.validate({"connection.url": "jdbc:oracle:thin:@host:1521/x"})
         }
@@ -365,10 +365,10 @@ def test_tables_that_are_not_there(url: str) -> None:
 
 
 def test_tasks_that_begin_together_make_one_table(url: str) -> None:
-    """Each has looked for the table, and found none, before the first has made it."""
+    """Each task finds no table before the first task creates it."""
     tasks = [sink(url, name=f"{number}", auto_evolve="true") for number in range(4)]
     if url.startswith("jdbc:sqlite"):
-        tasks = tasks[:1]  # it lets one write at a time
+        tasks = tasks[:1]  # it allows one writer at a time
     together = threading.Barrier(len(tasks))
     for task in tasks:
         task._reflected = _met(together, task._reflected)  # type: ignore[method-assign]
@@ -382,7 +382,7 @@ def test_tasks_that_begin_together_make_one_table(url: str) -> None:
 
 
 def _met(together: threading.Barrier, look: Any) -> Any:
-    """Return a look at a table for which, the first time, all wait for one another."""
+    """Return a function that looks up a table; at their first calls, all callers wait for each other."""
     first = iter([True])
 
     def reflected(connection: sa.Connection, name: str, alone: bool) -> Any:

@@ -1,4 +1,4 @@
-"""A connector that does not come back."""
+"""A connector whose `start` does not return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class HangingTask(SinkTask):
 
 
 class Hanging(SinkConnector):
-    """Its `start` waits until it is let go."""
+    """A connector whose `start` waits until the test releases it."""
 
     task_class = HangingTask
     config_def = ConfigDef()

@@ -1,4 +1,4 @@
-"""How work is shared out."""
+"""The assignment of connectors and tasks to workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def after(has: Mapping[str, Work], decision: Decision) -> dict[str, Work]:
 
 
 def settled(sharing: Sharing, has: Mapping[str, Work], work: Work, now_ms: int) -> dict[str, Work]:
-    """What all have when nothing changes any more."""
+    """Return the assignments once they no longer change."""
     for _ in range(ROUNDS_MAX):
         decision = sharing.decide(has, work, now_ms)
         has = after(has, decision)

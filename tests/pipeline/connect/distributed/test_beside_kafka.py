@@ -1,4 +1,5 @@
-"""A worker of Apache Kafka's own Connect in one group with ours: each reads what the other writes, either leads."""
+"""A worker of Apache Kafka Connect in a group with ours: each reads what the other writes, and each of them leads in
+turn."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ JSON = "org.apache.kafka.connect.json.JsonConverter"
 
 @asynccontextmanager
 async def kafkas_worker(bootstrap: str, group: str, support: str, folder: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """Kafka Connect 4.3.1 in the group, once it serves: a client of its REST API. It has no connectors of its own."""
+    """Run a Kafka Connect 4.3.1 worker in the group. Yields a client of its REST API. The worker has no connectors of
+    its own."""
     port = free_port()
     told = {
         "bootstrap.servers": bootstrap,
@@ -58,7 +60,7 @@ async def _health(client: httpx.AsyncClient) -> int:
 
 @pytest.mark.parametrize("support", ["disabled", "enabled"])
 async def test_one_group(connect_broker: Broker, tmp_path: Path, support: str) -> None:
-    """With exactly-once sources enabled, too: then the leaders write in transactions and fence each other."""
+    """This includes exactly-once sources: with them, the leaders write in transactions and fence each other."""
     bootstrap, group, source = connect_broker.bootstrap_servers, f"beside-{uuid4().hex[:8]}", tmp_path / "in.txt"
     source.write_text("a\nb\n")
     config = file_source(source, group)
@@ -76,7 +78,7 @@ async def test_one_group(connect_broker: Broker, tmp_path: Path, support: str) -
 async def kafka_reads_and_asks(
     ours: RunningWorker, kafkas: httpx.AsyncClient, config: dict[str, str], source: Path
 ) -> None:
-    """Ours leads: what Kafka's worker is asked for, it sends on."""
+    """Our worker leads: Kafka's worker forwards requests to it."""
     assert (await kafkas.get("/connectors")).json() == ["src"]
     assert (await kafkas.get("/connectors/src/config")).json() == config
     ours_status, kafkas_status = await ours.get("/connectors/src/status"), await kafkas.get("/connectors/src/status")
@@ -98,11 +100,11 @@ async def kafka_reads_and_asks(
 
 
 async def ours_reads_and_asks(ours: RunningWorker, kafkas: httpx.AsyncClient) -> None:
-    """Kafka's leads: what our worker is asked for, it sends on."""
+    """Kafka's worker leads: our worker forwards requests to it."""
     assert (await ours.get("/connectors/src/config"))["more"] == "than this"
     assert await ours.get("/connectors/src/tasks") == []
     unknown = await ours.ask("PUT", "/connectors/new/config", {"connector.class": "FileStreamSource", "topic": "t"})
-    assert unknown.status_code == 400, unknown.text  # it is Kafka that has no such class
+    assert unknown.status_code == 400, unknown.text  # Kafka's worker lacks the class
     assert (await ours.ask("PUT", "/connectors/none/stop")).json()["message"] == "Unknown connector none"
     assert (await ours.ask("DELETE", "/connectors/src")).status_code == 204
     await until(lambda: kafkas.get("/connectors"), lambda answer: answer.json() == [])

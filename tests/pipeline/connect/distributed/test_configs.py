@@ -1,4 +1,4 @@
-"""What the records of the configuration log say, as Kafka Connect 4.3.1 writes them."""
+"""The records of the config topic, as Kafka Connect 4.3.1 writes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from parley.pipeline.connect.herder import TargetState, TaskId
 
 
 def applied(*records: tuple[str, Any], state: ConfigState | None = None) -> tuple[ConfigState, list[Changed | None]]:
-    """Return the state after these records, and what each has changed; values are JSON, text as it stands."""
+    """Return the state after these records, and the changes by each. A value is written as JSON; text
+    stays as it is."""
     state = ConfigState() if state is None else state
     changes = []
     for key, value in records:

@@ -40,13 +40,13 @@ def exactly_once_worker(bootstrap: str, group: str) -> Any:
 
 
 def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[tuple[str, str | None]]:
-    """Return the keys and values of a topic, as far as readers of this isolation see them now."""
+    """Return the keys and values of a topic that readers with this isolation level see now."""
     settings = {"bootstrap.servers": bootstrap, "group.id": uuid4().hex, "auto.offset.reset": "earliest"}
     consumer = Consumer({**settings, "enable.partition.eof": True, "isolation.level": isolation})
     partitions = len(consumer.list_topics(topic, timeout=60).topics[topic].partitions)
     consumer.subscribe([topic])
     found: list[tuple[str, str | None]] = []
-    ended: set[int | None] = set()  # a partition that is written to meanwhile ends several times
+    ended: set[int | None] = set()  # a partition that is written to meanwhile reports its end several times
     while len(ended) < partitions:
         message = consumer.poll(60)
         assert message is not None
@@ -66,13 +66,14 @@ def numbers(bootstrap: str, topic: str, isolation: str = "read_committed") -> li
 
 
 async def holds(bootstrap: str, topic: str, *committed: int) -> None:
-    """Comes back when readers of committed records see these. A commit is confirmed before its markers are written."""
+    """Wait until readers of committed records see these records. A commit is confirmed before its markers
+    are written."""
     expected = list(committed)
     await until(lambda: asyncio.to_thread(numbers, bootstrap, topic), lambda found: found == expected)
 
 
 async def reaches_offset(worker: RunningWorker, name: str, *ends: int) -> None:
-    """Comes back when the offsets of the connector's counters are these."""
+    """Wait until the offsets of the connector's counters are these."""
 
     async def look() -> list[int]:
         offsets = (await worker.get(f"/connectors/{name}/offsets"))["offsets"]
@@ -121,7 +122,7 @@ async def test_a_connector_ends_its_transactions(connect_broker: Broker, worker:
     await reaches_offset(worker, "src", 20)
     await worker.ask("PUT", "/connectors/src/stop")
     await worker.reaches("src", "STOPPED")
-    # 5 to 7 were aborted by the task, what is behind 19 was not committed
+    # the task aborted 5 to 7, and did not commit the records after 19
     await holds(bootstrap, group, *range(5), *range(8, 20))
     await reaches_offset(worker, "src", 20)
 

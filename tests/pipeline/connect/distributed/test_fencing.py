@@ -21,7 +21,7 @@ def tasks(count: int) -> Tasks:
 
 
 class Bench:
-    """A leader with one connector; what it fences is noted."""
+    """A leader with one connector; it records which tasks it fences."""
 
     def __init__(self) -> None:
         self.configs = ConfigStore(MemoryLog())
@@ -49,7 +49,7 @@ class Bench:
         await self.configs.put_tasks("src", tasks(count))
 
     async def round(self) -> list[tuple[str, int]]:
-        """What a round fences."""
+        """Return the tasks that a round fences."""
         self.fenced.clear()
         await self.rounds.round("src")
         assert "src" not in self.configs.state.unfenced
@@ -123,7 +123,7 @@ async def test_a_connector_made_again_fences_the_tasks_of_the_one_that_was_delet
     await bench.commit(3)
     await bench.configs.delete_connector("src")
     with pytest.raises(NotFound, match="src not found"):
-        await bench.round()  # a task that does not know it yet
+        await bench.round()  # a task that does not know the new generation yet
     await bench.configs.put_connector("src", {"name": "src"}, None)
     await bench.commit(1)
     assert await bench.round() == [("src", 2)]

@@ -1,4 +1,4 @@
-"""The topic of source offsets, with records in it that no worker has written."""
+"""The topic of source offsets, including records that no worker has written."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_what_makes_no_sense_is_skipped() -> None:
 
 
 class Kept(MemoryLog):
-    """A log whose records are looked at."""
+    """A log whose records the test inspects."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What workers tell each other, byte by byte."""
+"""The workers' group protocol, byte by byte."""
 
 from __future__ import annotations
 

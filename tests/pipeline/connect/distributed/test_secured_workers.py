@@ -1,4 +1,4 @@
-"""A group of workers whose REST API demands TLS with certificates, and logins."""
+"""A group of workers whose REST API requires TLS with client certificates, and logins."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def client(folder: Path, auth: tuple[str, str] | None) -> httpx.AsyncClient:
 
 
 async def test_a_secured_group_works_and_lets_nobody_else_in(connect_broker: Broker, tmp_path: Path) -> None:
-    """One of the workers leads: the other sends requests on, and has its connectors' tasks written by the leader."""
+    """One of the workers leads. The other forwards requests to it, and the leader writes the task configurations of its
+    connectors."""
     bootstrap, group = connect_broker.bootstrap_servers, f"secured-{uuid4().hex[:8]}"
     names = ["a", "b", "c", "d"]
     async with (

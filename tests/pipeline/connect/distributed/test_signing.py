@@ -1,4 +1,4 @@
-"""Requests among workers are signed as Kafka's are."""
+"""Requests between workers are signed as in Kafka."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_what_is_not_signed_is_refused() -> None:
 
 
 def test_workers_that_move_to_another_algorithm() -> None:
-    """The key need not be made for the algorithm: both count while a group moves to another one."""
+    """The key may have been generated for the other algorithm: both are accepted while a group changes
+    the algorithm."""
     newer = SigningRules("HmacSHA512", None, "HmacSHA512", ("HmacSHA512", "HmacSHA256"))
     older = SigningRules(accepted=("HmacSHA256", "HmacSHA512"))
     key = new_key(0, newer)

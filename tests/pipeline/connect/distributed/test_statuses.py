@@ -1,4 +1,4 @@
-"""What connectors and tasks do, as told in the status log."""
+"""The states of connectors and tasks in the status topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said reaches the status log, whatever the brokers do meanwhile."""
+"""Every status reaches the status topic, whatever the brokers do in the meantime."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TASK = TaskId("c", 0)
 
 
 class Away(MemoryLog):
-    """A log that cannot be written for some times; `sent` is what could."""
+    """A log whose first writes fail; `sent` contains the records of the others."""
 
     def __init__(self, times: int) -> None:
         super().__init__()

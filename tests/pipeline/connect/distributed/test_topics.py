@@ -1,4 +1,4 @@
-"""The topics that workers keep what they know in."""
+"""The internal topics of workers."""
 
 from __future__ import annotations
 

@@ -32,14 +32,14 @@ def group() -> str:
 
 
 async def spread(worker: RunningWorker, name: str) -> set[str]:
-    """Return the workers that a connector's tasks run on, all of them running."""
+    """Return the workers of a connector's tasks; all tasks must be running."""
     status = (await worker.client.get(f"/connectors/{name}/status")).json()
     states = [status.get("connector", {}).get("state"), *(task["state"] for task in status.get("tasks", []))]
     return {task["worker_id"] for task in status.get("tasks", [])} if set(states) == {"RUNNING"} else set()
 
 
 async def spreads(worker: RunningWorker, name: str, hosts: set[str]) -> None:
-    """Comes back when the connector's tasks run on these workers."""
+    """Wait until the connector's tasks run on these workers."""
     await until(lambda: spread(worker, name), lambda found: found == hosts)
 
 
@@ -51,7 +51,7 @@ async def test_work_is_shared_and_goes_over_to_who_is_left(connect_broker: Broke
     bootstrap = connect_broker.bootstrap_servers
     async with group_worker(bootstrap, group) as one:
         async with group_worker(bootstrap, group) as other:
-            for number, worker in enumerate((one, other)):  # one of them leads: the other sends the request on
+            for number, worker in enumerate((one, other)):  # one of them leads: the other forwards the request
                 path = f"/connectors/snk{number}/config"
                 made = await worker.ask("PUT", path, file_sink(tmp_path / "out", group, tasks_max="4"))
                 assert made.status_code == 201
@@ -94,13 +94,15 @@ async def test_what_was_configured_outlives_all_workers(connect_broker: Broker, 
         await worker.ask("PUT", "/connectors/src/config", file_source(source, group))
         await worker.ask("PUT", "/connectors/snk/config", file_sink(target, group))
         await worker.ask("PUT", "/connectors/off/config", file_sink(tmp_path / "off.txt", group))
-        await worker.reaches("off", "RUNNING", "RUNNING")  # one that is paused has no tasks worked out
+        await worker.reaches(
+            "off", "RUNNING", "RUNNING"
+        )  # the leader generates no task configurations for a paused connector
         await worker.ask("PUT", "/connectors/off/pause")
         assert await lines(target, 2) == ["a", "b"]
     with source.open("a") as file:
         file.write("c\n")
     async with group_worker(bootstrap, group) as worker:
-        assert await lines(target, 3) == ["a", "b", "c"]  # offsets of source and sink were kept
+        assert await lines(target, 3) == ["a", "b", "c"]  # the offsets of source and sink are still stored
         assert await worker.get("/connectors") == ["src", "snk", "off"]
         await worker.reaches("off", "PAUSED", "PAUSED")
 
@@ -265,7 +267,7 @@ async def test_a_connector_that_hangs_holds_up_nobody(connect_broker: Broker, gr
     config = {"connector.class": f"{hanging.__name__}.Hanging", "topics": group}
     try:
         async with group_worker(bootstrap, group, task_shutdown_graceful_timeout_ms="0") as worker:
-            for number in range(10):  # more than a pool of threads has here
+            for number in range(10):  # more than the threads of the pool here
                 made = await worker.ask("PUT", f"/connectors/hangs{number}/config", config)
                 assert made.status_code == 201, made.text
             await worker.ask("PUT", "/connectors/snk/config", file_sink(tmp_path / "out", group))
@@ -278,12 +280,12 @@ async def test_a_connector_that_hangs_holds_up_nobody(connect_broker: Broker, gr
 
 
 async def join_and_be_silent(bootstrap: str, group: str) -> None:
-    """Become a member of the workers' group that answers nothing: a rebalance waits for it until its session ends."""
+    """Join the workers' group as a member that does not respond: a rebalance waits for it until its session expires."""
     client = Client(bootstrap, client_id="silent")
     metadata = encode_member(MemberState("http://127.0.0.1:9/", -1), PROTOCOLS["sessioned"])
     protocols = [JoinGroupRequest.JoinGroupRequestProtocol(name="sessioned", metadata=metadata)]
     member_id = ""
-    for _ in range(2):  # the first time it is only given its name
+    for _ in range(2):  # the first response contains only the member id
         request = JoinGroupRequest(
             group_id=group,
             session_timeout_ms=4_000,

@@ -1,4 +1,4 @@
-"""The REST API on a worker that is alone, as its users call it."""
+"""The REST API of a standalone worker, as users call it."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ async def test_what_has_failed_is_restarted(worker: RunningWorker, tmp_path: Pat
     await worker.reaches("snk", "RUNNING", "FAILED")
     [failed] = (await worker.get("/connectors/snk/status"))["tasks"]
     assert str(folder) in failed["trace"]
-    await worker.reaches("src", "RUNNING", "RUNNING")  # one that fails does not stop another
+    await worker.reaches("src", "RUNNING", "RUNNING")  # a failure of one does not stop another
     folder.mkdir()
     only_failed = await worker.ask("POST", "/connectors/snk/restart?includeTasks=true&onlyFailed=true")
     assert only_failed.status_code == 202
@@ -320,7 +320,7 @@ async def test_plugins_and_their_keys(worker: RunningWorker) -> None:
         one["type"] for one in everything
     }
     keys = {key["name"]: key for key in await worker.get("/connector-plugins/FileStreamSource/config")}
-    assert list(keys)[:4] == ["file", "topic", "batch.size", "name"]  # its own, and what all sources can be told
+    assert list(keys)[:4] == ["file", "topic", "batch.size", "name"]  # its own keys, and those of all sources
     assert {"transforms", "topic.creation.groups", "exactly.once.support"} <= keys.keys()
     assert list(keys["topic"])[6:8] == ["group", "order_in_group"]
     assert keys["topic"]["required"] is True
@@ -344,7 +344,7 @@ async def test_levels_of_loggers(worker: RunningWorker) -> None:
     changed = await worker.ask("PUT", "/admin/loggers/tests.of.connect", {"level": "debug"})
     assert changed.json() == ["tests.of.connect"]
     again = await worker.ask("PUT", "/admin/loggers/tests.of.connect", {"level": "DEBUG"})
-    assert again.json() == []  # only those that had another one
+    assert again.json() == []  # only those that had another value
     level = await worker.get("/admin/loggers/tests.of.connect")
     assert level["level"] == "DEBUG"
     assert level["last_modified"] > 0

@@ -1,4 +1,4 @@
-"""Paths that two readers might take for different ones; texts recorded from Kafka Connect 4.3.1."""
+"""Paths that two parsers may read differently; the texts are recorded from Kafka Connect 4.3.1."""
 
 from __future__ import annotations
 

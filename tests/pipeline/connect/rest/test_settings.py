@@ -1,4 +1,4 @@
-"""How a worker serves its REST API: addresses, TLS, the URL that others are told, admin endpoints."""
+"""How a worker serves its REST API: addresses, TLS, the advertised URL, admin endpoints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def worker_config(given: dict[str, str]) -> WorkerConfig:
 
 
 def tls(folder: Path, prefix: str = "listeners.https.", **more: str) -> dict[str, str]:
-    """Return the keys of a worker with a certificate of the authority."""
+    """Return the configuration keys of a worker with a certificate of the authority."""
     own = {
         "ssl.keystore.location": str(AUTHORITY.issue("worker", "127.0.0.1").write_pem(folder / "worker.pem")),
         "ssl.truststore.location": str(AUTHORITY.write(folder / "trust.pem")),
@@ -94,7 +94,7 @@ async def test_a_renewed_certificate_needs_no_restart(tmp_path: Path) -> None:
 
 
 def test_keys_with_the_prefix_count_alone(tmp_path: Path) -> None:
-    """As in Kafka: one key with the prefix, and the worker's own ``ssl.*`` do not count."""
+    """As in Kafka: if any key has the prefix, the worker's own ``ssl.*`` keys are ignored."""
     listeners = {"listeners": "https://127.0.0.1:0"}
     assert RestSettings.of(worker_config({**listeners, **tls(tmp_path, "")})).tls is not None
     with pytest.raises(ServiceError, match=r"listeners.https.ssl.*keystore"):
