@@ -1,8 +1,9 @@
-"""A Spark job whose options are full of marked secrets: ``python -m tests.pipeline.marked_secrets FOLDER``.
+"""A Spark job whose options contain marked secrets: ``python -m tests.pipeline.marked_secrets FOLDER``.
 
 It reads and writes topics, as a batch and as a stream, once with the right credentials and once with wrong ones. It
-leaves in ``FOLDER/shown`` whatever Spark shows of that: plans, pages of its UI, answers of its REST API, errors; and in
-``FOLDER/events`` its event log. Standard input has the options as JSON: those with the "right" password, and "wrong".
+writes to ``FOLDER/shown`` everything that Spark shows about that: plans, pages of its UI, responses of its REST API and
+errors; and to ``FOLDER/events`` its event log. Standard input contains the options as JSON, with the "right" and with a
+"wrong" password.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.port": "0",
     "spark.eventLog.enabled": "true",
-    "spark.eventLog.compress": "false",  # the test looks for its marks in it
+    "spark.eventLog.compress": "false",  # the test searches it for the marks
     "spark.log.level": "DEBUG",
 }
 
 
 class Shown:
-    """Keeps what Spark shows, a file for each place."""
+    """Stores what Spark shows, in one file for each place."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -82,7 +83,7 @@ def use(spark: SparkSession, shown: Shown, options: dict[str, str], folder: Path
 
 
 def fail(spark: SparkSession, shown: Shown, wrong: dict[str, str], folder: Path) -> None:
-    """Use wrong credentials, and options that are refused."""
+    """Use wrong credentials, and invalid options."""
     rows = spark.read.format("parley").options(**wrong).option("subscribe", "secrets-in").load()
     shown.failure("read", rows.count)
     refused = spark.read.format("parley").options(**wrong).option("subscribe", "a").option("assign", "b")
@@ -97,7 +98,7 @@ def fail(spark: SparkSession, shown: Shown, wrong: dict[str, str], folder: Path)
 
 
 def look(spark: SparkSession, shown: Shown) -> None:
-    """Keep the pages of the UI, and the answers of the REST API."""
+    """Store the pages of the UI, and the responses of the REST API."""
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(1000 * WAIT_S)  # the UI has seen all
     address = spark.sparkContext.uiWebUrl
     application = spark.sparkContext.applicationId

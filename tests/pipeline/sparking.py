@@ -1,4 +1,4 @@
-"""What the tests with Spark share: options, rows that can be compared, and the end of a query."""
+"""Functions for tests with Spark: options, comparable rows, and the end of a query."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 T0_MS = time.time_ns() // 1_000_000 - 3_600_000
-"""When the first record was made: not so long ago that brokers delete it for its age."""
+"""The timestamp of the first record, recent enough that brokers do not delete it by its age."""
 QUERY_SECONDS = 300
-"""Far more than a query takes: what tells a hung one from a slow machine."""
+"""Far more than a query takes, to distinguish a hung query from a slow machine."""
 
 
 def read(spark: SparkSession, kind: str, bootstrap: str, **options: Any) -> DataFrame:
@@ -32,7 +32,7 @@ def stream(spark: SparkSession, kind: str, bootstrap: str, **options: Any) -> Da
 
 
 def copy_stream(rows: DataFrame, kind: str, bootstrap: str, topic: str, checkpoint: Path, **options: Any) -> Any:
-    """What writes a stream to a topic by the format ``kind``, not started yet."""
+    """Return a writer of a stream to a topic by the format ``kind``. It is not started yet."""
     writer = rows.select("key", "value", "headers").writeStream.format(kind).option("topic", topic)
     writer = writer.option("kafka.bootstrap.servers", bootstrap).option("checkpointLocation", str(checkpoint))
     return writer.options(**_named(options))
@@ -43,7 +43,7 @@ def _named(options: dict[str, Any]) -> dict[str, str]:
 
 
 def finish(query: StreamingQuery) -> None:
-    """Wait for a query that ends by itself; what it failed of is raised."""
+    """Wait for a query that ends by itself. Raises the error if it failed."""
     assert query.awaitTermination(QUERY_SECONDS), "the query does not end"
 
 
@@ -55,13 +55,13 @@ def table(rows: DataFrame) -> list[dict[str, Any]]:
 
 
 def records(rows: DataFrame) -> Counter[tuple[Any, ...]]:
-    """Keys, values and headers, however often they are there."""
+    """Return the set of keys, values and headers, without duplicates."""
     found = rows.select("key", "value", "headers").toArrow().to_pylist()
     return Counter((row["key"], row["value"], str(row["headers"])) for row in found)
 
 
 def produce(bootstrap: str, topic: str, count: int, *, first: int = 0, partitions: int = 1, **config: Any) -> None:
-    """Records of which some have no key, value or headers."""
+    """Produce records, some of which have no key, value or headers."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
     with Producer({"bootstrap.servers": bootstrap, **settings}) as producer:
         for number in range(first, first + count):

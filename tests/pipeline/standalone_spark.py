@@ -1,4 +1,4 @@
-"""A Spark of several processes on loopback: a master and its workers."""
+"""A standalone Spark cluster on loopback: a master and its workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = {
     "spark.driver.extraJavaOptions": small_spark(),
     "spark.executor.extraJavaOptions": small_spark(),
 }
-"""What makes an application on it small."""
+"""Settings that keep an application small."""
 _DEPLOY = "org.apache.spark.deploy"
 
 
@@ -33,7 +33,7 @@ _DEPLOY = "org.apache.spark.deploy"
 def standalone_spark(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *, workers: int = 1, cores: int = 2
 ) -> Iterator[str]:
-    """The address of a Spark whose workers have so many cores each. Java is small in processes that are started now."""
+    """Run a Spark cluster whose workers have this many cores each. Yields its address. The JVMs get small heaps."""
     import pyspark
 
     program = str(Path(pyspark.__file__).parent / "bin" / "spark-class")

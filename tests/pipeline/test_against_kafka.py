@@ -1,5 +1,5 @@
-"""Apache Kafka as the judge: what it stores in every way it can is read as its own clients read it, and what we write
-is what they read."""
+"""Apache Kafka as the reference: we read all its storage formats as its own clients do, and its clients read what we
+write."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_mirrored_batches_hold_the_same_records(kafka: KafkaWithZooKeeper, clust
         reach=end,
         isolation=Isolation.READ_COMMITTED,
     )
-    for so_far in ((begin + end) // 2, end, end):  # as if killed twice: nobody says what was copied before
+    for so_far in ((begin + end) // 2, end, end):  # as if killed twice: nothing records what was copied before
         assert not copy(replace(wanted, end=so_far)).problem
     source = [one for one in consume(kafka, topic, committed=True) if one.offset >= begin]
     found = consume(kafka, target)
@@ -117,8 +117,8 @@ def test_mirrored_batches_hold_the_same_records(kafka: KafkaWithZooKeeper, clust
 
 
 def test_a_compaction_between_two_copies_leaves_nothing_out(kafka: KafkaWithZooKeeper, cluster: Cluster) -> None:
-    """What a compaction leaves is in another topic, with an aborted transaction in the place of what it took. The last
-    record that was copied has an equal behind those that were not."""
+    """The remaining records of a compaction are in another topic, with an aborted transaction in place of the removed
+    records. The last copied record has an equal after records that were not copied."""
     for topic in ("before", "after", "of-both"):
         create(kafka, topic)
     with Producer(cluster) as producer:
@@ -182,12 +182,12 @@ def test_offsets_are_committed_with_a_transaction(kafka: KafkaWithZooKeeper, clu
             else:
                 producer.abort()
     while not (found := cluster.retry(lambda client: committed(client, "copiers", stable=True))):
-        pass  # the commit has its response before its markers are written
+        pass  # the commit is confirmed before its markers are written
     assert found == {place: Committed(5, "note")}
 
 
 def test_where_a_log_ends_is_where_its_readers_can_read_to(cluster: Cluster) -> None:
-    """Asked of a leader as its debuggers do; all is replicated here."""
+    """The end is requested from the leader as debugging consumers do. Everything is replicated here."""
     partition, _, end = bounds(cluster, "transactions", Isolation.READ_UNCOMMITTED)
     assert cluster.settled([partition]) == {partition: end}
 
@@ -199,7 +199,7 @@ def test_transaction_left_open_is_aborted_at_the_end(kafka: KafkaWithZooKeeper, 
         producer.write(rows("never"), topic="left")
         producer.flush()
     partition = TopicPartition("left", 0)
-    # The broker has answered before the marker is in the log.
+    # The broker responds before the marker is in the log.
     while cluster.offsets({partition: LATEST}, Isolation.READ_COMMITTED)[partition] < 2:
         pass
     assert consume(kafka, "left", committed=True) == []
@@ -232,7 +232,7 @@ def test_a_throttled_reader_waits_and_loses_nothing(kafka: KafkaWithZooKeeper) -
         words = ("--bootstrap-server", kafka.bootstrap_servers, "--alter", *entity, *change)
         output_of_tool("kafka.admin.ConfigCommand", *words, version=KAFKA_3)
 
-    # More than what the rate allows for the ten seconds over which Kafka measures it.
+    # More than the rate allows within the ten seconds over which Kafka measures it.
     create(kafka, "large")
     produce(producer(kafka), "large", 2000, size=60)
     configure("--add-config", "consumer_byte_rate=15500")

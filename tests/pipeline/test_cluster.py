@@ -1,4 +1,4 @@
-"""Reading from a real broker by blocking calls."""
+"""Reading from a real broker with blocking calls."""
 
 from __future__ import annotations
 
@@ -113,7 +113,8 @@ def test_connection_travels(broker: Broker) -> None:
 
 
 def threads_of_clusters() -> set[threading.Thread]:
-    """Not those of brokers that other tests keep in this process: these start threads at any time."""
+    """Return the threads of clusters. Threads of the brokers that other tests run in this process do not count: they
+    start at any time."""
     return {each for each in threading.enumerate() if each.name.startswith("cluster ")}
 
 
@@ -134,7 +135,7 @@ def test_where_nobody_listens_is_said_at_once_and_soon_given_up(
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # and not listening
         bootstrap = f"127.0.0.1:{held.getsockname()[1]}"
-        # Ten minutes, as long as it would be tried otherwise, are longer than this test may take.
+        # The default of ten minutes is longer than this test may take.
         connection = Connection(bootstrap=bootstrap, api_timeout_ms=600_000)
         with Cluster(connection) as cluster, pytest.raises(KafkaError, match=f"cannot connect to {bootstrap}"):
             cluster.contact()
@@ -148,7 +149,7 @@ def test_a_cluster_that_has_answered_is_waited_for(monkeypatch: pytest.MonkeyPat
         with Broker() as broker:
             cluster = stack.enter_context(Cluster(Connection(bootstrap=broker.bootstrap_servers)))
             cluster.contact()
-        cluster.contact()  # it may come back: this is for the call that needs it to find out
+        cluster.contact()  # the broker may come back: the next call that needs it finds out
 
 
 def test_a_broker_that_starts_meanwhile_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What mypyc compiles does the same as its source, for every input."""
+"""The modules compiled by mypyc behave like their sources, for every input."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
-    """What a call returns, or the ValueError it raises; any other exception is a failure."""
+    """Return the result of a call, or the ValueError that it raises. Any other exception is a failure."""
     try:
         return call(*arguments)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Decoding to Arrow gives, row for row, what reading the same batches record by record gives."""
+"""Decoding to Arrow returns the same rows as reading the same batches record by record."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.proportion import examples
 
 PARTITION = TopicPartition("töpic", 3)
 EXTREMES = (b"\xff" * 8, b"\x7f" + b"\xff" * 7, bytes(8))
-"""Of 64-bit numbers."""
+"""The extremes of 64-bit numbers."""
 END = 0x7FFF_FFFF_FFFF_FFFF
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -48,7 +48,7 @@ def table(source: Fetched, start: int = 0, end: int = 1 << 62, *, include_header
 
 
 def row(record: Record, kind: int) -> dict[str, Any]:
-    """Return a record as the table must have it."""
+    """Return the row that the table must contain for a record."""
     found = [
         {"key": name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), "value": value}
         for name, value in record.headers
@@ -75,7 +75,7 @@ times = st.integers(-1, 2_000_000_000_000)
 
 @st.composite
 def logs(draw: st.DrawFn) -> tuple[bytes, list[dict[str, Any]]]:
-    """Batches of all formats and codecs, with gaps in the offsets, and the rows in them."""
+    """Generate batches of all formats and codecs, with gaps in the offsets, and their rows."""
     log = bytearray()
     rows: list[dict[str, Any]] = []
     offset = draw(st.integers(0, 1 << 40))
@@ -144,7 +144,7 @@ def columns_of(found: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def outcome(read: Callable[[], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]] | str:
-    """What is read, or why nothing is."""
+    """Return the rows, or the reason why the bytes cannot be read."""
     try:
         return read()
     except KafkaError as error:
@@ -164,14 +164,14 @@ def outcome(read: Callable[[], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]] 
     ],
 )
 def test_names_of_headers_that_are_no_utf8_are_as_java_reads_them(name: bytes, text: str) -> None:
-    """Written down from Java's ``new String(bytes, UTF_8)``."""
+    """The expected strings are those of Java's ``new String(bytes, UTF_8)``."""
     record = Record(0, 1, None, None, ((name.decode("utf-8", "surrogateescape"), b""),))
     assert table(fetched(build([record])))["headers"].to_pylist() == [[{"key": text, "value": b""}]]
 
 
 @st.composite
 def wire_bytes(draw: st.DrawFn) -> bytes:
-    """Batches as a network, a disk or somebody who means harm may make them, often with checksums that are right."""
+    """Generate batches that a network, a disk or an attacker may have altered, often with valid checksums."""
     log = bytearray(draw(logs())[0])
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(log)))
@@ -191,7 +191,7 @@ def wire_bytes(draw: st.DrawFn) -> bytes:
 @settings(max_examples=examples(100))
 @given(wire_bytes(), st.booleans(), st.integers(-1, 1 << 63))
 def test_any_bytes_are_decoded_or_refused(log: bytes, aborted: bool, start: int) -> None:
-    """Nothing but our own error is raised, and nothing of what is decoded lies outside the bytes."""
+    """Only our own error is raised, and no decoded value lies outside the bytes."""
     transactions = [FetchResponse.AbortedTransaction(producer_id=1, first_offset=0)] if aborted else None
     answer = FetchResponse.PartitionData(
         partition_index=PARTITION.partition, high_watermark=END, records=log, aborted_transactions=transactions
@@ -252,13 +252,13 @@ def test_aborted_transactions_are_left_out_and_no_more() -> None:
     assert table(fetched(log, aborted=((7, 0),)))["value"].to_pylist() == [b"committed", b"plain", b"next transaction"]
     assert table(fetched(log, aborted=((7, 0),)), 2, 5)["value"].to_pylist() == [b"plain"]
     assert table(fetched(log, aborted=((7, 0),)), 5)["value"].to_pylist() == [b"next transaction"]
-    assert len(table(fetched(log))) == 5  # read uncommitted: all but the markers
+    assert len(table(fetched(log))) == 5  # read_uncommitted: all except the markers
 
 
 @pytest.mark.parametrize("byte", range(8))
 @pytest.mark.parametrize("bit", [0, 3, 7])
 def test_offset_of_a_batch_that_is_wrong_is_no_gap(byte: int, bit: int) -> None:
-    """It is not under the checksum; rows with other offsets, or none at all, would be the end of it."""
+    """The checksum does not cover the offset. Otherwise rows would have wrong offsets, or be lost."""
     log = bytearray()
     for first in (100, 110, 120):
         log += build([Record(first + number, 1, None, b"v") for number in range(10)], base_offset=first)

@@ -1,4 +1,4 @@
-"""What is encoded from Arrow is what `parley.protocol.records` reads, and what decoding gives back."""
+"""`parley.protocol.records` can read what is encoded from Arrow, and decoding restores it."""
 
 from __future__ import annotations
 

@@ -62,24 +62,25 @@ def visible(broker: KafkaBroker, topic: str, isolation: Isolation = Isolation.RE
 
 
 def values(broker: KafkaBroker, topic: str) -> list[str]:
-    """Return the values that are committed, when all transactions have ended."""
+    """Wait until all transactions have ended. Returns the committed values."""
     await_markers(broker.bootstrap_servers, topic)
     return visible(broker, topic)
 
 
 def arrived(broker: KafkaBroker, topic: str, count: int) -> None:
-    """Wait until so many records are in the log, decided or not: the writer does not say when they have arrived."""
+    """Wait until this many records are in the log, committed or not, because the writer does not report
+    their arrival."""
     while len(visible(broker, topic, Isolation.READ_UNCOMMITTED)) < count:
         pass
 
 
 def at_once(options: SinkOptions) -> SinkOptions:
-    """Return the same options; every row is sent when it is written."""
+    """Return the options, changed so that every row is sent when it is written."""
     return replace(options, writing=replace(options.writing, buffer_bytes=1))
 
 
 def test_an_epoch_of_a_task_is_seen_whole(kafka_broker: KafkaBroker, topic: str, options: SinkOptions) -> None:
-    """Its rows go to two topics; no reader of committed records sees one before all are there."""
+    """The rows go to two topics. No reader of committed records sees a row before all rows are visible."""
     other = kafka_broker.create_topic(f"{topic}-other")
     options = at_once(sink_options(given(kafka_broker)))
 
@@ -97,7 +98,7 @@ def test_an_epoch_of_a_task_is_seen_whole(kafka_broker: KafkaBroker, topic: str,
 def test_a_task_that_fails_aborts(
     kafka_broker: KafkaBroker, topic: str, options: SinkOptions, cluster: Cluster
 ) -> None:
-    """Nothing of it is seen, its note neither, and it does not hold up readers until its transaction times out."""
+    """Neither its rows nor its note become visible, and readers need not wait until its transaction times out."""
 
     def failing() -> Iterator[pa.RecordBatch]:
         yield rows("a", "b")
@@ -116,7 +117,7 @@ def test_a_task_that_fails_aborts(
 def test_an_epoch_that_is_run_again_writes_nothing_twice(
     kafka_broker: KafkaBroker, topic: str, options: SinkOptions
 ) -> None:
-    """The next epochs of the task, whose producer has the same id, write rows that are equal."""
+    """The next epochs of the task, whose producer has the same id, write equal rows."""
     for number in range(3):
         for _ in range(3):
             _write(iter([rows("a", "b"), rows("b")]), options, attempt("again", number))
@@ -136,7 +137,7 @@ def test_rows_that_the_first_run_did_not_have_are_not_lost(
 
 
 def test_a_task_taken_for_dead_is_fenced(kafka_broker: KafkaBroker, topic: str, options: SinkOptions) -> None:
-    """Another attempt at it, by speculation say, has begun meanwhile, and aborts what it has written."""
+    """Another attempt, for example by speculation, has begun meanwhile, and aborts the first attempt's transaction."""
 
     def zombie() -> Iterator[pa.RecordBatch]:
         yield rows("a", "b")
@@ -153,7 +154,8 @@ def test_a_task_taken_for_dead_is_fenced(kafka_broker: KafkaBroker, topic: str, 
 
 
 def test_an_epoch_that_comes_too_late_is_refused(kafka_broker: KafkaBroker, topic: str, options: SinkOptions) -> None:
-    """As one of a driver that was taken for dead, or of a checkpoint that an operator has put back."""
+    """Such an epoch comes from a driver that was considered dead, or from a checkpoint that an operator
+    has restored."""
     _write(iter([rows("a")]), options, attempt("late", 8))
     with pytest.raises(KafkaError, match=r"'tx-late-0' has committed epoch 8.*'transactionalIdPrefix'") as caught:
         _write(iter([rows("a")]), options, attempt("late", 7))
@@ -165,7 +167,7 @@ def test_an_epoch_that_comes_too_late_is_refused(kafka_broker: KafkaBroker, topi
 def test_a_note_that_is_seen_too_late(
     kafka_broker: KafkaBroker, topic: str, options: SinkOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first broker that is asked was replaced as the group's coordinator, and does not know it."""
+    """The first broker to receive the request is no longer the group's coordinator, and does not know that."""
     _write(iter([rows("a", "b")]), options, attempt("stale", 0))
 
     def stale(cluster: Cluster, epoch: Epoch, *, stable: bool = True) -> Note | None:
@@ -184,7 +186,7 @@ def test_a_note_that_is_seen_too_late(
 def test_a_commit_without_a_response(
     kafka_broker: KafkaBroker, topic: str, options: SinkOptions, monkeypatch: pytest.MonkeyPatch, is_done: bool
 ) -> None:
-    """The connection breaks after the commit, or before it: the task fails, and is run again."""
+    """The connection breaks after the commit, or before it. The task fails, and is run again."""
     end = transactions.end
 
     async def broken(*args: Any, committed: bool) -> None:
@@ -204,7 +206,7 @@ def test_a_commit_without_a_response(
 def test_a_copy_of_a_task_that_begins_when_the_batch_is_done_writes_nothing(
     kafka_broker: KafkaBroker, topic: str, options: SinkOptions, cluster: Cluster
 ) -> None:
-    """Spark kills such a copy, by speculation say, a moment later only. One that began before is fenced."""
+    """Spark kills such a copy (by speculation, for example) only a moment later. A copy that began before is fenced."""
     writer = KafkaBatchWriter(options)
     done = [_write(iter([rows("a", "b")]), options, writer._epoch(task)) for task in range(2)]
     before = Producer(cluster, replace(options.writing, transactional_id=writer._epoch(1).transactional_id))
@@ -223,7 +225,7 @@ def test_a_copy_of_a_task_that_begins_when_the_batch_is_done_writes_nothing(
 def test_a_batch_that_is_given_up_aborts_what_killed_tasks_left_open(
     kafka_broker: KafkaBroker, topic: str, options: SinkOptions, cluster: Cluster
 ) -> None:
-    """Such a task has no message. Readers need not wait for the timeout of its transaction."""
+    """A killed task leaves no commit message. Readers need not wait for the timeout of its transaction."""
     writer = KafkaBatchWriter(options)
     lost = writer._epoch(1)
     killed = Producer(cluster, replace(options.writing, transactional_id=lost.transactional_id))
@@ -249,7 +251,7 @@ def test_a_transaction_timeout_that_the_brokers_refuse(kafka_broker: KafkaBroker
 def test_a_note_keeps_its_producers() -> None:
     note = Note(7, 3, 1000, (ProducerId(5000, 2), ProducerId(5000, 3), ProducerId(4000, 0)))
     assert Note.parse(7, note.text) == note
-    without_epochs = '{"task":3,"since_ms":1000,"steps":[5000,1]}'  # as it is written without transactions
+    without_epochs = '{"task":3,"since_ms":1000,"steps":[5000,1]}'  # as written without transactions
     old = Note(7, 3, 1000, (ProducerId(5000, 0), ProducerId(5001, 0)))
     assert (Note.parse(7, without_epochs), old.text) == (old, without_epochs)
     assert Note.parse(7, '{"task":3,"since_ms":1000,"steps":[5000],"epochs":[1,2]}') is None

@@ -1,4 +1,4 @@
-"""Which values a column holds exactly, and how it is widened: the rule of all sinks and of load."""
+"""The values that a column represents exactly, and how it is widened: one rule for all sinks and for load."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_what_is_stored_equals_what_was_sent_also_in_arrow(value: Any, kind: Any
     except DoesNotFit:
         return
     assert is_same(value, stored)
-    if kind.id != pa.timestamp("ns").id or kind.unit != "ns":  # which Python shows as another class
+    if kind.id != pa.timestamp("ns").id or kind.unit != "ns":  # which Python represents by another class
         assert is_same(value, pa.array([stored], kind).to_pylist()[0])
 
 
@@ -176,7 +176,7 @@ def test_where_no_type_holds_both_there_is_none(kind: Any, value: Any) -> None:
 def test_a_schema_says_the_type_of_a_new_column_and_how_far_one_is_widened() -> None:
     assert widened(UNKNOWN, 5, pa.int8()) == pa.int8()
     assert widened(UNKNOWN, None, pa.int8()) == pa.int8()
-    assert widened(UNKNOWN, 5.5, pa.int8()) == pa.float64()  # a value that its schema does not hold
+    assert widened(UNKNOWN, 5.5, pa.int8()) == pa.float64()  # a value that does not fit its schema
     assert widened(pa.int8(), 200, pa.int64()) == pa.int64()
     assert widened(pa.int64(), (1 << 53) + 1) == pa.int64()
     assert widened(pa.int64(), 5.5, None, Fractions.DECIMAL) == pa.decimal128(20, 1)

@@ -42,7 +42,7 @@ def test_the_picture_in_the_docs_is_that_of_the_example() -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_the_job_writes_the_windows_of_plain_python(spark: SparkSession, tmp_path: Path) -> None:
-    """In the Spark of all tests. The job ends and begins again before the windows are closed."""
+    """The job runs in the tests' Spark session. It ends, and starts again before the windows are closed."""
     wanted = events(300)
     with Broker({"num.partitions": "3"}) as broker:
         bootstrap = broker.bootstrap_servers
@@ -56,7 +56,7 @@ def test_the_job_writes_the_windows_of_plain_python(spark: SparkSession, tmp_pat
 
         produce(bootstrap, wanted)
         run_to_the_end()
-        close_windows(bootstrap, wanted)  # not before: what comes behind it is too late for the watermark
+        close_windows(bootstrap, wanted)  # not earlier: records after this one would be too late for the watermark
         run_to_the_end()
         found = [json.loads(value) for value in read_topic(bootstrap, REVENUE).column("value").to_pylist()]
     assert sorted(map(_row, found)) == expected(wanted)

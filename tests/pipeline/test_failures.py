@@ -1,4 +1,4 @@
-"""What goes wrong under a reader or a writer: brokers die, logs lose records, disks lie."""
+"""Failures that readers and writers must survive: brokers die, logs lose records, disks return wrong bytes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_connections_that_break_cost_nothing(tmp_path: Path) -> None:
         try:
             with Cluster(Connection(bootstrap=through)) as cluster:
                 partition = create(cluster, "broken")
-                # So few bytes on their way, that the breaks fall between as well as into what is sent.
+                # So few bytes in flight that the connection breaks both between and within requests.
                 producer = Producer(cluster, Writing(batch_bytes=1000, buffer_bytes=1000, in_flight_bytes=8000))
                 for begin in range(0, 4000, 100):
                     producer.write(rows(VALUES[begin : begin + 100]), topic="broken")
@@ -159,7 +159,7 @@ def test_no_broker_is_said() -> None:
 
 
 def test_last_batch_with_an_offset_that_the_disk_has_spoilt(broker: BrokerProcess, cluster: Cluster) -> None:
-    """The offset is not under the batch's checksum, and nothing follows that would be out of order."""
+    """The batch's checksum does not cover the offset, and no batch follows that would be out of order."""
     partition = create(cluster, "far")
     with Producer(cluster, Writing(batch_bytes=2000)) as producer:
         producer.write(rows(VALUES[:100]), topic="far")

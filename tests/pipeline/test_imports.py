@@ -1,4 +1,4 @@
-"""Who does not use the pipeline does not pay for it."""
+"""A program that does not use the pipeline does not import its libraries."""
 
 from __future__ import annotations
 

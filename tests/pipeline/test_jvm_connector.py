@@ -1,4 +1,4 @@
-"""Spark's own Kafka connector, unchanged, against Parley; and our format beside it, row by row."""
+"""Spark's own Kafka connector, unchanged, with Parley; our format must return the same rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERYTHING = "mixed|codecs|append.time_topic-x|transactions|idempotent|trimmed|c
 
 @pytest.fixture(scope="session")
 def kafka_4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka4]:
-    """Apache Kafka 4.3.1, with a topic for each way of storing records."""
+    """Yield an Apache Kafka 4.3.1 broker with a topic for each way of storing records."""
     settings = {key: value for key, value in OVERRIDES.items() if "version" not in key}
     kafka = Kafka4(tmp_path_factory.mktemp("kafka-4"), {**settings, "num.partitions": "3"})
     try:
@@ -92,7 +92,7 @@ def test_a_stream_goes_on_from_its_checkpoint(
 def test_a_query_changes_from_our_format_to_theirs_and_back(
     spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    """The same checkpoint: nothing is read twice or left out."""
+    """Both use the same checkpoint: no record is read twice or skipped."""
     bootstrap = kafka_broker.bootstrap_servers
     source, target = (kafka_broker.create_topic(f"changed-{name}", partitions=2) for name in ("from", "to"))
     for number, kind in enumerate(("parley", "kafka", "parley")):
@@ -105,7 +105,7 @@ def test_a_query_changes_from_our_format_to_theirs_and_back(
 
 
 def test_real_time_mode(spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path) -> None:
-    """Java to Java: records flow while a batch is open."""
+    """From JVM to JVM: records flow while a batch is open."""
     bootstrap = kafka_broker.bootstrap_servers
     source, target = (kafka_broker.create_topic(f"real-time-{name}") for name in ("from", "to"))
     writer = copy_stream(stream(spark, "kafka", bootstrap, subscribe=source), "kafka", bootstrap, target, tmp_path)

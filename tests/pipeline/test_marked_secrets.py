@@ -35,7 +35,7 @@ UNUSED = {
         )
     )
 }
-"""Secrets that a listener without TLS does not need. Spark shows all options alike."""
+"""Secrets that a listener without TLS does not need. Spark shows all options in the same way."""
 
 
 def jaas(password: str) -> str:
@@ -57,7 +57,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def options(broker: Broker) -> dict[str, dict[str, str]]:
-    """Return the options with the right password, and with a wrong one. The topics exist, and one has records."""
+    """Return the options with the right password and with a wrong one. The topics exist, and one contains records."""
     addresses = {each.listener: f"127.0.0.1:{each.port}" for each in broker.server.endpoints}
     admin = AdminClient({"bootstrap.servers": addresses["PLAINTEXT"]})
     for topic, created in admin.create_topics([NewTopic("secrets-in", 2), NewTopic("secrets-out", 2)]).items():
@@ -77,7 +77,8 @@ def options(broker: Broker) -> dict[str, dict[str, str]]:
 
 
 def check_no_secret(job: Path, *names: str) -> None:
-    """Check that no file of the job has a marked secret, and that it has written the files and folders ``names``."""
+    """Check that no file of the job contains a marked secret, and that the job has written the files and folders
+    ``names``."""
     leaks: dict[str, list[str]] = {}
     for file in filter(Path.is_file, job.rglob("*")):
         lines = file.read_bytes().decode(errors="replace").splitlines()
@@ -100,7 +101,7 @@ def test_plans_errors_and_checkpoints_show_no_secret(
 
 @pytest.mark.soak
 def test_spark_shows_no_secret(options: dict[str, dict[str, str]], tmp_path: Path) -> None:
-    """In logs, the event log, the UI and the REST API, too, of a Spark that logs everything."""
+    """This includes the logs, the event log, the UI and the REST API of a Spark session that logs everything."""
     with (tmp_path / "log").open("w") as log:
         command = [sys.executable, "-m", "tests.pipeline.marked_secrets", str(tmp_path)]
         done = subprocess.run(command, input=json.dumps(options), text=True, stdout=log, stderr=log, check=False)

@@ -1,4 +1,4 @@
-"""What reading and writing take of memory does not grow with the topic."""
+"""The memory that reading and writing use does not grow with the topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a query decides about offsets."""
+"""A query's decisions about offsets."""
 
 from __future__ import annotations
 

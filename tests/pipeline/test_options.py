@@ -1,4 +1,5 @@
-"""The options of the source mean what they mean in Spark's Kafka source, and a wrong one says what to write."""
+"""The source's options have the meaning that they have in Spark's Kafka source. The error for a wrong option says what
+to write."""
 
 from __future__ import annotations
 
@@ -162,7 +163,7 @@ def test_a_choice_is_needed() -> None:
     for wrong in ("[]", '{"t": 0}', '{"t": [-1]}', "{}", '{"t": ["0"]}'):
         with pytest.raises(OptionError, match="assign"):
             source_options({"kafka.bootstrap.servers": "h", "assign": wrong}, streaming=False)
-    for wrong in ("(", r"\p{Alpha}", "[a-z&&[^b]]"):  # Java's too, which would mean something else here
+    for wrong in ("(", r"\p{Alpha}", "[a-z&&[^b]]"):  # also a Java setting, with another meaning
         with pytest.raises(OptionError, match="no regular expression of Python's"):
             source_options({"kafka.bootstrap.servers": "h", "subscribePattern": wrong}, streaming=False)
 

@@ -1,4 +1,4 @@
-"""The programs of docs/pipeline.md run as they stand, in this process's Spark."""
+"""The programs of docs/pipeline.md run unchanged in this process's Spark session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
-# Those that begin with the name of a file are run by test_sessions.py.
+# test_sessions.py runs those that begin with the name of a file.
 PROGRAMS = re.findall(r"^```python\n(?!# )(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]

@@ -1,4 +1,4 @@
-"""Keys go where Kafka's own clients send them."""
+"""Keys are assigned to the same partitions as by Kafka's own clients."""
 
 from __future__ import annotations
 

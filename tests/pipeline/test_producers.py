@@ -1,4 +1,4 @@
-"""Producers that outlive their tasks: who writes what, for how long, and what fails with them."""
+"""Producers that outlive their tasks: which tasks share them, how long they live, and what fails with them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def values(*wanted: str) -> pa.RecordBatch:
 
 
 def writers(cluster: Cluster, topic: str, count: int) -> list[ProducerId]:
-    """Return the producer of each batch of a topic with one partition and this many records, in the log's order."""
+    """Return the producer of each batch of a topic with one partition and this many records, in log order."""
     found = []
     for fetched in cluster.fetch(TopicPartition(topic, 0), 0, count):
         assert sum(len(rows) for rows in decode(fetched)) > 0

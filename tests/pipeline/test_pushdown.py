@@ -143,7 +143,7 @@ def test_what_the_offsets_do_not_decide_is_left_to_spark() -> None:
 
 @pytest.fixture
 def fetched_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each fetch of this process brings."""
+    """Yield a list of the number of bytes that each fetch of this process returns."""
     sizes: list[int] = []
     fetch = Cluster.fetch
 
@@ -160,11 +160,11 @@ def test_a_narrowed_read_fetches_less(kafka_broker: KafkaBroker, fetched_bytes: 
     topic = kafka_broker.create_topic("narrowed", partitions=2)
     with Producer({"bootstrap.servers": kafka_broker.bootstrap_servers, "batch.size": 16384}) as producer:
         for number in range(4000):
-            at_ms = T0_MS + number // 2 * 1000 + number % 14 * 500  # out of order, as records of many machines are
+            at_ms = T0_MS + number // 2 * 1000 + number % 14 * 500  # out of order, like the records of many machines
             producer.produce(topic, b"%0500d" % number, partition=number % 2, timestamp=at_ms)
     cluster = {"kafka.bootstrap.servers": kafka_broker.bootstrap_servers, "subscribe": topic}
     source = ParleyDataSource({**cluster, "pushfilters": "true"})
-    # Else Spark would refuse to read if it is not told to push filters.
+    # Otherwise Spark refuses to read unless filter pushdown is enabled.
     plain: Any = ParleyDataSource(cluster).reader(source_schema(include_headers=False))
     assert plain.pushFilters.__func__ is DataSourceReader.pushFilters
 

@@ -1,4 +1,4 @@
-"""Streaming queries of ours when something goes wrong under them: everything arrives, and once."""
+"""Our streaming queries during failures: every record arrives exactly once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ copy_stream(rows, "parley", bootstrap, target, Path(checkpoint)).start().awaitTe
 
 @contextmanager
 def arriving(bootstrap: str, topic: str, check: Callable[[], None]) -> Iterator[Callable[[int], None]]:
-    """Waits until so many more records of the topic have arrived; ``check`` raises when none will come any more."""
+    """Wait until this many more records of the topic have arrived. ``check`` raises if no more will arrive."""
     settings = {"bootstrap.servers": bootstrap, "group.id": f"watch-{topic}", "auto.offset.reset": "earliest"}
     consumer = Consumer({**settings, "topic.metadata.refresh.interval.ms": 500, "log_level": 0})
     consumer.subscribe([topic])
@@ -52,7 +52,7 @@ def arriving(bootstrap: str, topic: str, check: Callable[[], None]) -> Iterator[
     def wait(count: int) -> None:
         deadline, wanted = time.monotonic() + QUERY_SECONDS, len(seen) + count
         while (left := wanted - len(seen)) > 0:
-            found = consumer.consume(left, 5)  # some perhaps once more, after a rebalance
+            found = consumer.consume(left, 5)  # some perhaps twice, after a rebalance
             seen.update((one.partition(), one.offset()) for one in found if one.error() is None)
             check()
             assert time.monotonic() < deadline, f"{left} records of {topic} do not arrive"
@@ -70,7 +70,7 @@ def assert_copied(spark: SparkSession, bootstrap: str, source: str, target: str)
 
 
 def test_a_query_that_is_refused_says_why_last(spark: SparkSession, tmp_path: Path) -> None:
-    """What PySpark says is a traceback: its last line is what is seen."""
+    """PySpark prints a traceback, of which users see the last line."""
     rows = stream(spark, "parley", "localhost:9092", subscribe="t", endingOffsets="latest")
     query = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
     with pytest.raises(StreamingQueryException) as raised:
@@ -83,7 +83,7 @@ def test_a_query_that_is_refused_says_why_last(spark: SparkSession, tmp_path: Pa
 def test_an_epoch_that_was_written_and_not_committed(
     spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path, prefix: str | None
 ) -> None:
-    """Spark ended between the sink's commit and its own: the checkpoint does not know that the epoch is done."""
+    """Spark ended between the sink's commit and its own, so the checkpoint does not record that the epoch is done."""
     bootstrap = kafka_broker.bootstrap_servers
     source, target = (kafka_broker.create_topic(f"replayed-{prefix}-{name}", partitions=2) for name in ("from", "to"))
     produce(bootstrap, source, 900, partitions=2)
@@ -142,7 +142,7 @@ def test_a_broker_killed_in_a_batch(spark: SparkSession, kafka_cluster: KafkaClu
 
 @contextmanager
 def running(query: StreamingQuery) -> Iterator[None]:
-    """Stops the query at the end."""
+    """Run the query inside the context, and stop it at the end."""
     try:
         yield
     finally:
@@ -150,13 +150,14 @@ def running(query: StreamingQuery) -> Iterator[None]:
 
 
 def unfailed(query: StreamingQuery) -> None:
-    """Raises what the query has failed of."""
+    """Raise the query's error if it has failed."""
     if (failure := query.exception()) is not None:
         raise failure
 
 
 def test_what_happens_to_a_topic_under_a_query(spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path) -> None:
-    """Partitions are added, and read; records are deleted before they were read, and the query says so and ends."""
+    """Partitions are added, and read. Records are deleted before they were read, and the query fails with an error that
+    says so."""
     bootstrap = kafka_broker.bootstrap_servers
     source, target = (kafka_broker.create_topic(f"changing-{name}") for name in ("from", "to"))
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -174,7 +175,7 @@ def test_what_happens_to_a_topic_under_a_query(spark: SparkSession, kafka_broker
         admin.create_partitions([NewPartitions(source, 3)])[source].result()
         produce(bootstrap, source, 90, first=100, partitions=3)
         wait(90)
-        query.processAllAvailable()  # what was written is in the checkpoint too, and is not asked for again
+        query.processAllAvailable()  # the checkpoint records what was written, so it is not requested again
     assert_copied(spark, bootstrap, source, target)
 
     produce(bootstrap, source, 30, first=190, partitions=3)

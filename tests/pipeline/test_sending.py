@@ -1,4 +1,4 @@
-"""A sender whose requests and answers get lost, before a leader that knows the last five batches as a broker does."""
+"""A sender whose requests and responses get lost. Its leader remembers the last five batches, as a broker does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRITTEN, UNANSWERED, LOST = "written", "unanswered", "lost"
 
 
 class Leader:
-    """What becomes of each request is told by ``fates``; of all that come after them: they are written."""
+    """A leader: ``fates`` contains the fate of each request. All later requests succeed."""
 
     def __init__(self, fates: list[str]) -> None:
         self._fates = iter(fates)

@@ -1,4 +1,4 @@
-"""The start and the end of Spark, tried without one."""
+"""The start and the end of Spark, tested without Spark."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_quiet_spark_is_told_how_to_log_unless_the_user_says_it() -> None:
 
 
 class Spark:
-    """As much of a session as its end needs; ``java`` is what asking its Java answers."""
+    """The part of a session that ``stop`` uses; ``java`` is the response of its JVM."""
 
     def __init__(self, java: Any) -> None:
         self.stops = 0
@@ -81,7 +81,7 @@ def test_a_spark_that_has_ended_is_told_from_files_that_cannot_be_written() -> N
 
 
 class Cluster:
-    """Executors of two cores that come at these times, and a clock that only `sleep` moves."""
+    """Executors with two cores that register at these times, and a clock that only `sleep` advances."""
 
     def __init__(self, *times: float) -> None:
         self.now = 0.0
@@ -89,7 +89,7 @@ class Cluster:
 
     def look(self) -> tuple[int, int]:
         executors = sum(one <= self.now for one in self._times)
-        return executors, max(2, 2 * executors)  # as Spark's defaultParallelism
+        return executors, max(2, 2 * executors)  # like Spark's defaultParallelism
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -100,7 +100,7 @@ class Cluster:
     [
         ((1.0, 2.5), sys.maxsize, 4.5),  # until none comes any more
         ((1.0, 2.5), 4, 2.5),  # all that there can be
-        ((5.0,), sys.maxsize, 7.0),  # the two cores of no executor are none
+        ((5.0,), sys.maxsize, 7.0),  # without an executor, the minimum of two does not count
         ((), sys.maxsize, 30.0),
         (tuple(range(100)), sys.maxsize, 30.0),
     ],

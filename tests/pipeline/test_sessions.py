@@ -1,4 +1,4 @@
-"""What Spark's own interfaces make of ``format("parley")``: SQL, filters, progress, and sessions of Spark Connect."""
+"""``format("parley")`` through Spark's interfaces: SQL, filters, progress, and Spark Connect sessions."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_progress_tells_how_far_a_query_is_behind(
 
 @pytest.mark.soak
 def test_a_session_of_spark_connect(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
-    """A client in a process of its own; PySpark starts the server beside it, from its own jar."""
+    """The client is a separate process; PySpark starts the server from its own jar."""
     bootstrap = kafka_broker.bootstrap_servers
     kafka_broker.create_topic("connect-in", partitions=2)
     produce(bootstrap, "connect-in", 50, partitions=2)
@@ -122,7 +122,7 @@ def test_a_session_of_spark_connect(kafka_broker: KafkaBroker, tmp_path: Path) -
 
 @pytest.mark.soak
 def test_a_declarative_pipeline(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
-    """The pipeline of docs/pipeline.md, which is a session of Spark Connect, too."""
+    """The pipeline of docs/pipeline.md, which also uses a Spark Connect session."""
     page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
     program = re.findall(r"^```python\n(# transformations/orders.py\n.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]
     (tmp_path / "transformations").mkdir()
@@ -142,7 +142,7 @@ def test_a_declarative_pipeline(kafka_broker: KafkaBroker, tmp_path: Path) -> No
 
 
 def run(command: list[str], folder: Path) -> str:
-    """What a program prints that has sessions of Spark Connect on this machine."""
+    """Run a program that uses Spark Connect on this machine, and return its output."""
     environment = {
         **os.environ,
         "SPARK_REMOTE": "local[2]",

@@ -1,4 +1,4 @@
-"""What is sent to executors: it arrives, and an executor without Parley says what to do."""
+"""Objects sent to executors: they arrive, and an executor without Parley reports what to do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WITHOUT_PARLEY = (
 
 
 def unpickled_without_parley(data: bytes) -> str:
-    """What a process says that unpickles this without Parley."""
+    """Return the error of a process that unpickles this without Parley."""
     done = subprocess.run([sys.executable, "-c", WITHOUT_PARLEY], input=data, capture_output=True, check=False)
     assert done.returncode == 1
     return done.stderr.decode()

@@ -59,7 +59,7 @@ def content(broker: KafkaBroker, topic: str) -> Counter[tuple[Any, ...]]:
 
 
 def once(broker: KafkaBroker, name: str, batches: list[pa.RecordBatch]) -> Counter[tuple[Any, ...]]:
-    """What a topic holds that has got these rows once."""
+    """Return the content of a topic that has received these rows once."""
     broker.create_topic(name)
     write(broker, batches, None, topic=name, deliveryGuarantee="at-least-once")
     return content(broker, name)
@@ -70,13 +70,13 @@ class Killed(Exception):
 
 
 def write_and_die(broker: KafkaBroker, batches: list[pa.RecordBatch], epoch: Epoch, topic: str) -> None:
-    """Write all of these, and end as a task that is killed before it is done."""
+    """Write all of these rows, and end like a task that is killed before it is done."""
     there = read_topic(broker.bootstrap_servers, topic).num_rows
 
     def cut_short() -> Iterator[pa.RecordBatch]:
         yield from batches
         while read_topic(broker.bootstrap_servers, topic).num_rows == there:
-            pass  # the writer has sent it, and does not say when it has arrived
+            pass  # the writer has sent it, but does not report its arrival
         raise Killed
 
     options = sink_options({"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic})
@@ -117,8 +117,8 @@ def test_rows_say_their_topic_and_partition_and_the_option_wins(kafka_broker: Ka
 
 @pytest.mark.parametrize("reordered", [False, True], ids=["same-order", "other-order"])
 def test_an_epoch_that_was_cut_short_is_completed(kafka_broker: KafkaBroker, topic: str, reordered: bool) -> None:
-    """Killed after a part was acknowledged, and killed again when it was run again."""
-    batches = [rows(0, 400), rows(400, 400), rows(300, 200)]  # some rows are there twice, and must be twice
+    """The task is killed after part of the epoch was acknowledged, and killed again when it is run again."""
+    batches = [rows(0, 400), rows(400, 400), rows(300, 200)]  # some rows occur twice, and must be written twice
     epoch = Epoch("cut-short", 7, 1)
     write_and_die(kafka_broker, batches[:1], epoch, topic)
     write_and_die(kafka_broker, batches[:2], epoch, topic)
@@ -143,7 +143,7 @@ def test_a_header_that_is_null_is_said_each_time(kafka_broker: KafkaBroker, topi
 
 
 def test_equal_rows_for_several_partitions_are_told_apart(kafka_broker: KafkaBroker, topic: str) -> None:
-    """A row that each partition gets, of which the last only was written."""
+    """Each partition gets an equal row, and only the last of these rows was written."""
     epoch = Epoch("everywhere", 0, 0)
 
     def everywhere(*partitions: int) -> pa.RecordBatch:
@@ -158,7 +158,7 @@ def test_equal_rows_for_several_partitions_are_told_apart(kafka_broker: KafkaBro
 
 
 def test_the_first_of_many_attempts_is_not_forgotten(kafka_broker: KafkaBroker, topic: str) -> None:
-    """It wrote the rows; the others came to nothing, as where a supervisor starts a query again all night."""
+    """The first attempt wrote the rows. The others wrote nothing, as when a supervisor restarts a query all night."""
     epoch = Epoch("all-night", 3, 0)
     write_and_die(kafka_broker, [rows(0, 30)], epoch, topic)
     with Cluster(Connection(bootstrap=kafka_broker.bootstrap_servers)) as cluster:
@@ -171,7 +171,8 @@ def test_the_first_of_many_attempts_is_not_forgotten(kafka_broker: KafkaBroker, 
 
 
 def test_an_epoch_is_known_whatever_its_topics_have_become(kafka_broker: KafkaBroker, topic: str) -> None:
-    """Between two attempts the topics got partitions, and rows came in another order, those of another topic first."""
+    """Between two attempts, the topics got more partitions, and the rows came in another order, with another topic's
+    first."""
     other = kafka_broker.create_topic(f"{topic}-other", partitions=1)
     names = [topic, other, topic, other]
     batch = pa.RecordBatch.from_pydict({"value": ["a", "b", "c", "d"], "topic": names})
@@ -195,7 +196,7 @@ def test_tasks_and_epochs_are_told_apart(kafka_broker: KafkaBroker, topic: str) 
 def test_rows_that_each_epoch_has_are_not_taken_for_those_of_the_one_before(
     kafka_broker: KafkaBroker, topic: str
 ) -> None:
-    """One producer writes both epochs, the second of which is cut short and run again."""
+    """One producer writes both epochs. The second is cut short and run again."""
     for number in range(3):
         write(kafka_broker, [rows(0, 30)], Epoch("same-rows", number, 0), topic=topic)
     write_and_die(kafka_broker, [rows(0, 10)], Epoch("same-rows", 3, 0), topic)
@@ -209,7 +210,8 @@ def test_rows_that_each_epoch_has_are_not_taken_for_those_of_the_one_before(
 def test_notes_that_stay_are_no_failure(
     kafka_broker: KafkaBroker, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The rows of a batch are written when its notes are deleted; here somebody is in the group."""
+    """The rows of a batch are written before its notes are deleted. Here the deletion fails, because the group has a
+    member."""
     consumer = Consumer({"bootstrap.servers": kafka_broker.bootstrap_servers, "group.id": "parley-sink-x"})
     consumer.subscribe([topic])
     while not consumer.assignment():

@@ -1,4 +1,4 @@
-"""The readers of ``format("parley")`` against a real broker, called as Spark calls them, without its Java."""
+"""The readers of ``format("parley")`` against a real broker, called as Spark calls them, without Spark's JVM."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T0_MS = 1_700_000_000_000
 
 @pytest.fixture
 def topic(kafka_broker: KafkaBroker, request: pytest.FixtureRequest) -> str:
-    """Return a topic with two partitions; 10 records in the first, 5 in the second, one a second from `T0_MS` on."""
+    """Return a topic with 10 records in its first partition and 5 in its second, one per second from `T0_MS` on."""
     name = kafka_broker.create_topic(f"{request.node.name.replace('[', '-').replace(']', '')}", partitions=2)
     fill(kafka_broker, name, 0, 10)
     fill(kafka_broker, name, 1, 5)
@@ -54,7 +54,7 @@ Reader = Callable[..., Any]
 
 @pytest.fixture
 def reader(kafka_broker: KafkaBroker, topic: str) -> Reader:
-    """Makes a reader of the topic, as Spark does of options."""
+    """Create a reader of the topic from options, as Spark does."""
 
     def made(*, streaming: bool = True, **options: str) -> KafkaBatchReader | KafkaStreamReader:
         given = {"kafka.bootstrap.servers": kafka_broker.bootstrap_servers, **options}
@@ -70,7 +70,7 @@ def reader(kafka_broker: KafkaBroker, topic: str) -> Reader:
 
 
 def rows(reader: KafkaBatchReader | KafkaStreamReader, tasks: list[InputPartition]) -> list[tuple[int, int]]:
-    """Partition and offset of all rows, read by another process's copy of the reader."""
+    """Return the partition and offset of all rows, read by a pickled copy of the reader."""
     copy = pickle.loads(cloudpickle.dumps(reader))
     batches: Iterator[pa.RecordBatch] = (batch for task in tasks for batch in copy.read(task))
     return sorted(
@@ -95,14 +95,15 @@ def test_a_batch_is_what_lies_between_two_positions(reader: Reader, topic: str) 
     assert batch_rows(chosen) == spread((0, range(3, 7)), (1, range(5)))
     assigned = reader(streaming=False, assign=f'{{"{topic}": [1]}}')
     assert batch_rows(assigned) == spread((1, range(5)))
-    # Of a part of the name, as Spark has it; not of the whole, as Kafka's consumers.
+    # The pattern matches part of the name, as in Spark; in Kafka's consumers it must match the whole name.
     assert batch_rows(reader(streaming=False, subscribePattern=topic[3:-3])) == spread((0, range(10)), (1, range(5)))
     assert batch_rows(reader(streaming=False, subscribePattern=f"^{topic[:-1]}$")) == []
     assert batch_rows(reader(streaming=False, subscribePattern="nothing-matches-.*")) == []
 
 
 def test_what_the_log_does_not_have_is_not_left_out_silently(reader: Reader, topic: str) -> None:
-    """As Spark's Kafka source: a start behind the end is an error, what is behind the log's end is lost."""
+    """As in Spark's Kafka source: a start offset after the end offset is an error, and offsets beyond the log's end
+    count as lost."""
     late, short = f'{{"{topic}": {{"0": 11, "1": 0}}}}', f'{{"{topic}": {{"0": 2, "1": -1}}}}'
     for options in ({"startingOffsets": late}, {"startingOffsets": late, "endingOffsets": short}):
         with pytest.raises(OptionError, match=f"{topic}-0 would be read from offset 11 to (10|2), which is before it"):
@@ -153,7 +154,7 @@ def test_batches_are_limited_and_end_at_what_was_there(reader: Reader, topic: st
     limit = stream.getDefaultReadLimit()
     assert limit == ReadMaxRows(6)
     stream.prepareForTriggerAvailableNow()
-    fill(kafka_broker, topic, 0, 50, first=10)  # come after the query began
+    fill(kafka_broker, topic, 0, 50, first=10)  # partitions added after the query began
     position, seen = stream.initialOffset(), []
     while (end := stream.latestOffset(position, limit)) != position:
         batch = rows(stream, stream.partitions(position, end))
@@ -187,13 +188,14 @@ def test_a_batch_waits_until_it_is_worth_it(reader: Reader, topic: str, kafka_br
 
 
 def test_the_first_batch_is_the_same_after_a_restart(reader: Reader, topic: str, kafka_broker: KafkaBroker) -> None:
-    """Spark keeps where a batch ends; where the first began it asks anew, and `latest` is another by then."""
+    """Spark stores the end of a batch. It requests the start of the first batch again, and `latest` has changed by
+    then."""
     stream = reader()
     start = stream.initialOffset()
     assert stream.latestOffset(start, ReadAllAvailable()) == start
     fill(kafka_broker, topic, 0, 5, first=10)
     end = stream.latestOffset(start, ReadAllAvailable())
-    assert [part for part in end.values() if part] == [{"0": 15, "1": 5}]  # all that Spark's own source sees in it
+    assert [part for part in end.values() if part] == [{"0": 15, "1": 5}]  # all that Spark's own source reads from it
     restarted = reader()
     assert rows(restarted, restarted.partitions(restarted.initialOffset(), end)) == spread((0, range(10, 15)))
     assert restarted.latestOffset(end, ReadAllAvailable()) == end
@@ -288,7 +290,7 @@ def transactional(topic: str, kafka_broker: KafkaBroker) -> OpenTransaction:
 def test_tasks_that_begin_anywhere_read_what_is_committed(
     reader: Reader, topic: str, transactional: OpenTransaction, size: str
 ) -> None:
-    """Inside a transaction, behind its last record, or with nothing but its marker."""
+    """A task may begin inside a transaction, after its last record, or at its marker."""
     options = {"assign": f'{{"{topic}": [0]}}', "startingOffsets": f'{{"{topic}": {{"0": 10}}}}'}
     cut = {"maxRecordsPerPartition": size, "kafka.fetch.max.bytes": "1"}
     committed = reader(streaming=False, **options, **cut, **COMMITTED)
@@ -300,7 +302,8 @@ def test_tasks_that_begin_anywhere_read_what_is_committed(
 def test_a_stream_of_committed_records_ends_before_an_open_transaction(
     reader: Reader, topic: str, transactional: OpenTransaction, kafka_broker: KafkaBroker
 ) -> None:
-    """Batches are limited by offsets, those of markers and aborted records among them, so that some have no rows."""
+    """The limit of a batch counts offsets, including those of markers and aborted records, so some batches contain no
+    rows."""
     stream = reader(assign=f'{{"{topic}": [0]}}', startingOffsets="earliest", maxOffsetsPerTrigger="2", **COMMITTED)
     limit = stream.getDefaultReadLimit()
     position = stream.initialOffset()
@@ -323,7 +326,7 @@ def test_a_stream_of_committed_records_ends_before_an_open_transaction(
 def test_a_query_that_changes_to_committed_records_waits_for_the_transaction(
     reader: Reader, topic: str, transactional: OpenTransaction
 ) -> None:
-    """Its position is behind the last stable offset: no record of the log is lost."""
+    """Its position is beyond the last stable offset, although no record of the log is lost."""
     position = {topic: {"0": 28, "1": 5}}
     stream = reader(**COMMITTED)
     assert stream.latestOffset(position, ReadAllAvailable()) == position
@@ -340,7 +343,7 @@ def test_a_query_that_changes_to_committed_records_waits_for_the_transaction(
 def test_a_batch_that_reaches_into_an_open_transaction_fails(
     reader: Reader, topic: str, transactional: OpenTransaction
 ) -> None:
-    """What is not decided yet is not left out, as what is lost may be."""
+    """Undecided records are not skipped, unlike lost records."""
     reach = {"assign": f'{{"{topic}": [0]}}', "endingOffsets": f'{{"{topic}": {{"0": 28}}}}'}
     options = {**reach, **COMMITTED, "failOnDataLoss": "false"}
     into = reader(streaming=False, **options, **{"kafkaConsumer.pollTimeoutMs": "200"})

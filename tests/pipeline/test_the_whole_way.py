@@ -1,4 +1,4 @@
-"""``make pipeline`` with little to count, as a user runs it: a kill in the middle, and a picture in the end."""
+"""``make pipeline`` with few records, as a user runs it: with a kill while it runs, and a plot at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing to a real broker; what is there is read by other clients too."""
+"""Writing to a real broker; other clients read the records too."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read(cluster: Cluster, topic: str) -> list[dict[str, Any]]:
 
 
 def consumed(broker: Broker, topic: str, count: int) -> list[tuple[int, bytes | None, bytes | None, Any]]:
-    """What librdkafka reads."""
+    """Return the records that librdkafka reads."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "none", "check.crcs": True})
     consumer.assign([Assigned(topic, number, 0) for number in range(PARTITIONS)])
     found: list[tuple[int, bytes | None, bytes | None, Any]] = []
@@ -153,7 +153,7 @@ def test_batch_too_large_for_the_topic_is_an_error_and_the_producer_keeps_it(clu
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
 def test_batches_larger_than_the_topic_allows_are_cut(cluster: Cluster, codec: Compression) -> None:
-    """So that a topic whose ``max.message.bytes`` is less than our batches can be written."""
+    """This makes topics writable whose ``max.message.bytes`` is smaller than our batches."""
     asked = CreateTopicsRequest.CreatableTopic(
         name=f"tight-{codec.name}",
         num_partitions=PARTITIONS,
@@ -185,7 +185,8 @@ def test_transactional_producer_says_so(cluster: Cluster) -> None:
 
 
 def test_offsets_are_committed_with_a_transaction_or_not_at_all(cluster: Cluster) -> None:
-    """Until then a reader of stable offsets is told to wait (KIP-447); others see what was committed before."""
+    """Until the transaction ends, a reader of stable offsets must wait (KIP-447). Other readers see the previous
+    offsets."""
     place = TopicPartition("copied", 0)
 
     def found(*, stable: bool = False) -> dict[TopicPartition, Committed]:
@@ -201,12 +202,12 @@ def test_offsets_are_committed_with_a_transaction_or_not_at_all(cluster: Cluster
         copy(producer, 5)
         assert found() == {}
         producer.commit()
-        copy(producer, 9)  # the markers of the transaction before are written, or it could not begin
+        copy(producer, 9)  # the previous transaction's markers are written, otherwise it could not begin
         assert found() == {place: Committed(5, "up to 5")}
         with pytest.raises(KafkaError) as caught:
             found(stable=True)
         assert caught.value.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
-        producer.abort()  # gets a new epoch, when the markers are written
+        producer.abort()  # gets a new epoch once the markers are written
         assert found(stable=True) == {place: Committed(5, "up to 5")}
 
 

@@ -1,4 +1,4 @@
-"""Transactions of a stock client, for tests of readers. A commit has its response before its markers are written."""
+"""Transactions of a stock client, for tests of readers. A commit is confirmed before its markers are written."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ class OpenTransaction:
     producer: Producer
 
     def commit(self) -> None:
-        """Commit it; its markers are written on return."""
+        """Commit it. Returns when its markers are written."""
         self.producer.commit_transaction(60)
         self._await_markers()
 
     def abort(self) -> None:
-        """Abort it; its markers are written on return."""
+        """Abort it. Returns when its markers are written."""
         self.producer.abort_transaction(60)
         self._await_markers()
 
     def _await_markers(self) -> None:
-        """The coordinator gives the next producer its id only then."""
+        """Wait until the markers are written: only then does the coordinator give the next producer its id."""
         with Cluster(Connection(bootstrap=self.bootstrap)) as cluster:
             cluster.retry(lambda client: transactions.producer_id(client, self.transactional_id, 60_000))
 
 
 def open_transaction(bootstrap: str, topic: str, records: Iterable[Row]) -> OpenTransaction:
-    """Write records to the first partition of a topic, in a transaction that stays open, however long a test takes."""
+    """Write records to the first partition of a topic in a transaction, which stays open however long the
+    test takes."""
     settings = {"transactional.id": topic, "transaction.timeout.ms": 900_000}
     producer = Producer({"bootstrap.servers": bootstrap, **settings})
     producer.init_transactions(60)
@@ -59,7 +60,7 @@ def abort_transaction(bootstrap: str, topic: str, records: Iterable[Row]) -> Non
 
 
 def await_markers(bootstrap: str, topic: str) -> None:
-    """Wait until no transaction is open in the topic, and none lacks its marker."""
+    """Wait until no transaction is open in the topic and all markers are written."""
     with Cluster(Connection(bootstrap=bootstrap)) as cluster:
         partitions = [TopicPartition(topic, number) for number in cluster.partitions([topic])[topic]]
         wanted = dict.fromkeys(partitions, LATEST)

@@ -1,4 +1,4 @@
-"""Two clusters side by side, and mirrors between them that copy in this process."""
+"""Two clusters, and mirrors between them that copy in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...
 
 
 def properties(a: str, b: str, **more: str) -> dict[str, str]:
-    """Return an ``mm2.properties`` from A to B; ``more`` has underscores for dots."""
+    """Return an ``mm2.properties`` for mirroring from A to B. Underscores in the names of ``more`` stand for dots."""
     basic = {
         "clusters": "A, B",
         "A.bootstrap.servers": a,
@@ -41,14 +41,14 @@ def mirror(settings: Mapping[str, str]) -> Mirror:
 
 
 def copy_once(settings: Mapping[str, str]) -> Mirror:
-    """Start a mirror, copy all there is, and end it."""
+    """Start a mirror, copy all records, and end the mirror."""
     with mirror(settings) as running:
         running.copy(running.ends())
     return running
 
 
 def create(bootstrap: str, name: str, partitions: int = 1, **config: str) -> str:
-    """Make a topic."""
+    """Create a topic."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     new = NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})
     admin.create_topics([new])[name].result(30)
@@ -65,7 +65,7 @@ def produce(bootstrap: str, topic: str, rows: Iterable[Row], partition: int = 0,
 
 
 def rows(number: int, first: int = 0, size: int = 100) -> list[Row]:
-    """Records of all kinds: with and without keys, values and headers."""
+    """Return records of all kinds: with and without keys, values and headers."""
     return [
         (
             None if index % 3 == 0 else b"k%d" % (index % 7),
@@ -78,7 +78,7 @@ def rows(number: int, first: int = 0, size: int = 100) -> list[Row]:
 
 
 def read(bootstrap: str, topic: str, partition: int = 0) -> list[Message]:
-    """Return all messages that a partition holds now."""
+    """Return all messages that a partition contains now."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -88,7 +88,7 @@ def read(bootstrap: str, topic: str, partition: int = 0) -> list[Message]:
             "auto.offset.reset": "earliest",
         }
     )
-    # Not by its watermarks: that call does not ask again where the leader of a new topic is not known yet.
+    # Not by its watermarks: that call does not retry if the leader of a new topic is not known yet.
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
     found: list[Message] = []
     error: KafkaError | None = None
@@ -104,7 +104,7 @@ def read(bootstrap: str, topic: str, partition: int = 0) -> list[Message]:
 
 
 def as_rows(messages: Iterable[Message]) -> list[Row]:
-    """Messages as they were produced."""
+    """Return the messages in the form in which they were produced."""
     return [(one.key(), one.value(), one.timestamp()[1], _headers(one)) for one in messages]
 
 

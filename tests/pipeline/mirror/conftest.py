@@ -12,7 +12,7 @@ SETTINGS = {
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "3",
-    "log.retention.ms": "-1",  # what is copied is of any time
+    "log.retention.ms": "-1",  # copied records can have any timestamp
 }
 
 

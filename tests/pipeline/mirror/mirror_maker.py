@@ -1,4 +1,4 @@
-"""Apache Kafka's MirrorMaker 2, run beside ours."""
+"""Run Apache Kafka's MirrorMaker 2 together with our mirror."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tests.system import peers
 
 
 def command(main: str, *args: str) -> list[str]:
-    """Return the command line of a class that may use MirrorMaker."""
+    """Return the command line that runs a class with MirrorMaker on its class path."""
     return java_command(main, *args, more_libs=peers.CACHE / "mirror-maker")
 
 
 def run(main: str, *args: str) -> str:
-    """What a class writes to standard output."""
+    """Run a class, and return its standard output."""
     done = subprocess.run(command(main, *args), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def start(properties: Path) -> JavaServer:
-    """Return a MirrorMaker on an ``mm2.properties`` file."""
+    """Start a MirrorMaker with an ``mm2.properties`` file."""
     return JavaServer(command("org.apache.kafka.connect.mirror.MirrorMaker", str(properties)), cwd=properties.parent)

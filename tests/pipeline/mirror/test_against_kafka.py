@@ -1,4 +1,4 @@
-"""Apache Kafka as source and as target of a mirror: its log, too, refuses what it has already."""
+"""Apache Kafka as source and as target of a mirror: its log also rejects records that it already contains."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the bootstrap address of an Apache Kafka."""
+    """Yield the bootstrap address of an Apache Kafka broker."""
     with kafka_39_zk(tmp_path_factory.mktemp("kafka"), {"auto.create.topics.enable": "false"}) as running:
         yield running.bootstrap_servers
 
@@ -61,7 +61,7 @@ def test_two_mirrors_to_kafka_at_once(a: str, kafka: str) -> None:
 
 
 def transactions(bootstrap: str, topic: str) -> None:
-    """Ten committed records, five aborted ones, and ten committed ones."""
+    """Write ten committed records, five aborted records, and ten committed records."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
     producer.init_transactions(60)
     for number, count in enumerate((10, 5, 10)):

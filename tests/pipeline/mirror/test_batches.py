@@ -1,4 +1,4 @@
-"""Batches as a source's log holds them, made ready for another one."""
+"""Batches of a source's log, prepared for the target's log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fetched(*batches: bytes | bytearray, aborted: Sequence[tuple[int, int]] = ()
 
 
 def contents(found: Iterable[Piece]) -> list[tuple[int, Record]]:
-    """Return the records and the offsets they had, as they will be sent."""
+    """Return the records to be sent, and their offsets in the source."""
     sent = []
     for piece in found:
         data = stamped(piece.batch, ProducerId(7, 0), 0)

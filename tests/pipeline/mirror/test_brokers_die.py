@@ -1,4 +1,4 @@
-"""A mirror between clusters of which brokers die."""
+"""A mirror between clusters whose brokers die."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = {"auto.create.topics.enable": "false", "group.initial.rebalance.delay
 
 
 def leaders(bootstrap: str, topic: str) -> list[int]:
-    """Who leads each partition; -1 where nobody does."""
+    """Return the leader of each partition; -1 if there is none."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     partitions = admin.list_topics(topic, timeout=60).topics[topic].partitions
     return [partitions[number].leader for number in sorted(partitions)]

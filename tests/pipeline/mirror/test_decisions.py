@@ -1,4 +1,4 @@
-"""Which topics, settings and group offsets are carried over."""
+"""The selection of the topics, settings and group offsets that are mirrored."""
 
 from __future__ import annotations
 

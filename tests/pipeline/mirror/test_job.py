@@ -1,4 +1,4 @@
-"""When a mirror's query is begun again, tried without Spark."""
+"""When a mirror's query is started again; tested without Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PASSING = "Python worker failed to connect back"
 
 
 class Query:
-    """A streaming query that fails of something, or ends well."""
+    """A streaming query that fails, or ends without an error."""
 
     def __init__(self, problem: str) -> None:
         self.isActive = False
@@ -29,7 +29,7 @@ class Query:
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What became of the queries to come, in order; taken away as they are begun."""
+    """Return the outcomes of the future queries, in order. Each start of a query removes the first."""
     problems: list[str] = []
     monkeypatch.setattr(job, "AGAIN_S", 0.0)
     monkeypatch.setattr(job, "_query", lambda *_: Query(problems.pop(0)))

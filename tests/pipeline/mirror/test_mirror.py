@@ -1,4 +1,4 @@
-"""A mirror between two real clusters, its ranges copied in this process."""
+"""A mirror between two real clusters; this process copies its ranges."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_waits_is_told_before_it_is_copied(a: str, b: str) -> None:
 
 
 def test_nothing_is_copied_twice_however_often_a_mirror_is_killed(a: str, b: str) -> None:
-    """A mirror that wrote down nothing of what it copied is as one that was killed."""
+    """A mirror that recorded none of its progress is equivalent to one that was killed."""
     create(a, "orders")
     for first in range(0, 400, 100):
         produce(a, "orders", rows(100, first))
@@ -78,7 +78,7 @@ def test_nothing_is_copied_twice_however_often_a_mirror_is_killed(a: str, b: str
 def test_a_mirror_killed_after_many_rounds_counts_all_of_them(a: str, b: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parley.pipeline.mirror.flow.COPIED_AT_ONCE", 30)
     create(a, "orders")
-    large = rows(300, size=50_000)  # more than one answer to a fetch holds
+    large = rows(300, size=50_000)  # more than fits into one fetch response
     produce(a, "orders", large)
     killed(properties(a, b))
     copy_once(properties(a, b))
@@ -168,7 +168,7 @@ def test_records_that_retention_took_are_passed_over(a: str, b: str) -> None:
 
 @pytest.mark.parametrize("number", [10, 120])
 def test_a_topic_made_anew_is_copied_from_its_beginning(a: str, b: str, number: int) -> None:
-    """However many records the new one has: it has another id."""
+    """This holds however many records the new topic contains, because its topic id differs."""
     create(a, "orders")
     produce(a, "orders", rows(100))
     settings = properties(a, b)
@@ -224,8 +224,8 @@ def test_names_are_kept_by_the_identity_policy(a: str, b: str) -> None:
 
 
 def test_who_writes_to_the_target_from_its_beginning_is_no_mirror(a: str, b: str) -> None:
-    """The sequence numbers of an application that was alone there are its offsets. It keeps its own id and loses
-    nothing; nor does the mirror, whenever it is killed."""
+    """The sequence numbers of an application that was the only writer equal its offsets. It keeps its own producer id
+    and loses nothing; neither does the mirror, whenever it is killed."""
     create(a, "orders")
     create(b, "A.orders")
     application = Producer({"bootstrap.servers": b, "enable.idempotence": True, "linger.ms": 5})
@@ -249,7 +249,9 @@ def test_an_application_that_writes_after_the_kill_is_not_counted(a: str, b: str
     copy_once(properties(a, b))
     produce(a, "orders", rows(10, 10))
     with Cluster(Connection(bootstrap=b)) as cluster:
-        other = Appender(cluster, Place("A.orders", 0), new_producer(cluster), 10, 10)  # its numbers are its offsets
+        other = Appender(
+            cluster, Place("A.orders", 0), new_producer(cluster), 10, 10
+        )  # its sequence numbers equal its offsets
         made = build([Record(0, 1, b"other", b"")] * 5)
         assert other.append([Batch(read_header(made), made[HEADER_SIZE:])]) == [10]
     killed(properties(a, b))
@@ -280,7 +282,7 @@ def test_a_producer_id_is_noted_before_it_is_used(a: str, b: str) -> None:
 
 
 def test_what_an_older_version_has_noted_is_gone_on_with(a: str, b: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its sequence numbers were offsets, and it did not note topic ids."""
+    """The older version used offsets as sequence numbers, and did not record topic ids."""
 
     def older(alias: str, partition: Place, place: notes.Place) -> StoredOffset:
         return replace(stored(alias, partition, place), sequence=None, topic_id="")
@@ -313,7 +315,8 @@ def test_what_the_target_has_lost_is_copied_again(a: str, b: str, more: int, cap
 
 
 def test_where_what_was_copied_is_deleted_it_is_copied_again(a: str, b: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The log knows that the next record is not the first of the mirror's id, but shows nothing of it any more."""
+    """The log knows that the next record is not the first of the mirror's producer id, but contains none of its records
+    any more."""
     create(a, "orders")
     produce(a, "orders", rows(10))
     killed(properties(a, b))
@@ -325,7 +328,7 @@ def test_where_what_was_copied_is_deleted_it_is_copied_again(a: str, b: str, cap
 
 
 def test_no_batch_is_taken_where_the_first_was_refused(a: str, b: str) -> None:
-    """A log that does not know a producer id yet takes any sequence number."""
+    """A log that does not know a producer id yet accepts any sequence number."""
     create(a, "large", max_message_bytes="3000000")
     create(b, "A.large")
     large: list[Row] = [(None, b"x" * 2_000_000, 1, ())]
@@ -366,14 +369,14 @@ def test_a_batch_that_the_target_refuses_stops_only_its_partition(a: str, b: str
 
 
 def made_anew(bootstrap: str, topic: str) -> None:
-    """Delete a topic, and make one of this name."""
+    """Delete a topic, and create another with the same name."""
     client = AdminClient({"bootstrap.servers": bootstrap})
     client.delete_topics([topic])[topic].result(30)
     create(bootstrap, topic)
 
 
 def killed(settings: dict[str, str]) -> None:
-    """Copy what there is, and write down nothing of it."""
+    """Copy all records, and record none of the progress."""
     running = mirror(settings)
     for flow in running.flows:
         flow.prepare()
@@ -387,7 +390,7 @@ def test_two_mirrors_that_begin_at_the_same_moment_are_one(a: str, b: str, monke
     both_there = Barrier(2)
 
     def together(cluster: Cluster) -> ProducerId:
-        both_there.wait()  # neither has found that the other has begun
+        both_there.wait()  # neither mirror has noticed that the other has begun
         return new_producer(cluster)
 
     monkeypatch.setattr("parley.pipeline.mirror.flow.new_producer", together)
@@ -402,7 +405,7 @@ def test_two_mirrors_that_begin_at_the_same_moment_are_one(a: str, b: str, monke
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_transactions_and_the_groups_that_read_them(a: str, b: str, isolation: str) -> None:
-    """A mirror that is killed after each copy, while a transaction is open on the source."""
+    """The mirror is killed after each copy, while a transaction is open on the source."""
     create(a, "orders")
     commit_transaction(a, "orders", rows(10))
     abort_transaction(a, "orders", rows(5, 100))
@@ -423,7 +426,7 @@ def test_transactions_and_the_groups_that_read_them(a: str, b: str, isolation: s
         return running.progress()[0].lag
 
     for _ in range(2):
-        assert killed() == 0  # what is not decided yet is nothing that waits
+        assert killed() == 0  # records of open transactions do not count as lag
         decided = rows(10) + aborted + ([] if isolation == "read_committed" else behind)
         assert as_rows(read(b, "A.orders")) == decided
     last.commit()

@@ -1,4 +1,4 @@
-"""``parley mirror`` on Spark: in the Spark of all tests, and as a user runs it, killed in the middle."""
+"""``parley mirror`` on Spark: in the tests' Spark session, and as a user runs it, killed while it runs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_killed_in_the_middle_it_copies_every_row_once(a: str, b: str, spark: Sp
         for line in running.stdout:
             if "records copied" in line:
                 break
-        # More than one round of records, so that some are on their way when it dies.
+        # More than one round of records, so that some are in flight when it dies.
         for partition in range(2):
             produce(a, "orders", rows(RECORDS, RECORDS), partition)
         os.killpg(running.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""MirrorMaker 2 itself reads what a mirror writes, and they take over from each other."""
+"""MirrorMaker 2 reads what our mirror writes, and each can take over from the other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_its_client_finds_clusters_topics_and_offsets(a: str, b: str) -> None:
 
 
 def settings_of_mirror_maker(folder: Path, a: str, b: str) -> Path:
-    """Its file; it writes down where it is twice a second."""
+    """Return the content of MirrorMaker's file. It records its progress twice a second."""
     more = {
         "A->B.topics": "orders",
         "replication.factor": "1",
@@ -52,7 +52,7 @@ def settings_of_mirror_maker(folder: Path, a: str, b: str) -> Path:
 
 
 def grown_to(bootstrap: str, topic: str, count: int) -> None:
-    """Wait until a topic has so many records."""
+    """Wait until a topic contains this many records."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     while topic not in admin.list_topics(timeout=30).topics or len(read(bootstrap, topic)) < count:
         time.sleep(POLL_S)
@@ -70,7 +70,7 @@ def test_they_take_over_from_each_other(a: str, b: str, settings: Path) -> None:
     try:
         grown_to(b, "A.orders", 100)
     finally:
-        theirs.stop()  # in order: it writes down how far it is
+        theirs.stop()  # in order: it records its progress
     produce(a, "orders", rows(100, 100))
     for _ in range(2):
         copy_once(properties(a, b, topics="orders"))

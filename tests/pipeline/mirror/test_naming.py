@@ -1,4 +1,4 @@
-"""Names of mirrored topics, and which topics are mirrored: what KIP-382 says of them."""
+"""Names of mirrored topics, and which topics are mirrored, as specified by KIP-382."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--master``: a mirror on a Spark of several processes, a master and a worker on loopback."""
+"""``--master``: a mirror on a standalone Spark cluster: a master and a worker on loopback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 @pytest.fixture
 def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Yield the address of a Spark with one worker."""
+    """Yield the address of a standalone Spark cluster with one worker."""
     with standalone_spark(tmp_path, monkeypatch) as address:
         yield address
 

@@ -1,4 +1,4 @@
-"""Offsets translated: a reader that goes on over there misses nothing, and sees as little again as can be known."""
+"""Offset translation: a reader that continues on the target misses no record, and rereads as few as possible."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_it_does_not_grow_without_bounds() -> None:
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=60), st.data())
 def test_no_reader_misses_a_record(steps: list[int], data: st.DataObject) -> None:
-    """Records were copied in order, with gaps; syncs were written for some of them, the ends of runs among these."""
+    """Records were copied in order, with gaps. Syncs were written for some of them, including the ends of runs."""
     copied = [sum(steps[: number + 1]) for number in range(len(steps))]
     ends = {0, len(copied) - 1}
     ends |= {each for n in range(1, len(copied)) if copied[n] != copied[n - 1] + 1 for each in (n - 1, n)}

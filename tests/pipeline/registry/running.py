@@ -1,4 +1,4 @@
-"""A registry in a thread of the test's process."""
+"""Run a registry in a thread of the test's process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parley.pipeline.registry.serving import run_registry
 
 @contextmanager
 def running(bootstrap: str, topic: str = "_schemas", **settings: str) -> Iterator[str]:
-    """Yield the URL of a registry; ``settings`` have ``_`` for ``.``."""
+    """Yield the URL of a registry; In the names of ``settings``, ``_`` stands for ``.``."""
     given = {key.replace("_", "."): value for key, value in settings.items()}
     config = RegistryConfig.parse(
         {

@@ -1,4 +1,4 @@
-"""Avro as rows: what fastavro itself reads and writes is what the columns hold."""
+"""Avro as rows: the columns contain what fastavro reads, and fastavro reads what is written from them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def plain(value: Any) -> Any:
 
 
 def normal(value: Any) -> Any:
-    """Empty lists and maps of Arrow look the same."""
+    """Return the value in a form in which Arrow's empty lists and maps are equal."""
     if isinstance(value, dict):
         return {key: normal(one) for key, one in value.items()} or []
     return [normal(one) for one in value] if isinstance(value, list) else value

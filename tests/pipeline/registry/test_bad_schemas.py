@@ -1,4 +1,4 @@
-"""Schemas that no library reads are refused: they are the clients' fault, not a bug."""
+"""Schemas that no library can read are rejected as the client's error, not reported as a bug."""
 
 from __future__ import annotations
 

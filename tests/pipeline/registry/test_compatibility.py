@@ -1,4 +1,4 @@
-"""Which changes of a schema each language allows. Verdicts are those of Confluent's registry."""
+"""Which changes of a schema each language allows. The expected verdicts are those of Confluent's registry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def no_reference(reference: Reference) -> Schema:
 
 
 def verdict(kind: SchemaType, before: str, after: str, level: Level = Level.BACKWARD) -> list[str]:
-    """Return the names of what is incompatible."""
+    """Return the names of the incompatibilities."""
     found = incompatibilities(Schema(kind, after), [Schema(kind, before)], level, no_reference)
     return [one.partition(" ")[0] for one in found]
 
@@ -140,9 +140,9 @@ def patterned(pattern: str, schema: Any, rest: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("pattern", "schema", "rest", "problems"),
     [
-        ("(a+)+$", TEXT, False, ["PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL"]),  # backtracking would take for ever
+        ("(a+)+$", TEXT, False, ["PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL"]),  # backtracking would take forever
         ("(a+)+", TEXT, False, []),
-        # RE2 has no such expressions: both schemas must do.
+        # RE2 does not support such expressions, unless both schemas use the same one.
         ("^(?=a)", TEXT, TEXT, []),
         ("^(?=a)", TEXT, NUMBER, ["PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL"]),
         ("^(?=a)", NUMBER, TEXT, ["PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL"]),

@@ -1,4 +1,4 @@
-"""Marked secrets are put wherever the registry takes one, and looked for wherever a text comes out."""
+"""Marked secrets are used wherever the registry accepts one, and must not appear in any of its output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ONE_BROKER = "transaction.state.log.replication.factor=1\ntransaction.state.log.
 
 
 def settings(marked: Marked, address: str) -> dict[str, str]:
-    """Return a registry's settings: what it needs to log in to the cluster, its key store and its users, all marked."""
+    """Return a registry's settings: its login to the cluster, its key store and its users, all marked."""
     users, jaas = marked.folder / "users.properties", marked.folder / "jaas.conf"
     users.write_text(f"ada={secret('user')}\n")
     jaas.write_text(f'SchemaRegistry {{ PropertyFileLoginModule required file="{users}"; }};')
@@ -46,7 +46,7 @@ def settings(marked: Marked, address: str) -> dict[str, str]:
 
 
 async def pages(marked: Marked, config: RegistryConfig) -> list[str]:
-    """What clients with the right and with a wrong password read of a registry while it runs."""
+    """Return the responses of a running registry to clients with the right and with a wrong password."""
     ready, stopping = asyncio.get_running_loop().create_future(), asyncio.Event()
     serving = asyncio.create_task(run_registry(config, stopping, ready.set_result))
     await asyncio.wait({ready, serving}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The state, what a new writer writes over aborted records, and the search for a schema: without I/O."""
+"""The registry's state, a new writer's repair after aborted records, and the search for a schema. No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Topic:
         self.committed = State()
         self.values: dict[bytes, bytes | None] = {}
         self.uncommitted = State()
-        """What a reader knows that does not skip aborted transactions."""
+        """The state of a reader that does not skip aborted transactions."""
 
     def write(self, *records: Record) -> None:
         for key, value in records:
@@ -43,7 +43,7 @@ class Topic:
 
     def write_again(self, *keys: bytes) -> None:
         for key, value in records_again(set(keys), self.values, self.committed):
-            self.values.pop(key, None)  # compaction keeps the last one, in its place
+            self.values.pop(key, None)  # compaction keeps the last record, at its offset
             self.write((key, value))
 
     def found(self) -> list[list[tuple[int, bool]]]:

@@ -1,4 +1,4 @@
-"""Questions of compatibility that take long hold up no registrations."""
+"""Slow compatibility checks do not delay registrations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_registrations_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def check(*given: Any) -> list[str]:
         nonlocal running, most
-        if given[3] is Level.FULL:  # the level of the questions
+        if given[3] is Level.FULL:  # the level of the checks
             running += 1
             most = max(most, running)
             begun.set()
@@ -62,5 +62,5 @@ async def test_registrations_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> Non
         finally:
             release.set()
         statuses = Counter(one.status_code for one in await asyncio.gather(*questions))
-        assert statuses == {200: 32, 503: 8}  # those that cannot be kept are refused
+        assert statuses == {200: 32, 503: 8}  # requests beyond the limit are rejected
     assert most <= 2

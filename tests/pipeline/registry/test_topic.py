@@ -1,4 +1,4 @@
-"""The topic of schemas: Confluent's format, what survives kills, and what aborted transactions leave behind."""
+"""The topic of schemas: Confluent's format, kills, and the remains of aborted transactions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_records_of_confluents_registry_are_read() -> None:
 
 
 def last_values(bootstrap: str, topic: str) -> dict[bytes, bytes | None]:
-    """Return the last value of each key, also of aborted transactions."""
+    """Return the last value of each key, including those of aborted transactions."""
     settings = {"group.id": "x", "isolation.level": "read_uncommitted", "enable.partition.eof": True}
     consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
     try:
@@ -77,7 +77,7 @@ def test_records_of_aborted_transactions_are_written_over(kafka_broker: KafkaBro
     producer.produce(topic, ghost, key)
     producer.produce(topic, ghost, new)
     producer.produce(topic, None, key.replace(b'"a"', b'"deleted"'))
-    producer.flush(30)  # and now it is killed: the next writer aborts what it began
+    producer.flush(30)  # now it is killed: the next writer aborts its transaction
     with running(kafka_broker.bootstrap_servers, topic) as url:
         assert httpx.get(f"{url}/subjects").json() == ["a"]
         assert httpx.get(f"{url}/subjects?deleted=true").json() == ["a", "deleted"]
