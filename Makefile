@@ -7,16 +7,16 @@ STORE ?= local
 WORKERS ?= 5
 SOURCES := $(shell $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml','rb'))['tool']['parley']['compiled'])" 2>/dev/null)
 
-# Hundreds of processes are started by the tests: what they import is compiled once, not by each.
+# The tests start hundreds of processes: the modules that they import are compiled once, not by each process.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help build spark pipeline server quickstart cluster prepared test test-fast soak mutants lint bench console dist docs pictures site peers clean
 
-help:  ## what can be done here
+help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-# Brokers on any store, and nothing besides.
+# Brokers on any store, and nothing else.
 $(VENV)/.brokers: pyproject.toml setup.py $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Parley needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name another: make PYTHON=python3.11 ..." % sys.version_info[:2])'
 	@$(BIN)/python -c "import tomllib" 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
@@ -41,9 +41,9 @@ $(VENV)/.plot: $(VENV)/.spark
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[plot]'
 	touch $@
 
-spark: $(VENV)/.spark  ## what the pipeline needs besides: Spark, and Java where there is none
+spark: $(VENV)/.spark  ## the pipeline's other requirements: Spark, and Java if it is missing
 
-pipeline: $(VENV)/.plot  ## a file, a topic, a count by Spark, a topic, a file, and a kill -9 in the middle (MASTER)
+pipeline: $(VENV)/.plot  ## a file, a topic, a count by Spark, a topic, a file, with a kill -9 in the middle (MASTER)
 	$(BIN)/python -m parley.tools.pipeline_demo $(if $(MASTER),--master "$(MASTER)")
 
 server: $(VENV)/.brokers
@@ -52,7 +52,7 @@ server: $(VENV)/.brokers
 # SECURE=1: TLS, logins, ACLs and a locked store.
 SECURELY = $(if $(filter-out 0 no false,$(SECURE)),--secure)
 
-quickstart: server  ## three brokers, a real file, and the death of a leader in the middle of it (STORE, FILE, SECURE=1)
+quickstart: server  ## three brokers, a real file, and the death of a leader while it is sent (STORE, FILE, SECURE=1)
 	@exec $(BIN)/python -m parley.tools.quickstart --store "$(STORE)" $(SECURELY) $(if $(FILE),"$(FILE)")
 
 cluster: server  ## three brokers until Ctrl-C (STORE=local, zookeeper, etcd or consul, whose server is started too; SECURE=1)
@@ -61,13 +61,13 @@ cluster: server  ## three brokers until Ctrl-C (STORE=local, zookeeper, etcd or 
 peers: build  ## the real clients and servers the system tests drive (kcat, Java, Apache Kafka)
 	$(BIN)/python -m tests.system.peers
 
-# Beside the checks of `lint`: archives of Java's classes, and bytecode with rewritten assertions, which otherwise each of
-# the test processes compiles for itself. What a collection fails of, the tests report.
+# Archives of Java's classes, and bytecode with rewritten assertions; otherwise each of
+# the test processes compiles for itself. The tests report errors of the collection.
 prepared: peers $(VENV)/.plot
 	@$(BIN)/python -m tests.support.java_archives
 	@$(BIN)/python -m pytest --collect-only -qq -p no:cacheprovider > /dev/null || true
 
-# Spark gives a Python worker ten seconds to start (PythonWorkerFactory), and fails a query if it takes longer: the other
+# Spark gives a Python worker ten seconds to start (PythonWorkerFactory), and fails the query otherwise, so the other
 # tests yield to those with Spark.
 test: build $(VENV)/.plot  ## everything
 	@$(MAKE) --no-print-directory -j2 lint prepared
@@ -77,7 +77,7 @@ test: build $(VENV)/.plot  ## everything
 	nice -n 5 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark"; others=$$?; \
 	wait $$spark; spark=$$?; cat .cache/spark-tests.log; exit $$((others + spark))
 
-soak: peers $(VENV)/.plot  ## what takes long: chaos, many seeds, many examples, every version and store
+soak: peers $(VENV)/.plot  ## the long tests: chaos, many seeds, many examples, every version and store
 	@$(BIN)/python -m tests.support.java_archives
 	$(BIN)/python -m pytest -n 3 --dist worksteal --hypothesis-profile soak -m "(soak or hypothesis) and not spark"
 	$(BIN)/python -m pytest -o faulthandler_timeout=1900 -m "soak and spark"
@@ -86,10 +86,10 @@ $(VENV)/.mutants: $(VENV)/.ready
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[mutants]'
 	touch $@
 
-mutants: $(VENV)/.mutants  ## faults planted in a sample of places: the quick tests must find 85 of 100 (SAMPLE, SEED)
+mutants: $(VENV)/.mutants  ## plant faults in a sample of places: the quick tests must find 85 of 100 (SAMPLE, SEED)
 	$(BIN)/python -m tests.mutation $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
-test-fast: build  ## what is quick, with fewer examples than `make test`: little more than a minute
+test-fast: build  ## the quick tests, with fewer examples than `make test`: little more than a minute
 	$(BIN)/python -m pytest -n 3 --dist worksteal --hypothesis-profile fast -m "not slow and not system and not spark"
 
 lint: build  ## ruff, mypy --strict, the layer table
@@ -98,10 +98,10 @@ lint: build  ## ruff, mypy --strict, the layer table
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-console:  ## build the page of the console anew (needs Node)
+console:  ## rebuild the console's page (needs Node)
 	cd console && npm ci && npm run build
 
-bench: peers  ## cost beside Apache Kafka, with the same client in the same run
+bench: peers  ## the cost compared with Apache Kafka, with the same client in the same run
 	$(BIN)/python -m bench
 
 dist: build  ## the source distribution and the wheel, checked, in dist/
@@ -114,7 +114,7 @@ dist: build  ## the source distribution and the wheel, checked, in dist/
 docs: build  ## the pages generated from code
 	$(BIN)/python -m parley docs
 
-pictures: build  ## the drawings of the documentation (PICTURES=quickstart.svg: what is recorded while it runs)
+pictures: build  ## the documentation's drawings (PICTURES=quickstart.svg records that animation)
 	$(BIN)/python -m website.pictures $(PICTURES)
 
 $(VENV)/.site: $(VENV)/.brokers

@@ -1,1 +1,1 @@
-"""The site of the documentation: ``python -m website``. ``website.pictures`` draws the pictures of ``docs/``."""
+"""The documentation's site: ``python -m website``. ``website.pictures`` draws the pictures of ``docs/``."""

@@ -1,8 +1,9 @@
-"""``make site``: builds the documentation of this version into ``site/VERSION``, beside those that are there.
+"""``make site``: build the documentation of this version into ``site/VERSION``, in addition to the versions already
+there.
 
-``site/versions.json`` has the list that a page offers its reader, and ``site/index.html`` leads to the newest version.
-MkDocs and its theme know the list (the theme's version provider); the program ``mike``, which writes it for others,
-is not used: it commits built pages to a branch of the repository, and a folder is all that a server needs.
+``site/versions.json`` contains the list of versions from which readers choose, and ``site/index.html`` redirects to the
+newest. The theme reads this list (its version provider). The program ``mike`` writes the same list, but it commits
+built pages to a branch of the repository, and a server needs only a folder.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _REDIRECT: Final = """\
 
 
 def build(folder: Path, version: str = VERSION) -> None:
-    """Build the pages of a version, and list the versions that ``folder`` has. Raises CalledProcessError if a page is
-    wrong: a link or an anchor that leads nowhere, a page without a place in the navigation."""
+    """Build the pages of a version, and list the versions in ``folder``. Raises CalledProcessError if a page has a dead
+    link or anchor, or is missing from the navigation."""
     pages = folder / version
     shutil.rmtree(pages, ignore_errors=True)
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(pages)]
-    # The theme warns of a future MkDocs that breaks it; pyproject.toml has a bound.
+    # The theme warns about a future MkDocs that breaks it; pyproject.toml limits the version.
     subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     versions = sorted((each.parent.name for each in folder.glob("*/index.html")), key=_order, reverse=True)
     listed = [{"version": each, "title": each, "aliases": [LATEST] if each == versions[0] else []} for each in versions]
@@ -46,7 +47,7 @@ def build(folder: Path, version: str = VERSION) -> None:
 
 
 def _order(version: str) -> tuple[tuple[int, str], ...]:
-    """Numbers by value: 0.10.0 is newer than 0.9.0."""
+    """Return a sort key that compares numbers by value: 0.10.0 is newer than 0.9.0."""
     return tuple((int(part) if part.isdecimal() else -1, part) for part in version.split("."))
 
 

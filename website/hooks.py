@@ -1,6 +1,6 @@
-"""What MkDocs does with links of a page that leave ``docs/``: the file that they lead to becomes a part of the site.
+"""Hooks of MkDocs for links that lead outside ``docs/``: the linked files become part of the site.
 
-So the site is complete, wherever it is served, and a page has the same links on a forge and on the site.
+So the site is complete wherever it is served, and pages have the same links on a forge and on the site.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mkdocs.structure.pages import Page
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDER: Final = "files"
-"""Where files of the repository are on the site."""
+"""The folder of the repository's files on the site."""
 CHANGELOG: Final = "changelog.md"
 _ROW: Final = re.compile(r"^\|.*$", re.MULTILINE)
 _CODE: Final = re.compile(r"(`+).*?\1")
@@ -34,12 +34,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to files lead to the copy on the site; the name of a folder is no link there."""
+    """Redirect links to files to their copies on the site. Links to folders become plain text."""
     return _LEAVING.sub(_link, without_escaped_bars(markdown))
 
 
 def without_escaped_bars(text: str) -> str:
-    """Write code in tables as MkDocs reads it: a forge needs a backslash before a bar, which MkDocs would show."""
+    """Remove the backslashes before bars in tables' code: a forge needs them, but MkDocs would show them."""
     return _ROW.sub(lambda row: _CODE.sub(lambda code: code[0].replace(r"\|", "|"), row[0]), text)
 
 
@@ -49,5 +49,6 @@ def _link(found: re.Match[str]) -> str:
 
 
 def _on_the_site(path: str) -> str:
-    """MkDocs would make a page of a Markdown file, whose own links lead to files that the site lacks."""
+    """Return the path of a file's copy on the site. A Markdown file gets the suffix ``.txt``: otherwise MkDocs would
+    turn it into a page, with links to files that the site lacks."""
     return f"{FOLDER}/{path}{'.txt' if path.endswith('.md') else ''}"

@@ -128,7 +128,7 @@ def test_cluster_that_is_closed_stays_closed(cluster: Cluster) -> None:
     cluster.close()
 
 
-def test_where_nobody_listens_is_said_at_once_and_soon_given_up(
+def test_an_address_without_a_listener_is_reported_immediately_and_soon_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("parley.pipeline.client.cluster.FIRST_CONTACT_S", 0.3)

@@ -118,7 +118,7 @@ def test_leader_that_is_killed_is_followed_by_another() -> None:
     assert values(found) == VALUES
 
 
-def test_topic_made_anew_is_out_of_range(cluster: Cluster) -> None:
+def test_position_in_a_recreated_topic_is_out_of_range(cluster: Cluster) -> None:
     partition = create(cluster, "anew")
     with Producer(cluster, Writing(batch_bytes=2000)) as producer:
         producer.write(rows(VALUES), topic="anew")

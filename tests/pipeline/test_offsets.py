@@ -39,7 +39,7 @@ def test_a_new_partition_begins_at_its_first_offset() -> None:
     assert new_rows({A: 5}, {A: 9, B: 4}) == 8
 
 
-def test_a_limit_is_shared_in_proportion_and_starves_nobody() -> None:
+def test_a_limit_is_shared_in_proportion_and_starves_no_partition() -> None:
     assert limited(100, {A: 0, B: 0}, {A: 900, B: 100}, {}) == {A: 90, B: 10}
     assert limited(10, {A: 0, B: 0}, {A: 1000, B: 1}, {}) == {A: 9, B: 1}
     assert limited(10, {A: 0}, {A: 5, C: 25}, {C: 20}) == {A: 5, C: 25}

@@ -45,7 +45,7 @@ def test_a_java_whose_spark_failed_is_there_for_the_next_one() -> None:
     started[0].wait()
 
 
-def test_quiet_spark_is_told_how_to_log_unless_the_user_says_it() -> None:
+def test_quiet_spark_gets_a_logging_configuration_unless_the_user_sets_one() -> None:
     (option,) = _quietly({}, {}).values()
     assert Path(option.strip('"').partition("=")[2]).is_file()
     assert _quietly({JAVA: "-Xss4m"}, {})[JAVA].startswith('-Xss4m "-Dlog4j2.configurationFile=')
@@ -70,7 +70,7 @@ def gone() -> None:
     raise ConnectionRefusedError(111, "Connection refused")
 
 
-def test_a_spark_that_has_ended_is_told_from_files_that_cannot_be_written() -> None:
+def test_an_ended_spark_is_distinguished_from_unwritable_files() -> None:
     dead: Any = Spark(gone)
     with pytest.raises(SparkFailed, match="Spark has ended"), stopped_at_the_end(dead):
         gone()

@@ -1,7 +1,7 @@
 """Apache Kafka's own message definitions, read from its jars: the reference for ``parley.protocol.messages``.
 
-Two releases are read together, because the newest no longer has the versions of old clients. If both have a version,
-the newer release is right.
+Two releases are read together, because the newest no longer contains the versions of old clients. If both contain a
+version, the newer release is right.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 RELEASES = ("4.3.1", "3.9.2")  # the newer one first
 
 OWN_TAG_MIN = 10_000
-"""Kafka does not reach this tag. Its brokers pass over Parley's own fields, whose tags begin here."""
+"""The lowest tag of Parley's own fields. Kafka uses only lower tags, and its brokers ignore these."""
 
 Json = dict[str, Any]
 NO_VERSIONS: frozenset[int] = frozenset()
 
 
 def versions(text: str | None, highest: int) -> frozenset[int]:
-    """Kafka's notation of a range: "3", "3-7", "3+" or "none"."""
+    """Parse Kafka's notation of a range: "3", "3-7", "3+" or "none"."""
     if text in (None, "none"):
         return NO_VERSIONS
     match = re.fullmatch(r"(\d+)(?:-(\d+)|(\+))?", text)
@@ -35,7 +35,8 @@ def versions(text: str | None, highest: int) -> frozenset[int]:
 
 
 def snake_case(name: str) -> str:
-    """Our name for a field: an underscore before each capital letter that follows a small letter or a digit."""
+    """Return our name for a field: with an underscore before each capital letter that follows a small letter or a
+    digit."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
@@ -69,7 +70,7 @@ class Definition:
         return cls(jar, source, valid, versions(source.get("flexibleVersions"), highest) & valid)
 
     def fields(self, version: int) -> Iterator[tuple[str, Field]]:
-        """Path and facts of each field of this version, in the order of the definition."""
+        """Return the path and the properties of each field of this version, in the order of the definition."""
         yield from self._walk(self.source["fields"], "", version)
 
     def _walk(self, fields: Iterable[Json], prefix: str, version: int) -> Iterator[tuple[str, Field]]:
@@ -82,7 +83,7 @@ class Definition:
                 yield from self._walk(self.children(entry), path + ".", version)
 
     def children(self, entry: Json) -> list[Json]:
-        """Return the fields of the struct a field holds; empty for other fields."""
+        """Return the fields of the struct in a field; empty for other fields."""
         if "fields" in entry:
             return list(entry["fields"])
         name = entry["type"].removeprefix("[]")
@@ -95,7 +96,7 @@ class Definition:
         return versions(entry.get(key), max(self.valid, default=0))
 
     def entries(self) -> Iterator[tuple[str, Json]]:
-        """Path and whole entry of each field, whatever its version."""
+        """Return the path and the complete entry of each field of any version."""
 
         def walk(fields: Iterable[Json], prefix: str) -> Iterator[tuple[str, Json]]:
             for entry in fields:
@@ -103,12 +104,12 @@ class Definition:
                 yield path, entry
                 yield from walk(self.children(entry), path + ".")
 
-        yield from walk(self.source.get("fields", []), "")  # a release that retired the message names none
+        yield from walk(self.source.get("fields", []), "")  # a release that has removed the message declares none
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One message in all releases that have it, the newer first."""
+    """A message in all releases that contain it, the newer first."""
 
     name: str
     definitions: tuple[Definition, ...]
@@ -126,11 +127,11 @@ class Reference:
         return NO_VERSIONS.union(*(definition.valid for definition in self.definitions))
 
     def at(self, version: int) -> Definition:
-        """Return the definition that is right for this version."""
+        """Return the definition that is valid for this version."""
         return next(definition for definition in self.definitions if version in definition.valid)
 
     def entries(self) -> dict[str, Json]:
-        """Each field's entry, from the newest release that has the field."""
+        """Return each field's entry from the newest release that contains the field."""
         found: dict[str, Json] = {}
         for definition in self.definitions:
             for path, entry in definition.entries():
@@ -139,7 +140,7 @@ class Reference:
 
 
 def read_jar(jar: Path) -> dict[str, Definition]:
-    """Return every message definition in a jar; definitions are JSON with // comments on lines of their own."""
+    """Return every message definition in a jar. Definitions are JSON with // comments on separate lines."""
     found = {}
     with zipfile.ZipFile(jar) as archive:
         for name in archive.namelist():
@@ -151,7 +152,7 @@ def read_jar(jar: Path) -> dict[str, Definition]:
 
 
 def references(directories: Iterable[Path]) -> dict[str, Reference]:
-    """Return all messages in the jars of the releases unpacked in these directories, the newer release first."""
+    """Return all messages in the jars of the releases in these directories, which list the newer release first."""
     found: dict[str, list[Definition]] = {}
     for directory in directories:
         for jar in sorted(directory.glob("libs/kafka-*.jar")):

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for messages, made from their schema."""
+"""Hypothesis strategies for messages, derived from their schema."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def integers(kind: str) -> st.SearchStrategy[int]:
 
 
 def sized_bytes() -> st.SearchStrategy[bytes]:
-    """Mostly short values, and values around the lengths at which a varint takes a second byte."""
+    """Generate mostly short values, and values around the lengths at which a varint needs a second byte."""
     return st.one_of(st.binary(max_size=12), st.sampled_from([b"x" * 126, b"x" * 127, b"y" * 128, b"z" * 2000]))
 
 
@@ -41,7 +41,7 @@ UNKNOWN_TAGS = st.dictionaries(st.integers(0, 2**31 - 1), st.binary(max_size=4),
 
 @st.composite
 def structs(draw: st.DrawFn, cls: type[Struct], version: int, flexible: bool) -> Any:
-    """Return an instance of a struct that can be sent in this version; fields that the version lacks have their
+    """Generate an instance of a struct that can be sent in this version. Fields that the version lacks have their
     default."""
     values = {
         field.name: draw(values_of(field, version, flexible)) if version in field.versions else field.default()
@@ -73,5 +73,5 @@ def values_of_type(kind: FieldType, version: int, flexible: bool) -> st.SearchSt
 
 
 def messages(cls: type[Message], version: int) -> st.SearchStrategy[Any]:
-    """Instances of a message as they can be sent in this version."""
+    """Generate instances of a message that can be sent in this version."""
     return structs(cls, version, cls.is_flexible(version))

@@ -1,4 +1,4 @@
-"""The asyncio client against a small broker made of the same protocol parts, which can misbehave."""
+"""The asyncio client with a small broker made of the same protocol parts, which can misbehave."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Answer = Callable[[RequestHeader, Any], Any]
 
 
 class Peer:
-    """A broker that responds from a table: with a response, with given bytes, or not at all (None)."""
+    """A broker that responds from a table: with a response, with raw bytes, or not at all (None)."""
 
     def __init__(self) -> None:
         self.versions = {3: (0, 12), 10: (0, 4), 12: (0, 4), 0: (3, 9)}

@@ -40,7 +40,7 @@ from tests.protocol.test_messages import MESSAGES
 from tests.support.proportion import examples
 
 few = settings(max_examples=examples(8), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-"""A few instances of each message, in all its versions."""
+"""Yield a few instances of each message in all its versions."""
 
 
 class Example(Data, versions="0-3", flexible="2+"):
@@ -63,7 +63,7 @@ class Example(Data, versions="0-3", flexible="2+"):
 @few
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_round_trip_and_damage(message: type[Message], data: st.DataObject, seed: int) -> None:
-    """A message survives the round trip; a damaged one is at worst malformed."""
+    """A message survives the round trip. Decoding a damaged message at worst raises MalformedMessage."""
     for version in message.VERSIONS:
         original = data.draw(messages(message, version), label=f"version {version}")
         encoded = encode(original, version)
@@ -115,7 +115,7 @@ def test_compact_counts_beyond_the_message_are_refused() -> None:
 
 
 def test_elements_of_a_message_are_limited() -> None:
-    """All bytes are there, but the objects would be many times as large."""
+    """The bytes are complete, but the objects would be many times as large."""
     topics = REQUEST_ELEMENTS_MAX + 1
     with pytest.raises(TooManyElements, match="topics"):
         decode(MetadataRequest, 1, struct.pack(">i", topics) + bytes(2 * topics))
@@ -144,7 +144,7 @@ def test_text_is_at_most_32767_bytes_in_every_version() -> None:
 
 
 def test_error_texts_are_cut_instead_of_refused() -> None:
-    """A text that lists what a client has named must not cost the client its response."""
+    """An error text that lists names from the request may be too long, but the client must still get its response."""
     make = CreateTopicsResponse.CreatableTopicResult
     usual, long = "x" * STRING_BYTES_MAX, "\u20ac" * (STRING_BYTES_MAX // 3 + 1)
     response = CreateTopicsResponse(

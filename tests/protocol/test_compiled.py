@@ -1,4 +1,4 @@
-"""The compiled byte-walking modules agree with their sources, and a stale one is never used."""
+"""The compiled modules agree with their sources, and a stale module is never used."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EDGES = st.sampled_from([0, -1, 1, 63, 64, -64, -65, 8191, 8192, 1 << 60, -(1 <<
 
 
 def interpreted() -> ModuleType:
-    """Return the module run from its source, under a name of its own."""
+    """Return the module loaded from its source under another name."""
     name, source = "walk_from_source", str(compiled.source_of(MODULE))
     spec = importlib.util.spec_from_file_location(name, source, loader=SourceFileLoader(name, source))
     assert spec is not None
@@ -46,7 +46,7 @@ needs_compiled = pytest.mark.skipif(
 
 
 def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
-    """What a call returns, or the ValueError it raises; any other exception is a failure."""
+    """Return the result of a call, or the ValueError that it raises. Any other exception is a failure."""
     try:
         return call(*arguments)
     except ValueError as error:
@@ -82,7 +82,7 @@ records = st.lists(st.tuples(EDGES | st.integers(0, 100), EDGES | INT64, content
 
 @st.composite
 def record_bytes(draw: st.DrawFn) -> bytes:
-    """Record bytes that are valid, or nearly."""
+    """Generate record bytes that are valid or almost valid."""
     encoded = outcome(SOURCE.encode_records, draw(records), draw(st.none() | EDGES), draw(EDGES | INT64))
     data = bytearray(b"" if isinstance(encoded, str) else encoded)
     for _ in range(draw(st.integers(0, 3))):
@@ -157,7 +157,7 @@ def package(tmp_path: Path) -> Path:
 
 
 def run(package: Path, **environment: str) -> tuple[str, str]:
-    """Whether the copy's module runs compiled, and what it writes to stderr."""
+    """Return whether the copy's module runs compiled, and its standard error."""
     code = "import parley.compiled as c; print(c.__file__); print(c.status()['parley.protocol.records._walk'])"
     inherited = {name: value for name, value in os.environ.items() if name not in ("PARLEY_PURE", "PYTHONPATH")}
     command = [sys.executable, "-c", code]

@@ -1,4 +1,4 @@
-"""The error table against Apache Kafka's own."""
+"""The error table, compared with Apache Kafka's."""
 
 from __future__ import annotations
 

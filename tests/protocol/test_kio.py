@@ -1,7 +1,8 @@
-"""Our bytes against those of kio, generated from Kafka's definitions: random messages, in both directions.
+"""Our encoding compared with that of kio, which is generated from Kafka's definitions: random messages, in both
+directions.
 
-kio gives some fields narrower types than the wire has (time spans, moments, error codes); values are drawn so that both
-sides can hold them.
+kio gives some fields narrower types than the wire format (durations, times, error codes). Values are drawn from the
+range of both.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.slow
 SAMPLES = 6
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 INTEGER_BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64, "u16": 16, "u32": 32}
-SPAN_MS_MAX = 10**12  # well within what datetime.timedelta holds exactly
+SPAN_MS_MAX = 10**12  # well within the exact range of datetime.timedelta
 MOMENT_MS_MAX = 4 * 10**12
 
 KINDS: dict[str, Any] = {
@@ -57,7 +58,7 @@ def is_known_to_kio(message: type[Message], version: int) -> bool:
 
 
 def kio_class(message: type[Message], version: int) -> Any:
-    """kio's class for a version of a message; making it at its first import takes a while."""
+    """Return kio's class for a version of a message. Its first import takes a while."""
     name, kind = kio_entity(message)
     return getattr(load_entity_module(name, version, kind), message.__name__)
 
@@ -67,11 +68,11 @@ BOTH = {
     for _, message in sorted(MESSAGES.items())
     if (versions := [version for version in message.VERSIONS if is_known_to_kio(message, version)])
 }
-"""The versions of each message that kio has too."""
+"""The versions of each message that kio supports, too."""
 
 
 class Pairs:
-    """Makes the same random message twice: as our object and as kio's."""
+    """Creates the same random message twice: as our object and as kio's."""
 
     def __init__(self, rng: random.Random, version: int) -> None:
         self.rng = rng

@@ -12,7 +12,7 @@ from tests.support.virtual_time import run
 
 
 class Written(asyncio.Transport):
-    """A transport that keeps the names of the topics in the requests."""
+    """A transport that records the topic names in the requests."""
 
     def __init__(self) -> None:
         super().__init__()

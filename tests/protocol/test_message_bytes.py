@@ -1,4 +1,4 @@
-"""Our bytes against those of Apache Kafka's own classes: every message, every version, with random contents."""
+"""Our encoding compared with that of Apache Kafka's own classes: every message and version, with random content."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LETTERS = "abcXYZ019 -_.\u00e9\u4e2d\U0001f600"
 
 
 class Sampler:
-    """Makes the same random message twice: as an object of ours, and as the JSON Kafka reads."""
+    """Creates the same random message twice: as our object, and as the JSON that Kafka reads."""
 
     def __init__(self, seed: str, version: int) -> None:
         self.random = random.Random(seed)
@@ -54,7 +54,7 @@ class Sampler:
             if self.version in field.tagged and self.random.random() < 0.3:
                 if field.required:
                     ours[field.name] = field.default()
-                continue  # left at its default, it must not be on the wire
+                continue  # a field with its default must not be on the wire
             if self.version in field.nullable and self.random.random() < 0.3:
                 value = shown = None
             else:
@@ -126,11 +126,11 @@ def class_name(message: type[Message], jar: Path) -> str:
 
 
 def kafka_bytes(kafka_messages: Mapping[str, Reference]) -> Mapping[str, list[Sample]]:
-    """Random messages with Kafka's bytes for them, by name of the message."""
+    """Return random messages with Kafka's bytes for them, by the name of the message."""
     asked: dict[str, list[tuple[str, int, Message, str]]] = {}
     for name, message in KAFKAS.items():
         for version, ours, theirs in samples(message):
-            # newer definitions of stored keys have but one version
+            # newer definitions of stored keys have only one version
             reference = kafka_messages[name]
             definition = reference.definitions[-1] if is_stored_key(name) else reference.at(version)
             line = f"{class_name(message, definition.jar)}\t{version}\t{theirs}"

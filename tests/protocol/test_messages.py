@@ -1,4 +1,4 @@
-"""Our messages against Apache Kafka's own definitions, field by field, so that none is forgotten."""
+"""Our messages compared with Apache Kafka's own definitions, field by field, so that none is forgotten."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from parley.protocol.messages import (
 from parley.protocol.schema import ZERO_UUID, Data, FieldType, Header, Message, Struct, VersionRange
 from tests.protocol.kafka_definitions import Field, Json, Reference, snake_case
 
-# What Kafka defines and we leave out, and why.
+# Kafka's messages that we omit, and why.
 CONTROLLERS = "spoken by Kafka's controllers and brokers among themselves"
 METADATA_LOG = "a record of Kafka's metadata log, which we do not have"
 LEFT_OUT = {
@@ -48,10 +48,10 @@ LEFT_OUT = {
     "LegacyOffsetCommitKey": "version 0 of OffsetCommitKey, under another name in newer releases",
     "LegacyOffsetCommitValue": "version 0 of OffsetCommitValue, under another name in newer releases",
 }
-# State of remote storage, kept by a broker for itself only.
-# ShareGroupPartitionMetadata and its relative of streams groups were in early access releases only.
+# State of remote storage that a broker keeps for itself.
+# ShareGroupPartitionMetadata and its counterpart for streams groups were only in early access releases.
 LEFT_OUT_STATE = r"(StreamsGroupPartition|ShareGroupPartition|Remote)\w*(Key|Value|Record)"
-# Versions that Kafka had in an early access release only, never in one for use; and one that only Kafka 0.8 sent, with
+# Versions that were only in early access releases of Kafka; and a version that only Kafka 0.8 sent, with
 # a header unlike that of any other request.
 LEFT_OUT_VERSIONS = {
     "ControlledShutdown": {0},
@@ -60,7 +60,7 @@ LEFT_OUT_VERSIONS = {
     "ShareFetch": {0},
     "ShareAcknowledge": {0},
 }
-# Kinds of stored records; the kind is the version of the key. Newer releases write that otherwise.
+# Kinds of stored records; the kind is the version of the key. Newer releases declare that differently.
 KEY_KINDS = {"OffsetCommitKey": "LegacyOffsetCommitKey"}
 
 JSON_TYPES = {
@@ -120,14 +120,14 @@ OWN = {
     "VerifyLogsRequest",
     "VerifyLogsResponse",
 }
-"""Messages that Kafka does not have, which Parley's brokers use among themselves."""
+"""Messages that Kafka lacks, which Parley's brokers send to each other."""
 OWN_FIELDS = {
     "InitializeShareGroupStateRequest": {"topics.partitions.leader_epoch"},
     "DeleteShareGroupStateRequest": {"topics.partitions.state_epoch"},
 }
-"""Tagged fields that only Parley's brokers send and read. Others pass over them."""
+"""Tagged fields that only Parley's brokers send and read. Other implementations ignore them."""
 LATER = {"GetReplicaLogInfoRequest", "GetReplicaLogInfoResponse"}
-"""Messages that no release of Kafka up to 4.3 has; a test compares them with Kafka's development version."""
+"""Messages that no Kafka release up to 4.3 contains; a test compares them with Kafka's development version."""
 KAFKAS = {name: message for name, message in MESSAGES.items() if name not in OWN | LATER}
 
 
@@ -143,12 +143,12 @@ def json_type(kind: FieldType) -> str:
 
 
 def struct_of(kind: FieldType) -> type[Struct] | None:
-    """Return the struct a field holds, alone or in a list."""
+    """Return the struct in a field, alone or in a list."""
     return kind.element.struct if kind.element is not None else kind.struct
 
 
 def our_fields(struct: type[Struct], version: int, prefix: str = "") -> Iterator[tuple[str, Field]]:
-    """Path and facts of each field of this version, in wire order."""
+    """Return the path and the properties of each field of this version, in wire order."""
     for field in struct.fields():
         if version in field.versions:
             path = prefix + field.name
@@ -160,7 +160,7 @@ def our_fields(struct: type[Struct], version: int, prefix: str = "") -> Iterator
 
 
 def all_fields(struct: type[Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Path and field object of each field, whatever its version."""
+    """Return the path and the object of each field of any version."""
     for field in struct.fields():
         yield prefix + field.name, field
         inner = struct_of(field.type)
@@ -191,7 +191,7 @@ def zero_of(entry: Json) -> Any:
 
 
 def declared_default(entry: Json) -> Any:
-    """Return the default a definition declares, as our value."""
+    """Return the default that a definition declares, as our value."""
     default = entry["default"]
     if default == "null":
         return None
@@ -249,7 +249,7 @@ def check_defaults_and_ignorability(name: str, entries: Mapping[str, Json]) -> N
         assert field.ignorable == entry.get("ignorable", False), where
         assert field.compact == (entry.get("flexibleVersions") != "none"), where
         default = field.default()
-        if entry.get("default") is not None:  # Kafka reads a bare null as no default
+        if entry.get("default") is not None:  # Kafka interprets a bare null as no default
             assert not field.required, f"{where} has a default in Kafka"
             assert default == declared_default(entry), where
         elif not isinstance(default, Struct):  # a struct's default is that of its fields
@@ -260,7 +260,8 @@ def check_defaults_and_ignorability(name: str, entries: Mapping[str, Json]) -> N
 @pytest.mark.system
 @pytest.mark.parametrize("name", STORED_KEYS)
 def test_keys_of_stored_records(name: str, kafka_messages: Mapping[str, Reference]) -> None:
-    """A key's version is its kind, which newer definitions have as `apiKey` of a message with version 0 only."""
+    """The version of a key is its kind. In newer definitions, the kind is the `apiKey` of a message that has only
+    version 0."""
     kinds = {}
     for source in (name, KEY_KINDS.get(name, name)):
         newest = kafka_messages[source].definitions[0]
@@ -269,7 +270,8 @@ def test_keys_of_stored_records(name: str, kafka_messages: Mapping[str, Referenc
 
 
 def test_replica_log_info_has_the_fields_of_kafkas_development_version() -> None:
-    """And tagged ones of Parley's, with tags that Kafka does not reach: another implementation ignores them."""
+    """It also has tagged fields of Parley's own, with tags that Kafka does not use: other implementations
+    ignore them."""
     request, response = MESSAGES["GetReplicaLogInfoRequest"], MESSAGES["GetReplicaLogInfoResponse"]
     assert request.API_KEY == 93  # type: ignore[attr-defined]
     assert [path for path, each in our_fields(request, 0) if each.tag is None] == [
@@ -340,7 +342,7 @@ def test_field_ranges_lie_within_the_message() -> None:
 
 
 def lies_within(inner: VersionRange, outer: VersionRange) -> bool:
-    """Open ends ("0+") reach as far as the message does."""
+    """Return True if ``inner`` lies within ``outer``. An open end ("0+") extends to the message's last version."""
     if inner.max < inner.min:
         return True
     return inner.min <= outer.max and (inner.max <= outer.max or "+" in repr(inner))

@@ -1,4 +1,4 @@
-"""The notation of messages at run time; ``typed_messages.py`` has what mypy must understand."""
+"""The notation of messages at run time. ``typed_messages.py`` tests what mypy must understand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients choose topic ids, but not their hashes."""
+"""Clients choose topic ids, but cannot predict their hashes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What mypy must understand of messages. Nothing imports this file: ``make lint`` reads it.
+"""What mypy must understand about messages. No module imports this file; ``make lint`` checks it.
 
-Each ``type: ignore`` marks an error that mypy must find: mypy reports an ignored error that is none.
+Each ``type: ignore`` marks an error that mypy must find, because mypy reports unused ignores.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from parley.protocol.uuids import UUID
 
 
 class Ask(Request, key=500, versions="0-1"):
-    """A message with a field of each kind that mypy must tell from the others."""
+    """A message with a field of each kind that mypy must distinguish."""
 
     class Part(Struct):
         """A nested struct."""

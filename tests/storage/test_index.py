@@ -130,7 +130,7 @@ def test_times_are_found(tmp_path_factory: pytest.TempPathFactory, steps: list[t
     assert index.entries() == [e for e in entries if e[1] < BASE + probe]
 
 
-def test_no_timestamp_is_not_noted(tmp_path: Path) -> None:
+def test_a_missing_timestamp_is_not_indexed(tmp_path: Path) -> None:
     index = time_index(tmp_path / "t", [(-1, 1010)])
     assert index.last == TimestampOffset(-1, BASE)
 

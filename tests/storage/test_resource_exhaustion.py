@@ -36,7 +36,9 @@ from tests.support.descriptors import descriptors_left
         (ValueError("x"), None),
     ],
 )
-def test_a_shortage_is_told_from_a_fault(error: BaseException, reserve: resource_exhaustion.Reserve | None) -> None:
+def test_a_shortage_is_distinguished_from_a_fault(
+    error: BaseException, reserve: resource_exhaustion.Reserve | None
+) -> None:
     assert reserve_for(error) is reserve
 
 

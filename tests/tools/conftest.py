@@ -38,7 +38,8 @@ def broker() -> Iterator[Broker]:
 
 
 _LINES_OF_TESTS = re.compile(r"^%\d\|[^|]*\|[^|]*\|rdkafka#.*\n", re.MULTILINE)
-"""What clients of tests log, also those of earlier tests. Clients of commands have other ids than librdkafka's own."""
+"""The log lines of the tests' own clients, including those of earlier tests. The commands' clients do not use
+librdkafka's default client id."""
 
 
 @pytest.fixture

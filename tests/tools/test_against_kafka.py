@@ -114,7 +114,7 @@ def test_records(parley: Parley, kept: Broker) -> None:
 
 
 def test_offsets_of_groups_as_records(parley: Parley, kept: Broker) -> None:
-    """Compared without line ends, because Kafka's formatter writes none."""
+    """Line ends are ignored, because Kafka's formatter writes none."""
     of = ("--topic", "__consumer_offsets", "--partition", "0", "--from-beginning", "--max-messages", "2")
     words = (*of, "--formatter", f"{TOOLS}.consumer.OffsetsMessageFormatter")
     ours = parley("consume", *at(kept), *words).lines

@@ -1,4 +1,4 @@
-"""The history checker finds planted violations, and none in a correct history."""
+"""The history checker finds planted violations, and reports none in a correct history."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Log:
 
 @pytest.fixture
 def log() -> Log:
-    """Ten records of one producer, read by one consumer."""
+    """The history of ten records of one producer, read by one consumer."""
     log = Log()
     log.history.producer("p", Guarantees())
     log.history.producer("loose", LOOSE)
@@ -331,7 +331,7 @@ def test_parley_check_without_a_broker_says_so(parley: Parley, monkeypatch: pyte
 def test_a_topic_that_cannot_be_deleted_does_not_change_the_verdict(
     on_broker: Parley, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Deletion needs the coordination store; producing and consuming do not."""
+    """Deleting a topic needs the coordination store; producing and consuming do not."""
 
     def fail(trial: Trial) -> None:
         raise error

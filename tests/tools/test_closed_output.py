@@ -18,7 +18,7 @@ from parley.protocol.records.record import Record
 from parley.tools.cli import COMMANDS
 from parley.tools.cli.docs import _parts_of
 
-pytestmark = pytest.mark.system  # each case is a process of its own
+pytestmark = pytest.mark.system  # each case is a separate process
 
 NEEDS_NO_BROKER = {
     "": ("--help",),
@@ -97,7 +97,8 @@ def test_all_commands_are_covered() -> None:
 
 
 def ways(of_all: Sequence[str]) -> Iterator[object]:
-    """Each command with one of the six kinds of output in turn. Quick commands with more than ``--help`` get all six.
+    """Yield each command with one of the six kinds of output in turn. Quick commands with more than ``--help`` get all
+    six.
 
     ``make soak`` runs all commands with all six; the code that prints help is the same for all commands.
     """

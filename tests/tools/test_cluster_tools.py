@@ -249,7 +249,7 @@ class TestReassign:
         producer.produce("r4", b"x" * 10_000)
         producer.flush()
         cluster.stop(3)
-        # The tools, Kafka's as well as ours, refuse to begin with a broker that is down.
+        # Both Kafka's tools and ours refuse to begin with a broker that is down.
         refused = on_cluster("reassign", "--execute", "--reassignment-json-file", plan)
         assert "Unknown broker id 3" in refused.err
         asyncio.run(begin(cluster.brokers[1].bootstrap_servers, "r4", [3, 2]))

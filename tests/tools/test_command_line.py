@@ -1,4 +1,4 @@
-"""What all commands share: dispatch, help, Kafka's option forms, errors."""
+"""Features of all commands: dispatch, help, Kafka's option forms, errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_help_has_examples_that_name_the_command(name: str) -> None:
         text = help_of(name, *part)
         examples = text.partition("Examples:")[2].splitlines()
         lines = [line for line in examples if "parley " in line]
-        assert (1 if part else 2) <= len(lines) <= 5  # a part of a family is seen with the others
+        assert (1 if part else 2) <= len(lines) <= 5  # subcommands are tested with their command
         assert all(f"parley {name}" in line for line in lines)
 
 

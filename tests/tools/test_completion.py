@@ -101,7 +101,7 @@ def test_names_come_from_the_cluster_of_the_profile(broker: Broker, topic: str) 
 
 
 class Terminal:
-    """An interactive shell on a terminal of its own."""
+    """An interactive shell on its own pseudo-terminal."""
 
     def __init__(self, shell: Sequence[str]) -> None:
         path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
@@ -115,7 +115,7 @@ class Terminal:
         os.write(self._terminal, text.encode())
 
     def wait_for(self, text: str) -> None:
-        """Wait until the shell shows this text, after what an earlier call waited for."""
+        """Wait until the shell shows this text, after the text of the previous call."""
         while text not in self._shown:
             part = os.read(self._terminal, 4096)  # raises OSError if the shell has ended
             self._shown += part.decode(errors="replace")

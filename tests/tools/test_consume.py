@@ -259,7 +259,7 @@ def test_a_group_of_another_type_is_named(on_broker: Parley, broker: Broker, top
 
 @pytest.mark.slow
 def test_records_are_printed_as_they_arrive(broker: Broker, topic: str) -> None:
-    """A record is printed at once, even if no more records follow."""
+    """A record is printed immediately, even if no more records follow."""
     import subprocess
     import sys
 

@@ -148,7 +148,7 @@ def test_a_group_of_another_type_is_named(parley: Parley, sharing: Broker, fill:
 def test_an_interrupted_member_leaves_the_group(
     consume: Consume, parley: Parley, sharing: Broker, group: str, fill: Fill, number: int
 ) -> None:
-    """What was printed is acknowledged, the rest is released at once, not when its lock ends."""
+    """Printed records are acknowledged. The others are released immediately, not when their locks expire."""
     jobs = fill(*(b"%d" % each for each in range(100)))
     where = ("--bootstrap-server", sharing.bootstrap_servers)
     words = [sys.executable, "-u", "-m", "parley", "consume", "--share", *where, "--topic", jobs, "--group", group]
@@ -169,7 +169,7 @@ def test_an_interrupted_member_leaves_the_group(
 def test_beside_kafkas_tool_each_record_is_printed_once(
     sharing: Broker, group: str, fill: Fill, tmp_path: Path
 ) -> None:
-    """Parley's command and Kafka's in one group: each gets some of the records, and both leave with SIGTERM."""
+    """Parley's command and Kafka's are in one group. Each gets some of the records, and both leave at SIGTERM."""
     jobs = fill()
     where = ("--bootstrap-server", sharing.bootstrap_servers, "--topic", jobs, "--group", group)
     ours = JavaServer([sys.executable, "-m", "parley", "consume", "--share", *where], cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""``parley coordination`` on the embedded store of a cluster that runs, and of one that does not."""
+"""``parley coordination`` on the embedded store of a running cluster, and of a stopped cluster."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def store(cluster: Cluster, folder: Path, parley: Parley) -> str:
-    """Return the address of the store where the cluster is now."""
+    """Return the address of the cluster's current store."""
     told = parley("coordination", "migrate", "--status", "--json", "--bootstrap-server", cluster.bootstrap_servers)
     address: str = json.loads(told.out)["store"]
     return address
 
 
-def test_status_shows_who_is_there(cluster: Cluster, store: str, parley: Parley, tmp_path: Path) -> None:
+def test_status_shows_the_live_brokers(cluster: Cluster, store: str, parley: Parley, tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text(f"coordination.url={store}\n")
     shown = json.loads(parley("coordination", "status", "--config", str(config), "--json").out)
@@ -195,7 +195,7 @@ def test_looking_at_an_empty_place_begins_nothing(parley: Parley, tmp_path: Path
 
 @pytest.mark.slow
 def test_a_store_is_tried_and_left_as_it_was(parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("GOOD_P99_S", "BAD_P99_S", "SLOW_NOTICE_S"):  # how quick the disk is says nothing of the command
+    for limit in ("GOOD_P99_S", "BAD_P99_S", "SLOW_NOTICE_S"):  # the speed of the disk is not the command's fault
         monkeypatch.setattr(f"parley.tools.coordination.store_fitness.{limit}", 60.0)
     store = f"local://{tmp_path}/store"
     asyncio.run(_put(store, {"k": b"1"}))

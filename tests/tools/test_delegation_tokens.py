@@ -1,4 +1,4 @@
-"""``parley delegation-tokens``: from the creation of a token to its end."""
+"""``parley delegation-tokens``: from the creation of a token to its expiry."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_options_that_make_no_sense(parley: Parley, alice: tuple[str, ...], word
     assert text in done.err
 
 
-def test_a_client_that_has_not_logged_in_is_told_so(parley: Parley, broker_with_users: Broker) -> None:
+def test_a_client_that_has_not_logged_in_gets_an_error(parley: Parley, broker_with_users: Broker) -> None:
     endpoints = broker_with_users.server.endpoints
     (address,) = (f"{each.host}:{each.port}" for each in endpoints if each.listener == "PLAINTEXT")
     done = parley("delegation-tokens", "--bootstrap-server", address, "--describe")

@@ -33,7 +33,7 @@ def test_names_of_variables() -> None:
 
 @pytest.mark.slow
 def test_names_are_those_of_kafkas_image(tmp_path: Path) -> None:
-    """Kafka's libraries have the program that its image runs first."""
+    """Kafka's libraries contain the program that its image runs first."""
     folders = {option: tmp_path / option for option in "DMF"}
     for folder in folders.values():
         folder.mkdir()
@@ -118,7 +118,9 @@ def test_unknown_variables_are_errors(parley: Parley, monkeypatch: pytest.Monkey
     (tmp_path / "f").write_text("my.plugin.key=1\n")
     monkeypatch.setenv("KAFKA_NUM_PARTITION", "3")
     monkeypatch.setenv("PARLEY_SOMETHING_ELSE", "3")
-    monkeypatch.setenv("KAFKA_CONTROLLER_QUORUM_VOTERS", "1@a:9093")  # of Kafka; a warning says that it has no effect
+    monkeypatch.setenv(
+        "KAFKA_CONTROLLER_QUORUM_VOTERS", "1@a:9093"
+    )  # a variable of Kafka's; a warning says that it has no effect
     typed = parley("start", "--from-environment", str(tmp_path / "f"), "--override", "my.other.key=2")
     assert typed.code == 1
     assert typed.err.splitlines() == [

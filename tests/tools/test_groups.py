@@ -37,7 +37,7 @@ def group(broker: Broker, topic: str, send: Send) -> str:
 
 @contextmanager
 def member(broker: Broker, topic: str, group: str, **settings: object) -> Iterator[Consumer]:
-    """A member of the group that has its partitions."""
+    """Run a member of the group that owns its partitions."""
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "client.id": "reader", **settings}
     )

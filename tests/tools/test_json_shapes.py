@@ -136,7 +136,7 @@ def test_output_has_the_documented_shape(parley: Parley, broker: Broker, names: 
     assert values
     for value in values:
         assert differences(value, SHAPES[name][1]) == []
-        assert value or name == "reassign --list"  # nothing moves on a broker that is alone
+        assert value or name == "reassign --list"  # nothing is moved on a single broker
 
 
 def test_differences() -> None:

@@ -1,4 +1,4 @@
-"""The forms of ``--output``: JSON and YAML hold the same, a table is aligned, colors are for terminals."""
+"""The forms of ``--output``: JSON and YAML have the same content, tables are aligned, colors are for terminals."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_progress_as_json_has_the_documented_shape(capsys: pytest.CaptureFixture
 def test_settings_without_effect_give_one_warning(
     parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # it ends when it is about to start Spark
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # it ends just before it would start Spark
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("parley.pipeline.spark.java._bundled", lambda: None)
     path = tmp_path / "mm2.properties"
@@ -123,7 +123,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture
 def spark_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that end before they need it."""
+    """Pretend that Spark is installed, for tests that end before they need it."""
     monkeypatch.setattr("parley.pipeline.spark.session.check_spark", lambda: None)
 
 

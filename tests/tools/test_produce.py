@@ -113,7 +113,7 @@ def test_impossible_requests_are_reported(on_broker: Parley, topic: str, words: 
 
 @pytest.mark.slow
 def test_lost_brokers_give_one_warning() -> None:
-    """The log of librdkafka stays hidden; one warning says that no broker responds any more."""
+    """The log of librdkafka stays hidden; a single warning says that no broker responds any more."""
     with Broker() as broker:
         address = broker.bootstrap_servers
         command = [sys.executable, "-m", "parley", "produce", "--bootstrap-server", broker.bootstrap_servers]
@@ -144,7 +144,7 @@ def test_lost_brokers_give_one_warning() -> None:
     "words",
     [
         ("produce", "--topic", "t"),
-        ("produce", "--topic", "t", "--max-block-ms", "3600000"),  # refused is refused, however patient one is
+        ("produce", "--topic", "t", "--max-block-ms", "3600000"),  # a refusal is final, whatever the timeout
         ("consume", "--topic", "t"),
         ("consume", "--topic", "t", "--partition", "0", "--offset", "-1"),
         ("consume", "--topic", "t", "--consumer-property", "group.protocol=consumer"),
@@ -156,7 +156,7 @@ def test_if_no_broker_responds_the_error_says_what_to_do(parley: Parley, words: 
     address = f"127.0.0.1:{free_port()}"
     typed = parley(*words, "--bootstrap-server", address)
     assert (typed.code, typed.out) == (1, "")
-    # Clients that other tests have left in this process may go on logging meanwhile, of other brokers.
+    # Clients that other tests have left in this process may log lines about other brokers meanwhile.
     (line,) = [line for line in typed.err.splitlines() if not (line.startswith("%") and address not in line)]
     assert line.startswith("Error: no broker responds at 127.0.0.1:")
     assert "parley start" in line

@@ -1,4 +1,4 @@
-"""Profiles: their files, which is chosen, what it adds to a command, and that no secret is shown."""
+"""Profiles: their files, which profile is used, what it adds to a command, and that no secret is shown."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # each test is a run of pytest
+pytestmark = pytest.mark.slow  # each test runs pytest
 
 TESTS = """
 import pytest
@@ -91,7 +91,7 @@ def test_a_setting_that_is_none(tmp_path: Path) -> None:
     assert "takes key=value" in done.stdout
 
 
-def test_nothing_is_imported_that_nobody_asks_for() -> None:
+def test_nothing_is_imported_before_it_is_used() -> None:
     program = (
         "import sys, parley.tools.pytest_plugin;"
         "heavy = {'parley.broker', 'parley.protocol', 'parley.storage', 'uvloop', 'confluent_kafka'};"

@@ -1,4 +1,4 @@
-"""Reassignment plans: JSON, throttles, and the texts of their states."""
+"""Reassignment plans: JSON, throttles, and the descriptions of their states."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def store(tmp_path: Path) -> str:
 
 @pytest.fixture
 def prepared(parley: Parley, store: str, tmp_path: Path) -> Iterator[Broker]:
-    """Yield a broker on a store that had its user before the first start."""
+    """Yield a broker on a store that contained the user before the first start."""
     words = ("--add-config", "SCRAM-SHA-256=[iterations=4096,password=b]", "--coordination-url", store)
     done = parley("configs", "--alter", "--entity-type", "users", "--entity-name", "broker", *words)
     assert done.code == 0, done.err

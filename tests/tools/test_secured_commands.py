@@ -126,7 +126,7 @@ FINDINGS = {
     "security": "no-authorizer",
     "doctor": "0 errors, 1 warning",
 }
-"""What commands say of this broker that exit with 1: they reached it all the same."""
+"""The findings of commands that exit with 1 although they reached this broker."""
 ON_LIBRDKAFKA = {"produce", "consume", "perf", "check"}
 ELSEWHERE = {
     "console": "tests/tools/console",
@@ -136,7 +136,7 @@ ELSEWHERE = {
     "registry": "tests/pipeline/registry",
     "connect": "tests/pipeline/connect",
 }
-"""Commands with logins of a kind of their own, and the tests of those."""
+"""Commands with their own kinds of login, and the folders of their tests."""
 REACH_NO_BROKER = {
     *("start", "coordination", "dump-log", "log-repair", "simulate", "zookeeper-security-migration"),
     *("completion", "version", "docs"),

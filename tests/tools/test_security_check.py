@@ -1,4 +1,4 @@
-"""``parley security check``: each row of its table on an example, files as they lie on a disk, and running clusters."""
+"""``parley security check``: each row of its table on an example, real files, and running clusters."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ UNSECURED = f"{MODULES}.oauthbearer.internals.unsecured.OAuthBearerUnsecuredVali
 
 
 def subject(changes: dict[str, str] | None = None, **more: Any) -> Subject:
-    """Return the closed configuration with changes, and what is known besides."""
+    """Return the secure configuration with changes, and other known facts."""
     settings = CLOSED | (changes or {})
     config = BrokerConfig.from_properties(settings)
     known: dict[str, Any] = {
@@ -191,7 +191,7 @@ def test_only_owners_replace_files_in_a_folder_with_the_sticky_bit() -> None:
     assert found.check.name == "writable-trust"
 
 
-def test_the_files_that_decide_who_is_let_in() -> None:
+def test_the_files_that_decide_who_may_log_in() -> None:
     given = {
         "listener.name.clients.ssl.truststore.location": "/trust/t.pem",
         "ssl.crl.location": "/lists/revoked.pem",
@@ -256,7 +256,7 @@ def test_a_properties_file_without_passwords_may_be_read_by_all() -> None:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, str]:
-    """Return the settings of a broker whose files are closed."""
+    """Return the settings of a broker whose files other users cannot read."""
     tmp_path.chmod(0o700)
     authority = Authority()
     expires = datetime.now(UTC) + timedelta(days=300)

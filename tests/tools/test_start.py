@@ -118,14 +118,14 @@ def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
         process.send_signal(signal.SIGSTOP)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGCONT)
-        # Signals of one number are not queued: the second is sent when the first was noticed.
+        # Equal signals are not queued: the second is sent once the first has been handled.
         assert process.stderr is not None
         for line in process.stderr:
             if "Ctrl-C again" in line:
                 process.send_signal(signal.SIGINT)
                 break
         process.communicate(timeout=60)
-        # It may have stopped meanwhile, or be on its way out of Python, which the signal ends: to a shell that is 130.
+        # It may have stopped already. If the signal ends Python during its shutdown, a shell reports 130.
         assert process.returncode in (0, 130, -signal.SIGINT)
 
 
@@ -208,7 +208,7 @@ def test_the_advised_address_keeps_the_protocol_and_the_other_listeners(error: O
         ),
     ],
 )
-def test_a_listener_that_is_open_to_other_machines_is_told(settings: list[str], labels: list[str]) -> None:
+def test_a_listener_that_is_open_to_other_machines_is_reported(settings: list[str], labels: list[str]) -> None:
     notes = start.notes_on_listeners(start.configuration(None, settings), "h:9092")
     assert [label for label, _ in notes] == labels
     assert all("clients are told h:9092" in text for label, text in notes if label == "listens")
@@ -268,7 +268,7 @@ def test_a_limit_of_open_files_that_is_too_low_is_refused(
     assert "ulimit -n" in text
 
 
-def test_a_shortage_that_no_caller_learns_of_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shortage_that_no_caller_sees_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MEMORY, "lost_work", None)
     others: list[Any] = []
     monkeypatch.setattr(sys, "__unraisablehook__", others.append)

@@ -152,8 +152,8 @@ def test_a_cluster_lives_through_the_death_of_a_broker_and_stops_in_order(tmp_pa
             pass
         os.kill(running.brokers()[1], signal.SIGKILL)
         running.says("Broker 2 exited (killed by SIGKILL). The others continue. To restart it: parley start")
-        # Who is alive, not who is listed: a fenced broker is for five seconds more. librdkafka's own describe_cluster
-        # asks the controller that it knows for ever, here the dead one in one run of three.
+        # The live brokers, not the listed ones: a fenced broker stays listed for 5 s. librdkafka's describe_cluster
+        # keeps asking the controller that it knows, here the dead one in one of three runs.
         while asyncio.run(alive(running.bootstrap)) != [1, 3]:
             pass
         running.process.send_signal(signal.SIGINT)

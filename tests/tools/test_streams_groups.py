@@ -1,4 +1,4 @@
-"""``parley streams-groups``, beside Kafka's own tool on the same group."""
+"""``parley streams-groups``, compared with Kafka's own tool on the same group."""
 
 from __future__ import annotations
 

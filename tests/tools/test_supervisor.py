@@ -1,4 +1,4 @@
-"""``--supervise``: a process that is killed is started again, one that cannot start is not."""
+"""``--supervise``: a killed process is started again, but not a process that cannot start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if "fails" in sys.argv:
     sys.exit(7)
 signal.pause()
 """
-"""A child that gets ready, unless it is told not to, and waits to be killed, unless it is to fail."""
+"""A child that becomes ready and waits to be killed, unless its arguments say otherwise."""
 LIMIT_S = 120
 
 
@@ -52,7 +52,7 @@ def test_what_follows_on_an_end(
 
 @pytest.fixture
 def begun() -> Iterator[list[subprocess.Popen[str]]]:
-    """Supervisors that are killed after the test, and their children with them."""
+    """Yield a list of supervisors, which are killed after the test together with their children."""
     found: list[subprocess.Popen[str]] = []
     yield found
     for one in found:
@@ -69,13 +69,13 @@ def start(begun: list[subprocess.Popen[str]], *words: str) -> subprocess.Popen[s
 
 
 def child_of(process: subprocess.Popen[str]) -> int:
-    """Return the next child that says that it is up."""
+    """Return the process id of the next child that reports that it is ready."""
     assert process.stdout is not None
     return int(process.stdout.readline().split()[1])
 
 
 def test_no_child_is_started_after_a_signal_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The signal comes before the first fork; and a child that is gone needs no signal any more."""
+    """The signal arrives before the first fork. A child that has exited gets no signal."""
 
     def gone(child: int, number: int) -> None:
         raise ProcessLookupError
@@ -135,7 +135,7 @@ def test_a_child_ends_when_its_supervisor_is_killed(begun: list[subprocess.Popen
 
 
 def is_running(pid: int) -> bool:
-    """False for a process that has ended, whether its parent has noticed or not."""
+    """Return False if the process has ended, whether or not its parent has noticed."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""``parley tail``: the last records by time, new ones as they arrive, and lines that a terminal shows as they are."""
+"""``parley tail``: the last records by time, new records as they arrive, and lines that cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_errors_name_the_next_step(on_broker: Parley, topic: str, words: Sequenc
         (b"two\nlines\t", r"two\nlines\t"),
         (b"\x1b[2J", r"\x1b[2J"),  # would clear the screen
         (b"\xff\x00", r"\xff\x00"),
-        ("\u202egpj".encode(), r"\u202egpj"),  # would turn the direction round
+        ("\u202egpj".encode(), r"\u202egpj"),  # would reverse the text direction
     ],
 )
 def test_nothing_is_left_that_a_terminal_interprets(data: bytes, text: str) -> None:
@@ -144,7 +144,7 @@ def test_new_records_and_new_partitions_are_followed(broker: Broker, topic: str,
 def test_without_following_records_that_arrive_meanwhile_are_left_out(
     on_broker: Parley, broker: Broker, topic: str
 ) -> None:
-    """The number of records is exact although a producer goes on writing."""
+    """The number of records is exact although a producer keeps writing."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
     producer.produce(topic, b"first", partition=0)
     producer.flush()

@@ -1,4 +1,4 @@
-"""``parley top``: rates and lags from two looks at a cluster, and the screen that shows them."""
+"""``parley top``: rates and lags from two samples of a cluster, and the screen that shows them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_yaml_has_the_same(on_broker: Parley) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_the_screen_is_drawn_and_left(broker: Broker, topic: str) -> None:
-    """The live screen shows the topic; Ctrl-C restores the terminal."""
+    """The live screen shows the topic. Ctrl-C restores the terminal."""
     words = ["parley", "top", "--bootstrap-server", broker.bootstrap_servers, "--interval", "0.2"]
     pid, terminal = pty.fork()
     if pid == 0:
@@ -136,5 +136,5 @@ def test_the_screen_is_drawn_and_left(broker: Broker, topic: str) -> None:
         wait_for(b"\x1b[?1049l")
         _, status = os.waitpid(pid, 0)
     finally:
-        os.close(terminal)  # ends a command that still runs
+        os.close(terminal)  # ends a command that is still running
     assert os.waitstatus_to_exitcode(status) == 130

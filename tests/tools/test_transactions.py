@@ -1,4 +1,4 @@
-"""``parley transactions``: what it shows, and what it ends; Kafka's tool says the same."""
+"""``parley transactions``: what it shows, and what it aborts; Kafka's tool agrees."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.tools.conftest import Parley, Typed
 
 TOOL = "org.apache.kafka.tools.TransactionsCommand"
 WITHOUT_ID = 4711
-"""A producer id that no transactional id has: its transaction hangs."""
+"""A producer id without a transactional id, so its transaction hangs."""
 
 
 def test_common_options_may_stand_before_the_subcommand() -> None:
@@ -298,7 +298,7 @@ def test_logs_with_transactions_are_dumped_as_kafka_does(tool: Tool, server: Ser
     producer.abort_transaction(30)
     consumer.close()
     producer = Producer({"bootstrap.servers": server.bootstrap_servers, "transactional.id": "id-dumped"})
-    producer.init_transactions(30)  # it waits for the markers of the transaction before
+    producer.init_transactions(30)  # it waits for the markers of the previous transaction
     folder = server.server.parts.logs.directories[0].path if isinstance(server, Broker) else server.log_dir
     for name, option, texts in (
         ("__transaction_state-0/*.log", "--transaction-log-decoder", ["id-dumped", "transactionPartitions"]),

@@ -48,7 +48,7 @@ def test_kafkas_tool_and_parleys_see_the_same_tokens(parley: Parley, alice: tupl
     assert token["tokenId"] in created
     assert token["hmac"] in created
     assert (token["owner"], token["renewers"]) == ("User:alice", ["User:bob"])
-    # Without an owner Kafka's tool asks for the tokens of no owner, and a broker returns none.
+    # Without an owner, Kafka's tool sends an empty list of owners, and a broker returns no tokens.
     shown = output_of_tool(tool, *alice, "--describe", "--owner-principal", "User:alice")
     assert token["hmac"] in shown
     output_of_tool(tool, *alice, "--renew", "--renew-time-period", "-1", "--hmac", token["hmac"])

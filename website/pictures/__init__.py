@@ -1,1 +1,1 @@
-"""The programs that make the pictures of ``docs/``: ``python -m website.pictures [NAME...]`` writes them."""
+"""The programs that create the pictures of ``docs/``: ``python -m website.pictures [NAME...]`` runs them."""

@@ -1,4 +1,4 @@
-"""``make pictures``: writes the drawings of ``docs/``, or the named pictures."""
+"""``make pictures``: write the drawings of ``docs/``, or the named pictures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from website.pictures.table import DOCS, DRAWN, RECORDED
 
 
 def main(names: list[str]) -> None:
-    """Write the pictures. Raises SystemExit if there is none of a name."""
+    """Write the pictures. Raises SystemExit for an unknown name."""
     made = {**DRAWN, **RECORDED}
     if unknown := [name for name in names if name not in made]:
         raise SystemExit(f"No picture {', '.join(unknown)}: there are {', '.join(made)}.")

@@ -6,7 +6,7 @@ from website.pictures.drawing import Drawing
 
 
 def partition() -> str:
-    """Draw a topic with two partitions, each a log; a producer appends, consumers read at offsets of their own."""
+    """Draw a topic with two partitions, each a log: a producer appends, and each consumer reads at its own offset."""
     drawing = Drawing(760, 250, "A topic with two partitions: producers append at the end, consumers read at offsets")
     drawing.frame(150, 14, 460, 176, "topic orders")
     for number, (y, end) in enumerate(((44, 9), (116, 7))):
@@ -25,7 +25,7 @@ def partition() -> str:
 
 
 def replicas() -> str:
-    """Three replicas of a partition: leader, follower in sync, follower that lags."""
+    """Draw three replicas of a partition: the leader, a follower in sync, and a lagging follower."""
     drawing = Drawing(760, 300, "Three replicas of a partition: the high watermark is where all in-sync replicas are")
     drawing.box(14, 40, 104, 44, "producer\nacks=all", style="small")
     drawing.arrow((118, 62), (160, 62))
@@ -50,7 +50,7 @@ def replicas() -> str:
 
 
 def leader_epoch() -> str:
-    """A leader dies with a record that no other replica has; the next leader has a higher epoch."""
+    """Draw a leader that dies with a record that no other replica has; the next leader has a higher epoch."""
     drawing = Drawing(760, 246, "A new leader has a higher epoch; the old one removes what it alone had written")
     steps = ((14, "1. epoch 4: broker 1 leads"), (264, "2. epoch 5: broker 2 leads"), (514, "3. broker 1 is back"))
     for x, title in steps:
@@ -74,7 +74,7 @@ def leader_epoch() -> str:
 
 
 def coordination() -> str:
-    """What is in the store, and that no record passes through it."""
+    """Draw the content of the store, and that no record passes through it."""
     drawing = Drawing(760, 318, "Brokers hold sessions in the coordination store; records never pass through it")
     drawing.frame(160, 14, 440, 84, "coordination store: embedded, etcd, ZooKeeper, Consul", tone="blue")
     drawing.text(172, 56, "topics, partitions, leaders, ISR, settings, ACLs, users, quotas", style="small")
@@ -126,7 +126,7 @@ def group() -> str:
 
 
 def transaction() -> str:
-    """Records and offsets that become visible together."""
+    """Draw records and offsets that become visible together."""
     drawing = Drawing(760, 256, "A transaction: records of several partitions and offsets become visible together")
     drawing.box(14, 76, 110, 54, "producer\ntransactional.id", style="small")
     for y, name, cells in (

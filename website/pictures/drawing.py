@@ -1,7 +1,7 @@
 """Drawings as SVG: boxes, arrows and texts whose colors follow the theme of the page, dark or light.
 
-A browser tells a picture the theme of the page that shows it (``color-scheme``), so that one file serves both.
-Lengths are in pixels of the drawing; it is scaled to the width of the page.
+A browser applies the theme of the page to its pictures (``color-scheme``), so one file serves both themes. Lengths are
+in pixels of the drawing; it is scaled to the width of the page.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ text { fill: #e6edf3; } .faded { fill: #9198a1; }
 """
 _LINE_HEIGHT: Final = 17
 CELL: Final = 34
-"""The width and height of a cell of a row."""
+"""The width and height of a row's cell."""
 
 
 class Drawing:
-    """A drawing of a size, with a title that is read to people who do not see it."""
+    """A drawing of a given size, with a title for screen readers."""
 
     def __init__(self, width: int, height: int, title: str) -> None:
         self._head = (
@@ -52,7 +52,7 @@ class Drawing:
     def box(
         self, x: float, y: float, width: float, height: float, text: str = "", *, tone: Tone = "plain", style: str = ""
     ) -> None:
-        """A box with text in its middle; a line break begins a new line."""
+        """Add a box with text in its middle. A line break begins a new line."""
         place = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
         self._parts.append(f'<rect class="shape {tone}" {place} rx="4"/>')
         lines = text.split("\n") if text else []
@@ -61,34 +61,34 @@ class Drawing:
             self.text(x + width / 2, first + number * _LINE_HEIGHT, line, style=style, anchor="middle")
 
     def frame(self, x: float, y: float, width: float, height: float, title: str, *, tone: Tone = "plain") -> None:
-        """A box around others, with its title at the top."""
+        """Add a box around other boxes, with its title at the top."""
         self.box(x, y, width, height, tone=tone)
         self.text(x + 10, y + 19, title, style="strong")
 
     def row(
         self, x: float, y: float, cells: Sequence[str], *, tone: Tone, later: Tone = "plain", start: int | None = None
     ) -> None:
-        """Cells side by side: records of a log. Those from the number ``start`` on have the tone ``later``."""
+        """Add a row of cells: the records of a log. Those from index ``start`` on have the tone ``later``."""
         for number, cell in enumerate(cells):
             own = later if start is not None and number >= start else tone
             self.box(x + number * CELL, y, CELL, CELL, cell, tone=own, style="mono small")
 
     def text(self, x: float, y: float, text: str, *, style: str = "", anchor: str = "start") -> None:
-        """A line of text, with its base line at ``y``."""
+        """Add a line of text with its baseline at ``y``."""
         classes = f' class="{style}"' if style else ""
         self._parts.append(f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{classes}>{escape(text)}</text>')
 
     def caption(self, x: float, y: float, *lines: str) -> None:
-        """What to see in the drawing, below it."""
+        """Add the caption, which explains the drawing below it."""
         for number, line in enumerate(lines):
             self.text(x, y + number * _LINE_HEIGHT, line, style="small faded")
 
     def arrow(self, *points: tuple[float, float], dashed: bool = False, head: bool = True) -> None:
-        """A line through the points, with a head at its end."""
+        """Add a line through the points, with an arrowhead at its end."""
         path = " ".join(f"{'L' if number else 'M'}{x:g} {y:g}" for number, (x, y) in enumerate(points))
         end = ' marker-end="url(#to)"' if head else ""
         self._parts.append(f'<path class="line{" dashed" if dashed else ""}" d="{path}"{end}/>')
 
     def svg(self) -> str:
-        """Return the text of the file."""
+        """Return the content of the SVG file."""
         return "\n".join([self._head, *self._parts, "</svg>", ""])

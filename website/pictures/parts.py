@@ -1,4 +1,4 @@
-"""The picture of docs/architecture.md: the parts of a broker, and what goes from one to the other."""
+"""The picture of docs/architecture.md: the parts of a broker, and the data that they exchange."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from website.pictures.drawing import Drawing
 
 
 def parts() -> str:
-    """Records go down the left, the state of the cluster down the right."""
+    """Draw the parts of a broker: records flow down the left side, the state of the cluster down the right side."""
     title = "The parts of Parley: records go down the left, the state of the cluster down the right"
     drawing = Drawing(860, 640, title)
     drawing.box(20, 14, 250, 40, "Kafka clients, any language")

@@ -1,4 +1,4 @@
-"""The moving picture of the README, docs/quickstart.svg: what ``make quickstart`` prints, recorded while it runs."""
+"""The animation in the README, docs/quickstart.svg: the output of ``make quickstart``, recorded while it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from website.pictures.terminal import Line, moving_picture
 
 
 def quickstart() -> str:
-    """Run the quickstart and return its picture. Raises CalledProcessError if it fails: no picture shows a loss."""
+    """Run the quickstart and return its picture. Raises CalledProcessError if it fails, so no picture shows a loss."""
     lines = [Line(0.0, "$ make quickstart")]
     command = [sys.executable, "-u", "-m", "parley.tools.quickstart"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

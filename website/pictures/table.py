@@ -1,4 +1,4 @@
-"""Which program makes each picture of ``docs/``: a picture that is not here fails a test."""
+"""The program that creates each picture of ``docs/``. A test fails for a picture that is not listed here."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DRAWN: Final[Mapping[str, Callable[[], str]]] = {
     "concepts-transaction.svg": concepts.transaction,
     "parts.svg": parts,
 }
-"""Drawings, which are the same each time: ``make pictures`` writes them."""
+"""Drawings, which are always the same. ``make pictures`` writes all of them."""
 
 RECORDED: Final[Mapping[str, Callable[[], str]]] = {"quickstart.svg": quickstart}
-"""What a program printed when it ran: ``make pictures`` writes one only if PICTURES names it."""
+"""Recordings of a program's output. ``make pictures`` writes them only if PICTURES names them."""
 
 ELSEWHERE: Final[Mapping[str, str]] = {
     "example-orders.svg": "parley/tools/orders_picture.py",
     "console-*.png": "tests/tools/console/test_in_a_browser.py",
 }
-"""Pictures that other programs write, and these programs."""
+"""Pictures that other programs write, with those programs."""

@@ -1,7 +1,7 @@
-"""A terminal as a moving picture: lines appear when the program printed them, and the screen scrolls.
+"""An animated terminal: lines appear at the times at which the program printed them, and the screen scrolls.
 
-The animation is CSS within one SVG, so it plays where a page shows the file as an image, and repeats. Readers that have
-switched off motion in their system see the end of it.
+The animation is CSS within one SVG, so it also plays, repeatedly, if a page shows the file as an image. Readers whose
+system is set to reduced motion see only its end.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Final
 COLUMNS: Final = 112
 ROWS: Final = 30
 PAUSE_MAX_S: Final = 1.2
-"""Longer waits of the program are cut to this."""
+"""The maximum pause, in seconds. Longer pauses of the program are shortened to it."""
 PER_LINE_S: Final = 0.05
 END_S: Final = 6.0
-"""How long the end stays before the picture begins again."""
+"""How many seconds the end is shown before the animation starts again."""
 _CHARACTER: Final = 8.4
 _LINE: Final = 19
 _MARGIN: Final = 16
@@ -28,7 +28,7 @@ _TOP: Final = 46
 
 @dataclass(frozen=True)
 class Line:
-    """A printed line, and the seconds after the start of the program."""
+    """A printed line, and its time in seconds after the start of the program."""
 
     at: float
     text: str
@@ -36,7 +36,7 @@ class Line:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A row of the screen, and when it appears in the picture."""
+    """A row of the screen, and the time at which it appears in the animation."""
 
     at: float
     text: str
@@ -81,7 +81,7 @@ def moving_picture(title: str, lines: Sequence[Line]) -> str:
 
 
 def _rows(lines: Sequence[Line]) -> Iterator[_Shown]:
-    """Wrap the lines as a terminal does, and cut the waits between them."""
+    """Wrap the lines as a terminal does, and shorten the pauses between them."""
     now, before = 0.0, 0.0
     for line in lines:
         now += PER_LINE_S + min(line.at - before, PAUSE_MAX_S)
@@ -102,7 +102,7 @@ def _text(number: int, row: _Shown) -> str:
 
 
 def _style(steps: Sequence[tuple[float, Sequence[_Shown]]], end: float) -> str:
-    """One animation for each step, and one that rolls the screen up when it is full."""
+    """Return the CSS: one animation for each step, and one that scrolls the screen when it is full."""
     lines = [
         'text { font: 14px ui-monospace, "DejaVu Sans Mono", monospace; fill: #c9d1d9; }',
         ".title { font-weight: 600; fill: #9198a1; } .command { fill: #7ee787; font-weight: 600; }",

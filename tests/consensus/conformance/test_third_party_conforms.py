@@ -78,7 +78,7 @@ async def test_the_scheme_is_known_by_the_installed_entry_point(installed: Path,
 
 
 @pytest.mark.system
-async def test_who_may_not_write_is_told_when_opening(url: str) -> None:
+async def test_opening_fails_without_write_permission(url: str) -> None:
     import asyncpg
 
     async with create_backend(f"{url}&schema=owned"):

@@ -348,7 +348,7 @@ def test_a_truncated_topic_is_read_on_from_where_it_begins(run: Driven, bootstra
     assert values(tmp_path, 5) == ["a", "b", "c", "d", "f"]
 
 
-def test_secrets_are_named_and_reach_only_those_who_need_them(bootstrap: str, tmp_path: Path) -> None:
+def test_secrets_are_named_and_reach_only_the_code_that_needs_them(bootstrap: str, tmp_path: Path) -> None:
     create(bootstrap, "secret")
     produce(bootstrap, "secret", ["a"])
     (tmp_path / "secrets").write_text(f"# where notes are\nfolder={tmp_path}\n")

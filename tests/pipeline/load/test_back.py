@@ -173,7 +173,7 @@ def some_files(folder: Path, number: int) -> list[bytes]:
     return values
 
 
-def test_who_was_alone_in_the_topic_is_no_load(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_an_application_that_was_the_only_writer_is_not_a_load(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     """The sequence numbers of an application that wrote from the beginning equal its offsets. It does not count as a
     load, and the load does not use its producer id."""
     bootstrap = kafka_broker.bootstrap_servers
@@ -237,7 +237,7 @@ def test_two_loads_that_begin_at_the_same_moment_are_one(
     assert [message.value() for message in read(bootstrap, topic)] == expected
 
 
-def test_a_topic_made_anew_gets_all_rows(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_a_recreated_topic_gets_all_rows(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     bootstrap = kafka_broker.bootstrap_servers
     topic = create(bootstrap, "anew")
     expected = some_files(tmp_path, 10)
@@ -250,9 +250,7 @@ def test_a_topic_made_anew_gets_all_rows(kafka_broker: KafkaBroker, tmp_path: Pa
     assert [message.value() for message in read(bootstrap, topic)] == expected
 
 
-def test_what_an_older_version_has_noted(
-    kafka_broker: KafkaBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_notes_of_an_older_version(kafka_broker: KafkaBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What the older version finished is done. For an unfinished file, the number of rows in the topic is unknown."""
     bootstrap = kafka_broker.bootstrap_servers
     topic = create(bootstrap, "older")

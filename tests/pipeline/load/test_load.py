@@ -186,7 +186,7 @@ def test_what_is_no_folder_of_ours_is_left_alone(settings: LoadSettings) -> None
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
-def test_an_empty_partition_that_fills_and_loses_records_is_told(settings: LoadSettings, kind: str) -> None:
+def test_an_empty_partition_that_fills_and_loses_records_is_reported(settings: LoadSettings, kind: str) -> None:
     bootstrap, topic = settings.connection.bootstrap, f"{settings.topic}-empty"
     create(bootstrap, topic, 1)
     settings = replace(settings, topic=topic, format=kind)
@@ -214,7 +214,7 @@ def test_records_that_are_gone_are_told(settings: LoadSettings) -> None:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
-def test_a_topic_made_anew_is_another_one(settings: LoadSettings, kind: str) -> None:
+def test_a_recreated_topic_is_another_topic(settings: LoadSettings, kind: str) -> None:
     """This holds however many records it contains: its first offsets were not loaded."""
     settings = replace(settings, format=kind)
     load(settings, in_process)

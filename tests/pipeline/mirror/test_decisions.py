@@ -51,7 +51,7 @@ def test_a_checkpoint_is_written_when_it_says_something_new() -> None:
     assert made(8, first) == [Checkpoint("g", "A.t", 0, 8, 4, "m")]
 
 
-def test_groups_are_only_moved_forward_and_only_while_nobody_reads() -> None:
+def test_groups_are_only_moved_forward_and_only_without_members() -> None:
     checkpoint = Checkpoint("g", "A.t", 0, 10, 5, "m")
     assert to_commit([checkpoint], "Empty", {}) == {A0: Committed(5, "m")}
     assert to_commit([checkpoint], "", {A0: Committed(4)}) == {A0: Committed(5, "m")}

@@ -55,7 +55,7 @@ def test_records_arrive_as_they_were(a: str, b: str) -> None:
     assert (progress.flow, progress.records, progress.lag) == ("A->B", 800, 0)
 
 
-def test_what_waits_is_told_before_it_is_copied(a: str, b: str) -> None:
+def test_lag_is_reported_before_it_is_copied(a: str, b: str) -> None:
     create(a, "orders")
     produce(a, "orders", rows(10))
     told: list[tuple[int, int]] = []
@@ -167,7 +167,7 @@ def test_records_that_retention_took_are_passed_over(a: str, b: str) -> None:
 
 
 @pytest.mark.parametrize("number", [10, 120])
-def test_a_topic_made_anew_is_copied_from_its_beginning(a: str, b: str, number: int) -> None:
+def test_a_recreated_topic_is_copied_from_its_beginning(a: str, b: str, number: int) -> None:
     """This holds however many records the new topic contains, because its topic id differs."""
     create(a, "orders")
     produce(a, "orders", rows(100))
@@ -179,7 +179,7 @@ def test_a_topic_made_anew_is_copied_from_its_beginning(a: str, b: str, number: 
     assert as_rows(read(b, "A.orders")) == rows(100) + rows(number, 500)
 
 
-def test_a_topic_that_is_made_anew_while_it_is_copied_is_noticed(a: str, b: str) -> None:
+def test_a_topic_that_is_recreated_while_it_is_copied_is_noticed(a: str, b: str) -> None:
     create(a, "orders")
     produce(a, "orders", rows(10))
     with mirror(properties(a, b)) as running:
@@ -223,7 +223,7 @@ def test_names_are_kept_by_the_identity_policy(a: str, b: str) -> None:
     assert as_rows(read(b, "orders")) == rows(10)
 
 
-def test_who_writes_to_the_target_from_its_beginning_is_no_mirror(a: str, b: str) -> None:
+def test_an_application_that_writes_to_the_target_from_its_beginning_is_not_a_mirror(a: str, b: str) -> None:
     """The sequence numbers of an application that was the only writer equal its offsets. It keeps its own producer id
     and loses nothing; neither does the mirror, whenever it is killed."""
     create(a, "orders")
@@ -260,7 +260,7 @@ def test_an_application_that_writes_after_the_kill_is_not_counted(a: str, b: str
     assert [row for row in found if row[0] != b"other"] == rows(20)
 
 
-def test_a_producer_id_is_noted_before_it_is_used(a: str, b: str) -> None:
+def test_a_producer_id_is_recorded_before_it_is_used(a: str, b: str) -> None:
     create(a, "orders")
     produce(a, "orders", rows(10))
     noted = []
@@ -281,7 +281,7 @@ def test_a_producer_id_is_noted_before_it_is_used(a: str, b: str) -> None:
     assert len(set(noted)) == 2
 
 
-def test_what_an_older_version_has_noted_is_gone_on_with(a: str, b: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_of_an_older_version_is_continued(a: str, b: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The older version used offsets as sequence numbers, and did not record topic ids."""
 
     def older(alias: str, partition: Place, place: notes.Place) -> StoredOffset:
@@ -314,7 +314,7 @@ def test_what_the_target_has_lost_is_copied_again(a: str, b: str, more: int, cap
     assert "A.orders-0 has lost records from offset 0 on" in caplog.text
 
 
-def test_where_what_was_copied_is_deleted_it_is_copied_again(a: str, b: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_deleted_copies_are_copied_again(a: str, b: str, caplog: pytest.LogCaptureFixture) -> None:
     """The log knows that the next record is not the first of the mirror's producer id, but contains none of its records
     any more."""
     create(a, "orders")
@@ -327,7 +327,7 @@ def test_where_what_was_copied_is_deleted_it_is_copied_again(a: str, b: str, cap
     assert "may be copied twice" in caplog.text
 
 
-def test_no_batch_is_taken_where_the_first_was_refused(a: str, b: str) -> None:
+def test_no_batch_is_accepted_after_the_first_was_rejected(a: str, b: str) -> None:
     """A log that does not know a producer id yet accepts any sequence number."""
     create(a, "large", max_message_bytes="3000000")
     create(b, "A.large")

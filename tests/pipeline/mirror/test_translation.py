@@ -36,7 +36,7 @@ def test_between_two_runs_it_is_the_end_of_the_first() -> None:
     assert [translation.downstream(offset) for offset in (9, 10, 19, 20, 21)] == [9, 10, 10, 10, 11]
 
 
-def test_a_topic_made_anew_is_translated_anew() -> None:
+def test_offsets_of_a_recreated_topic_are_translated_from_the_beginning() -> None:
     translation = of((100, 100), (5, 200))
     assert translation.downstream(100) == 201
     assert translation.downstream(5) == 200

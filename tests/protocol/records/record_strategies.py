@@ -20,7 +20,8 @@ record_headers = st.lists(st.tuples(names, st.none() | st.binary(max_size=20)), 
 
 @st.composite
 def record_lists(draw: st.DrawFn, *, base_offset: int = 0, gaps: bool = False, headers: bool = True) -> list[Record]:
-    """One or more records with offsets rising from ``base_offset``, with the gaps of compaction if wanted."""
+    """Generate one or more records with increasing offsets from ``base_offset`` on, optionally with gaps as after
+    compaction."""
     count = draw(st.integers(1, 8))
     offset = base_offset
     found = []

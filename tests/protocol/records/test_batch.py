@@ -22,7 +22,7 @@ SOME = [Record(i, 1000 + i, b"key" if i % 2 else None, b"value" * i, (("name", b
 
 
 def changed(data: bytes | bytearray, **fields: int) -> bytearray:
-    """Return the batch with other header fields and a right checksum."""
+    """Return the batch with changed header fields and a valid checksum."""
     header = read_header(data)._replace(**fields)
     return assemble(header, data[HEADER_SIZE:])
 
@@ -67,7 +67,7 @@ def test_timestamps_before_1970() -> None:
     data = build(some)
     header = read_header(data)
     validate(data, 0, header, consecutive=True)
-    assert header.max_timestamp == -1  # as Kafka, which begins to look for the maximum there
+    assert header.max_timestamp == -1  # as in Kafka, which begins its search for the maximum with this value
     assert list(records(data)) == some
 
 
@@ -265,7 +265,7 @@ def test_a_codec_that_does_not_exist_is_invalid() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_more_bytes_than_allowed_are_refused(codec: Compression) -> None:
     data = build([Record(0, 0, None, bytes(1_000_000))], compression=codec)
-    if codec is not Compression.NONE:  # what is not compressed has its size in plain sight
+    if codec is not Compression.NONE:  # without compression, the size of the records is known
         with pytest.raises(DecompressedTooLarge):
             validate(data, 0, read_header(data), max_bytes=999_999)
     with pytest.raises(DecompressedTooLarge) as refused:

@@ -1,4 +1,4 @@
-"""Every codec in both directions, the framings of other writers, and hostile input."""
+"""Every codec in both directions, the framings of other implementations, and hostile input."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_lz4_frames_of_every_kind(linked: bool, sized: bool, checked: bool, magi
 
 
 def test_lz4_as_java_reads_it() -> None:
-    """Version 1, independent blocks of 64 KiB, neither size nor dictionary."""
+    """The frame has version 1, independent blocks of 64 KiB, and neither a size nor a dictionary."""
     packed = compress(Compression.LZ4, bytes(100))
     assert packed[:4] == b"\x04\x22\x4d\x18"
     assert packed[4] & 0b1110_1001 == 0b0110_0000
@@ -110,7 +110,7 @@ def test_lz4_as_java_reads_it() -> None:
 
 
 def test_the_header_checksum_of_magic_0_covers_the_magic_number() -> None:
-    """KIP-57, by the known value for a frame of flags 0x60 and block size 0x40."""
+    """See KIP-57. The expected value is the known checksum of a frame with flags 0x60 and block size 0x40."""
     packed = compress(Compression.LZ4, b"value", magic=0)
     right = compress(Compression.LZ4, b"value", magic=1)
     assert packed[:6] == right[:6] == b"\x04\x22\x4d\x18\x60\x40"
@@ -194,7 +194,7 @@ def test_bytes_behind_the_data_are_invalid(codec: Compression) -> None:
 
 
 def zstd_bomb(total: int) -> bytes:
-    """Return a frame of blocks of three bytes and a value that each repeat it 128 KiB times."""
+    """Return a zstd frame whose blocks of four bytes each expand to 128 KiB."""
     block = struct.pack("<I", (128 << 10) << 3 | 1 << 1)[:3] + b"\x00"
     return b"\x28\xb5\x2f\xfd\x00\x38" + block * (total >> 17)
 
@@ -219,7 +219,7 @@ def test_a_bomb_takes_no_more_memory_than_allowed(codec: Compression) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < limit + (4 << 20)  # what lz4 makes of one block of its own
+    assert peak < limit + (4 << 20)  # lz4's output for a single block
 
 
 def test_a_raw_snappy_block_cannot_promise_more_than_it_holds() -> None:
@@ -255,7 +255,7 @@ def test_very_many_members_or_blocks_with_nothing_in_them_are_refused(
 
 
 class CountedDecoder:
-    """zlib's decoder, which counts the bytes that it is given and those that it gives back."""
+    """zlib's decoder, counting its input and output bytes."""
 
     copied = 0
 

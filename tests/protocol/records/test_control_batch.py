@@ -41,7 +41,7 @@ def test_a_marker_is_read_as_written(kind: ControlType, epoch: int, producer_id:
 
 
 def test_the_bytes_of_a_marker() -> None:
-    """Version 0 and type 1; version 0 and the coordinator's epoch."""
+    """The key contains version 0 and type 1; the value contains version 0 and the coordinator's epoch."""
     marker = build_marker(ControlMarker(ControlType.COMMIT, 7), producer_id=1, producer_epoch=0, timestamp=5)
     record = next(records(marker))
     assert (record.key, record.value) == (b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x07")

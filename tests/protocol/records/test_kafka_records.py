@@ -21,7 +21,7 @@ JUDGE = Path(__file__).with_name("KafkaRecords.java")
 
 
 def some_records(seed: int, magic: int) -> list[Record]:
-    """Records of all shapes, one large enough for several blocks of any codec."""
+    """Return records of all shapes, one of them large enough for several blocks of any codec."""
     draw = random.Random(seed)
     found = []
     for offset in range(draw.choice([1, 2, 70])):

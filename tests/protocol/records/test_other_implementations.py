@@ -129,7 +129,8 @@ def test_we_read_the_batches_of_others(
 
 
 def known_to(other: Callable[..., Any], magic: int, codec: Compression) -> bool:
-    """Return True if the other implementation has the codec; aiokafka lacks the lz4 framing of magic 0 (KIP-57)."""
+    """Return True if the other implementation supports the codec; aiokafka lacks the lz4 framing of magic
+    0 (KIP-57)."""
     return "aiokafka" not in other.__name__ or magic == 1 or codec is not Compression.LZ4
 
 

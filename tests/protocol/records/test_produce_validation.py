@@ -1,4 +1,4 @@
-"""Records of a produce request: accepted unchanged, corrected, converted, or refused with Kafka's error code."""
+"""Records of a produce request: accepted unchanged, corrected, converted, or rejected with Kafka's error code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def prepared(
 
 
 def refusal(data: Buffer | None, rules: ProduceRules = RULES, version: int = NEWEST) -> ErrorCode:
-    """Return the error code of the refusal; checks that the records were not changed."""
+    """Return the error code of the rejection. Checks that the records were not changed."""
     before = None if data is None else bytes(data)
     with pytest.raises(KafkaError) as refused:
         prepared(data, rules, version)
@@ -52,7 +52,7 @@ def refusal(data: Buffer | None, rules: ProduceRules = RULES, version: int = NEW
 
 
 def changed(data: bytes | bytearray, **fields: int) -> bytearray:
-    """Return the batch with other header fields and a right checksum."""
+    """Return the batch with changed header fields and a valid checksum."""
     return assemble(read_header(data)._replace(**fields), data[HEADER_SIZE:])
 
 
@@ -322,7 +322,7 @@ def test_timestamps_outside_the_bounds() -> None:
 
 
 def test_few_records_are_read_to_find_the_ones_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of 50,000 tiny records is too late, and a large one: the others are not made into objects."""
+    """Of 50,000 tiny records, only one, and a large record, are too late. No objects are created for the others."""
     late = {30_000, 49_999}
     some = [
         Record(i, NOW + 2 * HOUR * (i in late), None, b"v" * (9000 if i == 30_000 else 0), ()) for i in range(50_000)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.system
 
 KAFKAS = "org.apache.kafka.common.security"
 SESSION_MS = 1400
-"""Kafka refuses a login less than a second after the one before."""
+"""The lifetime of sessions. Kafka rejects a login less than a second after the previous login."""
 
 
 class Secured(NamedTuple):
@@ -38,7 +38,7 @@ class Secured(NamedTuple):
         return given | ({"sasl.mechanism": mechanism, "sasl.jaas.config": login} if mechanism else {})
 
     async def logs_in(self, listener: str, properties: dict[str, str]) -> None:
-        """Raises NotAuthenticated if Kafka refuses."""
+        """Log in. Raises NotAuthenticated if Kafka rejects the login."""
         async with Client(self.kafka.listeners[listener], security=client_security(properties)) as client:
             assert (await client.metadata([])).brokers
 
@@ -118,7 +118,7 @@ async def test_a_wrong_password(secured: Secured, mechanism: str) -> None:
 
 
 async def test_a_session_is_renewed_on_the_same_connection(secured: Secured) -> None:
-    """The broker closes a connection on which a request arrives after the session's end (KIP-368)."""
+    """The broker closes a connection if a request arrives after the session has expired (KIP-368)."""
     security = client_security(secured.properties("BOTH", "SCRAM-SHA-256", LOGINS["SCRAM-SHA-256"]))
     async with Client(secured.kafka.listeners["BOTH"], security=security) as client:
         first = await client._link(None)

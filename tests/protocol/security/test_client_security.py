@@ -1,4 +1,5 @@
-"""Java client properties are read as Kafka's client reads them; what cannot be used is refused without a secret."""
+"""Java client properties are read as Kafka's client reads them. The errors for unusable properties
+contain no secrets."""
 
 from __future__ import annotations
 

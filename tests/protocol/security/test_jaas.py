@@ -1,4 +1,4 @@
-"""JAAS lines mean here what they mean to Apache Kafka."""
+"""JAAS lines have the same meaning as for Apache Kafka."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LINES = (
 
 
 def ours(line: str) -> str:
-    """What is read, in the form of ``KafkaJaas.java``."""
+    """Return the parsed lines in the format of ``KafkaJaas.java``."""
     try:
         module = single_login_module(line)
     except BadJaas:

@@ -1,4 +1,4 @@
-"""The security settings of Java's client become those of librdkafka; secrets reach librdkafka only."""
+"""The security settings of the Java client are translated to librdkafka's. Only librdkafka gets the secrets."""
 
 from __future__ import annotations
 

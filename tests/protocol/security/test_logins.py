@@ -19,7 +19,7 @@ def scram(username: str = "user", password: str = "pencil", *, is_token: bool = 
 
 
 async def sent(login: Login, *responses: bytes) -> list[bytes]:
-    """What the client sends to a server that responds so. Raises LoginRefused."""
+    """Return the tokens that the client sends to a server with these responses. Raises LoginRefused."""
     exchange = await login.exchange()
     tokens = [next(exchange)]
     for response in responses:

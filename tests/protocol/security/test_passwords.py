@@ -1,4 +1,4 @@
-"""Passwords of known users."""
+"""Verifying the passwords of known users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SCRAM's arithmetic, against the example of RFC 7677."""
+"""SCRAM's computations, compared with the example of RFC 7677."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens are fetched when they are needed, kept while they are fresh, and no failure shows a secret."""
+"""Tokens are fetched when needed and reused while they are valid, and no error message contains a secret."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Asked = list[tuple[str, str]]
 
 @contextmanager
 def endpoint(*responses: tuple[int, str]) -> Iterator[tuple[str, Asked]]:
-    """A token endpoint that gives these responses in turn, and what it is asked: the header and the form."""
+    """Run a token endpoint that returns these responses in turn. Yields its URL, and a list of the headers and forms
+    that it receives."""
     left, asked = list(responses), Asked()
 
     class Handler(BaseHTTPRequestHandler):

@@ -88,7 +88,7 @@ class TestHonest:
         found = segment_of([(0, epoch) for epoch in epochs], magic=1)
         assert judged(found) == found
 
-    def test_the_first_batch_of_an_epoch_far_above_those_noted(self) -> None:
+    def test_the_first_batch_of_an_epoch_far_above_the_recorded_epochs(self) -> None:
         assert not altered_in(3, 3, ELECTIONS_UNNOTED, highest=3)
 
 

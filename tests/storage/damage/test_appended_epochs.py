@@ -61,7 +61,7 @@ def test_a_batch_without_an_epoch_is_not_judged(epochs: AppendedEpochs) -> None:
     assert epochs.is_honest(batch(25, 77, magic=1), ()) is None
 
 
-def test_epochs_that_apache_kafka_noted_are_honest(epochs: AppendedEpochs) -> None:
+def test_epochs_that_apache_kafka_recorded_are_accepted(epochs: AppendedEpochs) -> None:
     noted = (EpochStart(3, 0), EpochStart(8, 25))
     assert epochs.is_honest(batch(24, 8), noted) is False
     assert epochs.is_honest(batch(25, 8), noted) is True

@@ -1,4 +1,4 @@
-"""The planner: what holds for every plan, and how good plans are."""
+"""The planner: properties of every plan, and the quality of plans."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_racks_never_get_worse(cluster: Cluster) -> None:
 @given(clusters())
 @settings(max_examples=examples(300), deadline=None)
 def test_every_move_is_needed(cluster: Cluster) -> None:
-    """Without any one of the moves, racks are worse or the skew is higher."""
+    """Without any single move, the spread over racks is worse or the skew is higher."""
     made = plan(cluster, GOALS)
     done = after(cluster, made)
     assert not made.moves or (crowded(done), skew(done)) < (crowded(cluster), skew(cluster))
@@ -158,7 +158,7 @@ def test_replicas_leave_a_rack_that_has_two() -> None:
 
 
 def test_a_rack_with_fewer_brokers_than_another_holds_what_it_must() -> None:
-    """With a replica in each of three racks, the broker that is alone in its rack cannot hold less."""
+    """If each partition has a replica in each of three racks, the only broker of a rack cannot host fewer replicas."""
     cluster = Cluster(
         brokers(4, "abca"), tuple(one(index, index % 3, (index + 1) % 3, (index + 2) % 3) for index in range(12))
     )
@@ -168,7 +168,7 @@ def test_a_rack_with_fewer_brokers_than_another_holds_what_it_must() -> None:
 
 
 def test_two_full_brokers_exchange_replicas() -> None:
-    """Counts are equal, so that only an exchange of a large one for a small one helps."""
+    """The counts are equal, so only exchanging a large replica for a small replica helps."""
     sizes = {0: (900, 900, 100, 100), 1: (100, 100, 100, 100)}
     cluster = Cluster(
         brokers(2),
@@ -224,7 +224,7 @@ def test_nothing_is_done_without_brokers_or_partitions() -> None:
 
 
 def simple_greedy(cluster: Cluster) -> Cluster:
-    """Return the baseline: while that helps, move the largest replica that helps from the fullest broker to the
+    """Return the baseline plan: as long as that helps, move the largest suitable replica from the fullest broker to the
     emptiest."""
     layout = Layout(cluster, GOALS)
     moves: list[Move] = []
@@ -250,7 +250,7 @@ def simple_greedy(cluster: Cluster) -> Cluster:
 
 @pytest.mark.slow
 def test_plans_are_better_than_those_of_a_simple_greedy_search() -> None:
-    """Never a higher skew, and a tenth of it on average (in fact, far less)."""
+    """The skew is never higher, and on average less than a tenth."""
     ours, simple = [], []
     for seed in range(4):
         cluster = recorded(seed, brokers=7, partitions=100, added=seed % 2, uneven=0.5)
@@ -275,7 +275,7 @@ def test_plans_copy_little_more_than_any_plan_must() -> None:
 
 @pytest.mark.slow
 def test_plans_of_tiny_clusters_are_nearly_the_best_there_are() -> None:
-    """All assignments are tried. Exchanges of two are all that the planner looks at, so that it may miss some."""
+    """The test tries all assignments. The planner considers only exchanges of two replicas, so it may miss some."""
     worse = 0
     for seed in range(10):
         cluster = recorded(seed, brokers=3, partitions=5, factor=1, racks=1)

@@ -17,7 +17,7 @@ from parley.tools.console.settings import ConsoleSettings
 
 
 class Browser:
-    """What a browser would send: the cookie, and the token with every change."""
+    """Sends what a browser would send: the cookie, and the token with every change."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self.client = client
@@ -30,13 +30,13 @@ class Browser:
         return found
 
     async def get(self, path: str, **query: Any) -> Any:
-        """Return the answer to a request that must succeed."""
+        """Return the response to a request, which must succeed."""
         answer = await self.client.get(f"/api/{path}", params=query)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     async def change(self, method: str, path: str, body: Any = None) -> Any:
-        """Return the answer to a change that must succeed."""
+        """Return the response to a change, which must succeed."""
         answer = await self.try_change(method, path, body)
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -48,7 +48,7 @@ class Browser:
 
 @asynccontextmanager
 async def browsing(settings: ConsoleSettings) -> AsyncIterator[Browser]:
-    """A browser at a new console."""
+    """Yield a browser of a new console."""
     console = Console(settings)
     transport = httpx.ASGITransport(console.app)
     try:
@@ -71,7 +71,7 @@ def stored_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Br
 
 @pytest.fixture
 async def browser(stored_broker: tuple[Broker, str]) -> AsyncIterator[Browser]:
-    """Yield a browser at a console of the broker."""
+    """Yield a browser of a console for the broker."""
     broker, url = stored_broker
     settings = ConsoleSettings(broker.bootstrap_servers, store=store_address(url, None))
     async with browsing(settings) as found:

@@ -1,4 +1,4 @@
-"""The console in front of Apache Kafka 4: everything but the coordination store."""
+"""The console with Apache Kafka 4: everything except the coordination store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console's API, in front of a broker in this process."""
+"""The console's API, with a broker in this process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The console in a real Chromium: what people do, by mouse and keyboard, on a desk and on a phone.
+"""The console in a real Chromium: users' actions, by mouse and keyboard, on a desktop and on a phone.
 
-With ``PARLEY_PICTURES``, the folder for the pictures of docs/console.md, the tests write them.
+If ``PARLEY_PICTURES`` names a folder, the tests write the pictures of docs/console.md to it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(folder: Path) -> Iterator[Cluster]:
-    """Three brokers with 200 orders in a topic, and a group that has read 30 of them."""
+    """Run three brokers with 200 orders in a topic, and a group that has read 30 of them."""
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     rights = {"authorizer.class.name": authorizer, "super.users": "User:ANONYMOUS"}
     with Cluster({"offsets.topic.num.partitions": "3", **rights}, data_dir=folder) as running:
@@ -112,7 +112,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(chromium: Browser, address: str) -> Iterator[Page]:
-    """Yield a page at the overview. What the console logs as an error, or asks of another host, fails the test."""
+    """Yield a page at the overview. The test fails if the console logs an error, or sends a request to another host."""
     context = chromium.new_context(viewport=DESK, color_scheme="light")
     context.set_default_timeout(PATIENCE_MS)
     expect.set_options(timeout=PATIENCE_MS)
@@ -128,7 +128,7 @@ def page(chromium: Browser, address: str) -> Iterator[Page]:
 
 
 def picture(page: Page, name: str) -> None:
-    """Write a picture of the page for the documentation, if asked for."""
+    """Write a picture of the page for the documentation, if requested."""
     if folder := os.environ.get("PARLEY_PICTURES"):
         page.screenshot(path=Path(folder) / f"console-{name}.png")
 

@@ -1,4 +1,4 @@
-"""The console's decisions: health, filters, rights; and that the built page is that of the sources."""
+"""The console's decisions: health, filters, permissions; and that the built page matches its sources."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_why() -> None:
 
 
 def test_the_built_page_is_that_of_the_sources() -> None:
-    """After a change in ``console/``: ``make console``."""
+    """After a change in ``console/``, run ``make console``."""
     built = json.loads(files("parley.tools.console").joinpath("page", "sources.json").read_text())
     folder = Path(__file__).resolve().parents[3] / "console"
     sources = [folder / name for name in ("index.html", "package.json", "package-lock.json", "vite.config.js")]

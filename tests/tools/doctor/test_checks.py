@@ -1,4 +1,4 @@
-"""Each check of the doctor's table on an example, and on healthy subjects, on which none finds anything."""
+"""Each check of the doctor's table on an example, and on healthy subjects, where it must find nothing."""
 
 from __future__ import annotations
 

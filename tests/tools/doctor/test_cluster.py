@@ -1,7 +1,7 @@
-"""``parley doctor`` on clusters in this process: each fault is made, and found by its name.
+"""``parley doctor`` on clusters in this process: each fault is injected, and found under its name.
 
-The tests share a cluster, so each looks for its own findings only. `tests/system/test_doctor.py` has what needs
-processes.
+The tests share a cluster, so each test checks only its own findings. `tests/system/test_doctor.py` contains the tests
+that need processes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def texts(found: Found, name: str) -> str:
 
 
 def until_found(name: str, text: str, examine: Callable[[], Found]) -> Found:
-    """Examine again until the finding is there: brokers learn of some faults a little later."""
+    """Examine again until the finding appears, because brokers notice some faults a little later."""
     while True:
         found = examine()
         if re.search(text, texts(found, name)):
@@ -128,7 +128,7 @@ def test_leaders_racks_and_features(cluster: Cluster, doctor: Doctor, parley: Pa
 
 
 def test_groups(cluster: Cluster, doctor: Doctor) -> None:
-    """One group has a member that commits nothing, the other one has no members; records are added meanwhile."""
+    """One group has a member that commits nothing, the other group has no members. Meanwhile, records are added."""
     servers = cluster.bootstrap_servers
     create_with(servers, "read", [1, 2, 3])
     produce(servers, "read", [b"first"])
@@ -167,7 +167,7 @@ def test_groups(cluster: Cluster, doctor: Doctor) -> None:
 
 
 def leave_open(servers: str, topic: str) -> None:
-    """Write a record of a transaction of which no coordinator knows."""
+    """Write a record of a transaction that no coordinator knows."""
     batch = build([Record(0, 1000, None, b"lost", ())], producer_id=UNKNOWN_PRODUCER, producer_epoch=3,
                   base_sequence=0, transactional=True)  # fmt: skip
     data = ProduceRequest.PartitionProduceData(index=0, records=bytes(batch))
@@ -190,14 +190,14 @@ def test_a_hanging_transaction(cluster: Cluster, doctor: Doctor, parley: Parley)
     assert "a transaction hangs in hung-0" in one["text"]
     assert one["since"] is not None
     assert one["next"][1] == "parley transactions abort --topic hung --partition 0 --start-offset 0"
-    for broker in "123":  # a follower knows of it, too
+    for broker in "123":  # a follower has the transaction, too
         words = ("--broker-id", broker, "--max-transaction-timeout", "0", "--bootstrap-server")
         typed = parley("transactions", "find-hanging", *words, cluster.bootstrap_servers)
         assert "hung" in typed.out, typed.err
 
 
 def test_a_reassignment_that_stands_still(cluster: Cluster, doctor: Doctor, parley: Parley) -> None:
-    """The throttle lets nothing pass after the first piece."""
+    """The throttle stops the move after the first piece."""
     servers = ("--bootstrap-server", cluster.bootstrap_servers)
     create_with(cluster.bootstrap_servers, "moving", [1])
     produce(cluster.bootstrap_servers, "moving", [os.urandom(500_000) for _ in range(20)])
@@ -221,7 +221,7 @@ def test_a_reassignment_that_stands_still(cluster: Cluster, doctor: Doctor, parl
 
 
 def test_brokers_die(cluster: Cluster, doctor: Doctor) -> None:
-    """First broker 2 is restarted, and does not lead again; then broker 3 is killed."""
+    """First, broker 2 is restarted and does not lead again. Then broker 3 is killed."""
     servers = ("--bootstrap-server", cluster.bootstrap_servers)
     create_with(cluster.bootstrap_servers, "preferred", [2, 1, 3], min_insync_replicas="3")
     create_with(cluster.bootstrap_servers, "alone", [3])

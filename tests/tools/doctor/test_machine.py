@@ -50,7 +50,7 @@ def doctor(parley: Parley, tmp_path: Path) -> Doctor:
 
 
 OF_ANY_MACHINE = ("disk-full", "disk-nearly-full", "inodes-used-up", "descriptor-limit-low")
-"""What may be wrong with the machine of the tests."""
+"""Findings that the test machine itself may cause."""
 
 
 def test_a_broker_that_would_start(doctor: Doctor) -> None:
@@ -81,7 +81,7 @@ def test_settings(doctor: Doctor) -> None:
 
 @contextmanager
 def listening(port: int) -> Iterator[int]:
-    """Another process listens on the port. Yields its id."""
+    """Run another process that listens on the port. Yields its process id."""
     program = f"import socket; s = socket.create_server(('127.0.0.1', {port})); print('ready', flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -116,7 +116,7 @@ def test_a_log_directory_that_is_a_file(doctor: Doctor, tmp_path: Path) -> None:
 
 @pytest.fixture
 def used(tmp_path: Path) -> Path:
-    """Return the folder of a broker that has stopped. The partition 0 of its topic t has three batches."""
+    """Return the folder of a broker that has stopped. Partition 0 of its topic t contains three batches."""
     with Broker(broker_id=1, data_dir=tmp_path / "data") as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
         for _ in range(3):
@@ -240,7 +240,7 @@ def test_certificates(doctor: Doctor, tmp_path: Path) -> None:
 
 
 def test_the_whole_examination_has_a_limit(tmp_path: Path, parley: Parley) -> None:
-    """The store takes the connection, and then says nothing."""
+    """The store accepts the connection, and then does not respond."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         path = tmp_path / "broker.properties"
         path.write_text(

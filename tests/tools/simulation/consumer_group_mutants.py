@@ -1,4 +1,4 @@
-"""Coordinators with one bug each in how they serve groups of the consumer protocol (KIP-848)."""
+"""Coordinators with one planted bug each in groups of the consumer protocol (KIP-848)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parley.broker.coordinators.groups.consumer.member import MemberState, Progr
 
 
 def assign_what_others_have(patch: pytest.MonkeyPatch) -> None:
-    """A member gets the partitions of its target at once, also those that others still have to give up."""
+    """A member gets all partitions of its target immediately, including those that other members must still revoke."""
     decide = reconciliation.reconciled
 
     def assign_all(progress: Progress, situation: reconciliation.Situation) -> Progress:
@@ -25,18 +25,18 @@ def assign_what_others_have(patch: pytest.MonkeyPatch) -> None:
 
 
 def revoke_at_once(patch: pytest.MonkeyPatch) -> None:
-    """A partition that a member is to give up is free before the member says that it no longer has it."""
+    """A partition that a member must revoke is free before the member reports that it has revoked it."""
     patch.setattr(reconciliation, "_still_has", lambda partitions, reported: False)
 
 
 def accept_commits_of_removed_members(patch: pytest.MonkeyPatch) -> None:
-    """A commit is accepted in any epoch, also that of a member which slept and was removed."""
+    """A commit is accepted in any epoch, even from a member that slept and was removed."""
     patch.setattr(offset_decisions, "check_may_commit", lambda group, committer: None)
     patch.setattr(offset_decisions, "partition_check", lambda group, member_id, epoch: None)
 
 
 def join_in_the_first_epoch(patch: pytest.MonkeyPatch) -> None:
-    """A member that joins enters the first epoch, not that of the target assignment."""
+    """A new member gets the first epoch instead of the epoch of the target assignment."""
     decide = reconciliation.reconciled
 
     def enter_first(progress: Progress, situation: reconciliation.Situation) -> Progress:
@@ -47,7 +47,7 @@ def join_in_the_first_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def go_back_an_epoch(patch: pytest.MonkeyPatch) -> None:
-    """When a member leaves, the group goes back to the epoch before that member came."""
+    """When a member leaves, the group returns to its epoch before that member joined."""
     remove = leaving.remove_members
 
     def remove_and_go_back(group: Any, members: Collection[Any], *args: Any) -> Any:
@@ -65,12 +65,12 @@ def go_back_an_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_dead_consumers(patch: pytest.MonkeyPatch) -> None:
-    """A member's session never expires, so that it keeps its partitions after its death."""
+    """A member's session never expires, so it keeps its partitions after its death."""
     patch.setattr(heartbeats, "session", lambda group_id, member_id, timeout_ms: {})
 
 
 def never_hand_over(patch: pytest.MonkeyPatch) -> None:
-    """A member that waits for partitions does not get them when they are given up."""
+    """A member that waits for partitions does not get them when they are revoked."""
     following = reconciliation._following
 
     def wait_for_ever(progress: Progress, situation: reconciliation.Situation) -> Progress:

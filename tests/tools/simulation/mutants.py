@@ -1,4 +1,4 @@
-"""Brokers with one bug each, of the kinds that lose data: what the simulation is for."""
+"""Brokers with one planted bug each, of the kinds that lose data, which the simulation must find."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 
 
 def acknowledge_early(patch: pytest.MonkeyPatch) -> None:
-    """acks=all is answered as soon as the leader has the records."""
+    """A leader acknowledges acks=all as soon as it has appended the records itself."""
     patch.setattr(Partition, "is_acknowledged", lambda self, offset: ErrorCode.NONE if self.is_leader else None)
 
 
 def skip_truncation(patch: pytest.MonkeyPatch) -> None:
-    """A follower does not say which epoch its log ends with, so the leader does not find where their logs diverged."""
+    """A follower does not send the epoch of its last record, so the leader does not detect where their logs diverge."""
     position_of = follower_fetch_session.position_of
     patch.setattr(fetcher, "position_of", lambda *args: position_of(*args)._replace(last_fetched_epoch=-1))
 
 
 def reuse_epoch(patch: pytest.MonkeyPatch) -> None:
-    """A new leader gets the epoch of the one before."""
+    """A new leader gets the epoch of the previous leader."""
     decide = election.next_partition_state
 
     def keep_epoch(known: PartitionState, *args: Any, **options: Any) -> PartitionState:
@@ -76,7 +76,7 @@ def reuse_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def write_unguarded(patch: pytest.MonkeyPatch) -> None:
-    """A controller writes to the store without proving that it is in office."""
+    """A controller writes to the store without checking that it is still the controller."""
     txn = KeyValue.txn
 
     async def unguarded(self: KeyValue, checks: Any, ops: Any, *, guard: Any = None) -> Any:
@@ -91,22 +91,23 @@ def join_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_refusals(patch: pytest.MonkeyPatch) -> None:
-    """What was sent behind a refused batch is judged by itself: librdkafka then sends again what is there already."""
+    """Batches sent after a rejected batch are checked independently: librdkafka then sends records again that are
+    already in the log."""
     patch.setattr(Refusals, "check", lambda *args: None)
 
 
 def trust_restarted_brokers(patch: pytest.MonkeyPatch) -> None:
-    """Whatever a broker's disk has lost, its replicas stay in the ISR and are elected (before KIP-966)."""
+    """Replicas stay in the ISR and are elected even if their disk has lost data (as before KIP-966)."""
     patch.setattr(brokers, "conditions", lambda *args: None)
 
 
 def serve_unverified(patch: pytest.MonkeyPatch) -> None:
-    """What is read from disk is served and replicated without a look at its checksums."""
+    """Records read from disk are served and replicated without checking their checksums."""
     patch.setattr(LogIntegrity, "is_unverified", lambda *args: False)
 
 
 def believe_any_epoch(patch: pytest.MonkeyPatch) -> None:
-    """A recovery takes over the leader epochs that it finds in a segment without a digest."""
+    """A recovery trusts the leader epochs in a segment without a digest."""
     patch.setattr(recovery._Loader, "_are_epochs_covered", lambda self, segment: True)
 
 
@@ -121,7 +122,7 @@ def accept_any_directory(patch: pytest.MonkeyPatch) -> None:
 
 
 def supersede_themselves(patch: pytest.MonkeyPatch) -> None:
-    """The cleaner's table has the offset behind the last record of a key, so that this record is removed, too."""
+    """The cleaner's table contains the offset after the last record of a key, so that record is removed, too."""
 
     def note_next(records: bytes, count: int, base_offset: int, start: int, keys: OffsetMap) -> bool:
         return note_keys(records, count, base_offset + 1, start, keys)
@@ -130,7 +131,7 @@ def supersede_themselves(patch: pytest.MonkeyPatch) -> None:
 
 
 def close_gaps(patch: pytest.MonkeyPatch) -> None:
-    """The cleaner numbers the records that it keeps of a batch without a gap."""
+    """The cleaner renumbers the records that it keeps in a batch without gaps."""
 
     def renumbered(batch: Batch, payload: bytes, count: int, max_timestamp: int) -> Batch:
         kept = with_records(batch, payload, count, max_timestamp)
@@ -145,12 +146,13 @@ def close_gaps(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_removed_tombstones(patch: pytest.MonkeyPatch) -> None:
-    """A replica that was away while compaction removed tombstones keeps what they delete, as in Kafka."""
+    """A replica that was offline while compaction removed tombstones keeps the records that they delete,
+    as in Kafka."""
     patch.setattr(TombstoneCheckpoint, "set", lambda self, offset: None)
 
 
 def trust_restored_store(patch: pytest.MonkeyPatch) -> None:
-    """A store that was restored to an older state is believed: who is in sync, and the leader epochs."""
+    """A store that was restored to an older state is trusted: its ISRs and leader epochs."""
 
     async def trust(*args: Any) -> None:
         pass
@@ -161,7 +163,7 @@ def trust_restored_store(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_names_unsynced(patch: pytest.MonkeyPatch) -> None:
-    """A flush brings the contents of files to disk, but not the names of new ones."""
+    """A flush syncs the contents of files, but not the names of new files."""
     for module in (checkpoints, durability, producer_snapshots, segments):
         patch.setattr(module, "sync_directory", lambda path: None)
 
@@ -194,12 +196,12 @@ def name_no_aborted(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_open_transactions(patch: pytest.MonkeyPatch) -> None:
-    """A reader of committed records is not stopped at the first open transaction."""
+    """A reader of committed records does not stop at the first open transaction."""
     patch.setattr(Log, "last_stable_offset", property(lambda self: self.high_watermark))
 
 
 def fence_nobody(patch: pytest.MonkeyPatch) -> None:
-    """A new instance of a transactional producer gets the epoch of the one before."""
+    """A new instance of a transactional producer gets the epoch of the previous instance."""
     decide = initialization.initialize
 
     def keep_epoch(shard: TransactionShard, now_ms: int, *, transactional_id: str, **options: Any) -> Decision[Any]:
@@ -229,7 +231,7 @@ def forget_markers(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_generation(patch: pytest.MonkeyPatch) -> None:
-    """A rebalance gives the group a new assignment in the generation that it had."""
+    """A rebalance gives the group a new assignment without a new generation."""
     begin = MembershipChange._begin_generation
 
     def begin_again(self: MembershipChange) -> None:
@@ -241,7 +243,7 @@ def keep_generation(patch: pytest.MonkeyPatch) -> None:
 
 
 def accept_outdated_commits(patch: pytest.MonkeyPatch) -> None:
-    """A commit of a member that belonged to the group once is accepted: also that of a member which slept."""
+    """A commit of a former member is accepted, for example of a member that slept."""
     patch.setattr(offset_decisions, "check_may_commit", lambda group, committer: None)
 
 
@@ -280,12 +282,13 @@ def ignore_heartbeats(patch: pytest.MonkeyPatch) -> None:
 
 
 def replace_unstored(patch: pytest.MonkeyPatch) -> None:
-    """A static member that has restarted takes its place in the memory of the coordinator only."""
+    """A restarted static member gets its place only in the coordinator's memory; the change is not stored."""
     patch.setattr(MembershipChange, "store_replacement", lambda self: None)
 
 
 def late_leaders(broker: int) -> list[Fault]:
-    """Brokers stop one after another, and the next leaders learn of it late: clients know it before them."""
+    """Brokers stop one after another, and the next leaders learn of their leadership late: clients know
+    of it earlier."""
     faults = []
     for turn in range(8):
         late, first, stops = [(broker + turn + i) % 3 + 1 for i in range(3)]
@@ -295,13 +298,14 @@ def late_leaders(broker: int) -> list[Fault]:
 
 
 def late_writes(broker: int) -> list[Fault]:
-    """A broker cannot reach the store for longer than its session lasts, while another one dies."""
+    """A broker cannot reach the store for longer than its session timeout, while another broker dies."""
     other = broker % 3 + 1
     return [Fault(2.0, Kind.LOSE_STORE, broker, other, 11.0, 1.0), Fault(3.0, Kind.KILL, other, broker, 4.0, 0.0)]
 
 
 def restored_store(broker: int) -> list[Fault]:
-    """All brokers stop cleanly, so that only the store tells which of them lacks records. Then it forgets that."""
+    """All brokers stop cleanly, so only the store shows which of them lacks records. Then the store is restored to an
+    older state."""
     others = [each for each in (1, 2, 3) if each != broker]
     return [
         Fault(3.0, Kind.SHUT_DOWN, broker, broker, 9.0, 0.0),
@@ -311,7 +315,7 @@ def restored_store(broker: int) -> list[Fault]:
 
 
 def power_cuts(broker: int) -> list[Fault]:
-    """All machines lose power soon after the start; then two at a time, while the third one is down."""
+    """All machines lose power soon after the start. Then two at a time do, while the third is down."""
     others = [each for each in (1, 2, 3) if each != broker]
     cuts = [(0.4, 1), (0.4, 2), (0.4, 3), *((0.4 + turn * 3.5, other) for turn in range(1, 5) for other in others)]
     faults = [Fault(at, Kind.CRASH, each, each, 1.0, 0.0) for at, each in cuts]
@@ -319,12 +323,12 @@ def power_cuts(broker: int) -> list[Fault]:
 
 
 def long_absence(broker: int) -> list[Fault]:
-    """A broker is away until the end, for longer than ``delete.retention.ms``."""
+    """A broker is offline until the end, for longer than ``delete.retention.ms``."""
     return [Fault(3.0, Kind.SHUT_DOWN, broker, broker, 17.0, 0.0)]
 
 
 def altered_after_a_clean_stop(broker: int) -> list[Fault]:
-    """Bytes change that a recovery does not read again, since the broker has stopped cleanly behind them."""
+    """Bytes change that a recovery does not read again, because the broker stopped cleanly after writing them."""
     flips = [Fault(at, Kind.FLIP, broker, broker, 1.0, 0.0) for at in (10.0, 12.0, 14.0)]
     return [Fault(8.0, Kind.SHUT_DOWN, broker, broker, 1.0, 0.0), *flips]
 
@@ -342,7 +346,7 @@ def without_followers(broker: int) -> list[Fault]:
 
 
 def lost_checkpoints(broker: int) -> list[Fault]:
-    """A broker that has records which no follower has shuts down, loses its checkpoints, and comes back. Five times."""
+    """Five times, a broker with records that no follower has shuts down, loses its checkpoints, and restarts."""
     others = [broker % 3 + 1, (broker + 1) % 3 + 1]
     return [
         fault
@@ -361,35 +365,36 @@ def kills(broker: int) -> list[Fault]:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug, and how it is to be found: with the faults of these seeds in turn, or with those given.
+    """A bug, and how to find it: with the faults of these seeds in turn, or with the given faults.
 
-    Seeds begin where the bug is found soon. They are many, since each change of a broker changes what a seed does.
+    The first seed is one that finds the bug soon. There are many seeds, because each change of a broker changes the
+    effect of a seed.
     """
 
     mutate: Mutate
     seeds: range
     faults: Callable[[int], list[Fault]] | None = None
-    """Made for each broker in turn."""
+    """The faults, injected for each broker in turn."""
     kinds: tuple[Kind, ...] = ()
     """The kinds of faults; empty: the seed chooses them."""
     compacts: bool = False
-    """True if there is a compacted topic, too."""
+    """True if there is also a compacted topic."""
     transactions: bool = False
-    """True if there are transactional producers, too."""
+    """True if there are also transactional producers."""
     groups: bool = False
-    """True if there is a group of the classic protocol, too."""
+    """True if there is also a group of the classic protocol."""
     consumer_groups: bool = False
-    """True if there is a group of the consumer protocol, too."""
+    """True if there is also a group of the consumer protocol."""
     share_groups: bool = False
-    """True if there is a share group, too."""
+    """True if there is also a share group."""
     streams_groups: bool = False
-    """True if there is a streams group, too."""
+    """True if there is also a streams group."""
     invariant: str = ""
     """The invariant that must be violated; empty: any."""
 
     @property
     def clients(self) -> tuple[bool, ...]:
-        """The kinds of clients that reveal it, beside producers and readers."""
+        """The kinds of clients that reveal the bug, in addition to producers and readers."""
         groups = (self.groups, self.consumer_groups, self.share_groups, self.streams_groups)
         return self.compacts, self.transactions, *groups
 
@@ -486,7 +491,7 @@ MUTANTS = (
 
 
 def hunt(mutant: Mutant) -> Outcome | None:
-    """Run seeds until one violates the invariant; None if none does."""
+    """Run seeds until one violates the invariant. Returns None if none does."""
     schedules: list[list[Fault] | None] = [None]
     if mutant.faults is not None:
         made = [mutant.faults(broker) for broker in (1, 2, 3)]
@@ -511,5 +516,6 @@ def hunt(mutant: Mutant) -> Outcome | None:
 
 
 def runs_in_soak(mutant: Mutant) -> bool:
-    """True if only ``make soak`` hunts it: ``make test`` hunts the first bug of each kind of client, found soon."""
+    """Return True if only ``make soak`` searches for it. ``make test`` searches for the first quickly found bug of each
+    kind of client."""
     return mutant is not next(each for each in MUTANTS if each.clients == mutant.clients)

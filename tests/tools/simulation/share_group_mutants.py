@@ -1,4 +1,4 @@
-"""Brokers with one bug each in how they serve share groups (KIP-932)."""
+"""Brokers with one planted bug each in share groups (KIP-932)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parley.broker.share.spans import Outcome, Span
 
 
 def end_locks_early(patch: pytest.MonkeyPatch) -> None:
-    """A lock ends as soon as it is looked at, and a member's records go to the next one."""
+    """A lock expires as soon as it is checked, and a member's records go to the next member."""
     following = SharePartition.next_offset
 
     def end_all_locks(self: SharePartition, limits: Limits) -> int | None:
@@ -27,7 +27,7 @@ def end_locks_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_deliveries(patch: pytest.MonkeyPatch) -> None:
-    """The delivery count of released records is not stored, so that it begins again with the next leader."""
+    """The delivery count of released records is not stored, so it starts over with the next leader."""
     begin = SharePartition.begin_write
 
     def begin_without_counts(self: SharePartition) -> Write:
@@ -39,7 +39,7 @@ def forget_deliveries(patch: pytest.MonkeyPatch) -> None:
 
 
 def deliver_without_limit(patch: pytest.MonkeyPatch) -> None:
-    """A record is available again however often it was delivered."""
+    """A record becomes available again however often it was delivered."""
     patch.setattr(share_partition, "_released", lambda span, limits: Outcome(AVAILABLE, span.delivery_count))
     acquire = SharePartition.acquire
 
@@ -65,7 +65,7 @@ def confirm_unstored(patch: pytest.MonkeyPatch) -> None:
 
 
 def store_no_outcome(patch: pytest.MonkeyPatch) -> None:
-    """The share coordinator stores where the group begins, and forgets what lies behind that."""
+    """The share coordinator stores the start offset of the group, but not the states of the records after it."""
     merge = batches.combined
 
     def only_known(known: Any, added: Any, start_offset: int) -> Any:
@@ -91,7 +91,7 @@ def keep_locks(patch: pytest.MonkeyPatch) -> None:
 
 
 def send_other_records(patch: pytest.MonkeyPatch) -> None:
-    """The response has only the batch of the first acquired record."""
+    """The response contains only the batch of the first acquired record."""
     part = Headers.part
 
     def part_of_first(self: Headers, acquired: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Coordinators with one bug each in how they serve streams groups (KIP-1071)."""
+"""Coordinators with one planted bug each in streams groups (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from parley.broker.coordinators.groups.streams.tasks import TargetTasks
 
 
 def ignore_owners(patch: pytest.MonkeyPatch) -> None:
-    """A member gets the tasks of its target at once, also those that others still have to give up."""
+    """A member gets all tasks of its target immediately, including those that other members must still revoke."""
     decide = reconciliation.reconciled
 
     def assign_all(
@@ -32,7 +32,7 @@ def ignore_owners(patch: pytest.MonkeyPatch) -> None:
 
 
 def revoke_at_once(patch: pytest.MonkeyPatch) -> None:
-    """A task that a member is to give up is free before the member says that it no longer has it."""
+    """A task that a member must revoke is free before the member reports that it has revoked it."""
     decide = reconciliation.reconciled
 
     def revoke(
@@ -44,7 +44,7 @@ def revoke_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def join_in_the_first_epoch(patch: pytest.MonkeyPatch) -> None:
-    """A member that joins enters the first epoch, not that of the target assignment."""
+    """A new member gets the first epoch instead of the epoch of the target assignment."""
     decide = reconciliation.reconciled
 
     def enter_first(member: StreamsMember, *args: Any) -> Progress:
@@ -55,7 +55,7 @@ def join_in_the_first_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def go_back_an_epoch(patch: pytest.MonkeyPatch) -> None:
-    """When a member leaves, the group goes back to the epoch before that member came."""
+    """When a member leaves, the group returns to its epoch before that member joined."""
     remove = StreamsGroupChange.remove
 
     def remove_and_go_back(self: StreamsGroupChange, member: StreamsMember) -> None:
@@ -66,12 +66,12 @@ def go_back_an_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_dead_programs(patch: pytest.MonkeyPatch) -> None:
-    """A member's session never expires, so that it keeps its tasks after its death."""
+    """A member's session never expires, so it keeps its tasks after its death."""
     patch.setattr(heartbeats, "session", lambda group_id, member_id, timeout_ms: {})
 
 
 def never_hand_over(patch: pytest.MonkeyPatch) -> None:
-    """A member that waits for tasks does not get them when they are given up."""
+    """A member that waits for tasks does not get them when they are revoked."""
     decide = reconciliation.reconciled
 
     def wait_for_ever(member: StreamsMember, *args: Any) -> Progress:
@@ -82,14 +82,14 @@ def never_hand_over(patch: pytest.MonkeyPatch) -> None:
 
 
 def assign_no_copies(patch: pytest.MonkeyPatch) -> None:
-    """The assignor knows nothing of standby tasks."""
+    """The assignor assigns no standby tasks."""
     patch.setattr(
         target_assignment, "assign", lambda members, subtopologies, standby_replicas: assign(members, subtopologies, 0)
     )
 
 
 def remove_unstored(patch: pytest.MonkeyPatch) -> None:
-    """A member that leaves is removed from the memory of the coordinator only."""
+    """A member that leaves is removed only from the coordinator's memory; the change is not stored."""
 
     def remove(self: StreamsGroupChange, member: StreamsMember) -> None:
         self.group.remove_member(member.member_id)

@@ -1,4 +1,4 @@
-"""The simulation replays, the brokers stand it, and brokers with a bug do not."""
+"""The simulation is reproducible, correct brokers pass it, and brokers with a planted bug do not."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def test_a_broker_is_killed_stopped_crashed_and_shut_down() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("last", [1, *(pytest.param(each, marks=pytest.mark.soak) for each in (2, 3))])
 def test_leader_epochs_in_which_nothing_was_written_are_not_used_again_after_the_store_was_restored(last: int) -> None:
-    """A consumer that has seen them refuses metadata with lower ones (KIP-320). All processes were killed since, and
-    ``last`` starts after the others have recovered what they can."""
+    """A consumer that has seen these epochs rejects metadata with lower epochs (KIP-320). All processes were killed
+    since, and ``last`` starts after the others have recovered what they can."""
 
     async def live(world: World) -> tuple[int, int]:
         machines = [world.add_machine(broker) for broker in (1, 2, 3)]
@@ -214,7 +214,8 @@ def test_a_streams_group_keeps_its_tasks_and_gets_on(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("second", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_controller_that_stands_still_holds_up_no_change_of_an_isr(second: int) -> None:
-    """A leader alone in the ISR has asked it for its follower's return. Then the controller is replaced."""
+    """A leader that is alone in the ISR has asked the controller to add its follower again. Then the controller is
+    replaced."""
     away = Fault(3.0, Kind.STOP, 3, 3, 4.6, 0.0)
     frozen = Fault(7.601, Kind.STOP, second, second, 30.0, 0.0)
     outcome = simulate(7, Settings(seconds=38.0, faults=[away, frozen], transactions=False))
@@ -223,7 +224,8 @@ def test_a_controller_that_stands_still_holds_up_no_change_of_an_isr(second: int
 
 @pytest.mark.slow
 def test_clocks_may_differ_by_minutes() -> None:
-    """While leaders and coordinators move. ``make soak`` does this with processes (tests/system/test_cluster.py)."""
+    """Leaders and coordinators move meanwhile. ``make soak`` does this with processes
+    (tests/system/test_cluster.py)."""
     skews = [Fault(1.0, Kind.SKEW, broker, broker, 0.0, by_s) for broker, by_s in ((1, -420.0), (3, 600.0))]
     settings = Settings(seconds=14.0, faults=[*skews, *kills(1)], transactions=False, groups=True)
     outcome = simulate(2, settings)

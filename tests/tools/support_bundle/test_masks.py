@@ -1,4 +1,4 @@
-"""What is masked in texts, and what is not."""
+"""Which texts are masked, and which are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``parley support-bundle``: what is in the archive, and that no secret is, wherever it was planted."""
+"""``parley support-bundle``: the content of the archive, which must contain no secret, wherever it was planted."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def properties_file(path: Path, settings: dict[str, str]) -> Path:
 def log_file(path: Path) -> Path:
     lines = ["INFO the broker has started", "WARN disk is slow"]
     for name, plant in PLANTS.items():
-        if name not in ("foreign", "key", "option"):  # which no configuration contains
+        if name not in ("foreign", "key", "option"):  # it is in no configuration
             lines += [f"DEBUG here it is: <{spelt}>" for spelt in spellings(plant)]
     lines += [
         f"DEBUG connecting to https://someone:{PLANTS['foreign']}@elsewhere/",
@@ -101,7 +101,8 @@ def log_file(path: Path) -> Path:
 
 
 def test_no_planted_secret_is_in_the_archive(parley: Parley, tmp_path: Path) -> None:
-    """A running broker with logins and passwords of metrics, its file, a client's file, a log, and another process."""
+    """The secrets are those of a running broker with logins and a password for metrics, its file, a client's file, a
+    log, and another process."""
     port, metrics, taken = free_port(), free_port(), free_port()
     of_broker = jaas(PLANTS["sasl.jaas.config"], admin=PLANTS["sasl.jaas.config"], bob=PLANTS["user"])
     (tmp_path / "secrets").write_text(f"of-keys={PLANTS['provided']}\n")
@@ -214,7 +215,7 @@ def test_the_log_of_a_running_broker_is_found_and_its_topics_are_described(parle
 
 
 def test_what_cannot_be_had_is_listed(parley: Parley, tmp_path: Path) -> None:
-    """A broker that does not start, in a cluster that does not respond; an archive is never replaced."""
+    """The broker does not start, and its cluster does not respond. An existing archive is never replaced."""
     file = properties_file(tmp_path / "broker.properties", {"min.insync.replicas": "0"})
     words = ("support-bundle", str(file), "--bootstrap-server", f"127.0.0.1:{free_port()}",
              "--log", str(tmp_path / "none.log"), "--to", str(tmp_path / "b.tgz"))  # fmt: skip

@@ -190,7 +190,7 @@ def test_a_file_of_another_file_system_appears_whole(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("end", [5, 8])
-def test_of_two_who_write_at_once_one_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: int) -> None:
+def test_one_of_two_concurrent_writers_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: int) -> None:
     late, other = parquet(tmp_path), parquet(tmp_path)
     check = late._check_is_next
 

@@ -161,7 +161,7 @@ def test_no_service_may_pass() -> None:
     task.stop()
 
 
-def test_what_is_refused_for_good_is_reported_or_fails(service: Service) -> None:
+def test_permanent_refusals_are_reported_or_fail(service: Service) -> None:
     service.statuses = [404, 400]
     reported: list[Any] = []
 

@@ -43,7 +43,7 @@ def assert_fair(has: Mapping[str, Work], work: Work) -> None:
 
 
 @given(members=st.integers(1, 5), connectors=st.integers(0, 5), tasks=st.integers(0, 5))
-def test_all_is_shared_anew(members: int, connectors: int, tasks: int) -> None:
+def test_everything_is_reassigned(members: int, connectors: int, tasks: int) -> None:
     work = wanted(connectors, tasks)
     shares = share_out([f"m{number}" for number in range(members)], work)
     assert Work.union(shares.values()) == work

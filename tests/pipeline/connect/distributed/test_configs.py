@@ -98,7 +98,7 @@ def test_a_deleted_connector_leaves_nothing() -> None:
     assert (state.connectors, state.tasks, state.targets) == ({}, {}, {})
 
 
-def test_tasks_are_unfenced_from_their_commit_until_their_count_is_noted() -> None:
+def test_tasks_are_unfenced_from_their_commit_until_their_count_is_recorded() -> None:
     state, _ = applied(("task-src-0", {"properties": {}}), ("commit-src", {"tasks": 1}))
     assert (state.unfenced, state.fenced_counts, state.generations) == ({"src"}, {}, {"src": 1})
     applied(("tasks-fencing-src", {"task-count": 1}), state=state)

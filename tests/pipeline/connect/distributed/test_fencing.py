@@ -104,7 +104,7 @@ async def test_a_commit_in_the_midst_of_a_round_wants_another_round() -> None:
     assert bench.configs.state.fenced_counts == {"src": 4}
 
 
-async def test_what_cannot_be_fenced_is_not_noted_as_fenced() -> None:
+async def test_tasks_that_cannot_be_fenced_are_not_recorded_as_fenced() -> None:
     bench = await Bench().start()
     await bench.commit(2)
     await bench.round()

@@ -43,7 +43,7 @@ def client(folder: Path, auth: tuple[str, str] | None) -> httpx.AsyncClient:
     return httpx.AsyncClient(verify=context, auth=auth, timeout=60)
 
 
-async def test_a_secured_group_works_and_lets_nobody_else_in(connect_broker: Broker, tmp_path: Path) -> None:
+async def test_a_secured_group_works_and_rejects_other_clients(connect_broker: Broker, tmp_path: Path) -> None:
     """One of the workers leads. The other forwards requests to it, and the leader writes the task configurations of its
     connectors."""
     bootstrap, group = connect_broker.bootstrap_servers, f"secured-{uuid4().hex[:8]}"

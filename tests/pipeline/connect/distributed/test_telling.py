@@ -30,7 +30,7 @@ class Away(MemoryLog):
         await super().send(records)
 
 
-async def test_the_latest_of_each_is_told_in_the_end() -> None:
+async def test_the_latest_status_of_each_is_eventually_written() -> None:
     log = Away(times=1)
     statuses = StatusStore(log)
     await statuses.start()

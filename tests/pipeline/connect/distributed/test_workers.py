@@ -47,7 +47,9 @@ def host(worker: RunningWorker) -> str:
     return worker.url.removeprefix("http://").rstrip("/")
 
 
-async def test_work_is_shared_and_goes_over_to_who_is_left(connect_broker: Broker, group: str, tmp_path: Path) -> None:
+async def test_work_is_shared_and_moves_to_the_remaining_workers(
+    connect_broker: Broker, group: str, tmp_path: Path
+) -> None:
     bootstrap = connect_broker.bootstrap_servers
     async with group_worker(bootstrap, group) as one:
         async with group_worker(bootstrap, group) as other:
@@ -171,7 +173,7 @@ def policy(bootstrap: str, topic: str) -> str:
     return str(described.result(60)["cleanup.policy"].value)
 
 
-async def test_tasks_are_written_by_those_who_know_the_key(connect_broker: Broker, group: str, tmp_path: Path) -> None:
+async def test_only_workers_that_know_the_key_write_tasks(connect_broker: Broker, group: str, tmp_path: Path) -> None:
     async with group_worker(connect_broker.bootstrap_servers, group) as worker:
         await worker.ask("PUT", "/connectors/snk/config", file_sink(tmp_path / "out", group))
         await worker.reaches("snk", "RUNNING", "RUNNING")
@@ -261,7 +263,7 @@ async def test_a_restart_of_the_broker_is_survived(tmp_path: Path, group: str) -
             await until(lambda: worker.client.get("/health"), lambda answer: answer.status_code == 200)
 
 
-async def test_a_connector_that_hangs_holds_up_nobody(connect_broker: Broker, group: str, tmp_path: Path) -> None:
+async def test_a_hanging_connector_delays_no_other(connect_broker: Broker, group: str, tmp_path: Path) -> None:
     bootstrap = connect_broker.bootstrap_servers
     hanging.LET_GO.clear()
     config = {"connector.class": f"{hanging.__name__}.Hanging", "topics": group}
@@ -300,9 +302,7 @@ async def join_and_be_silent(bootstrap: str, group: str) -> None:
     await client.close()
 
 
-async def test_while_work_is_shared_out_anew_requests_are_refused(
-    connect_broker: Broker, group: str, tmp_path: Path
-) -> None:
+async def test_requests_are_refused_during_a_rebalance(connect_broker: Broker, group: str, tmp_path: Path) -> None:
     bootstrap = connect_broker.bootstrap_servers
     async with group_worker(bootstrap, group) as worker:
         herder: Any = worker.herder

@@ -89,7 +89,7 @@ async def test_requests_among_workers_are_signed_instead(client: httpx.AsyncClie
         assert (await client.request(method, path, json=[], headers=unsigned)).status_code == 401
 
 
-async def test_strangers_who_claim_to_sign_get_little_memory(
+async def test_unverified_signers_get_little_memory(
     client: httpx.AsyncClient, herder: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("parley.pipeline.service.login.UNVERIFIED_BYTES_MAX", 300_000)
