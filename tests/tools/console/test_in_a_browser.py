@@ -74,7 +74,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def registry(cluster: Cluster) -> Iterator[str]:
-    """A schema registry; the topic payments has a record that fits its schema, and two that cannot be decoded."""
+    """Run a schema registry. The topic payments contains a record that fits its schema, and others that cannot be decoded."""
     fields = {"customer": "string", "order": "long", "cents": "long"}
     schema = {"type": "record", "name": "Payment", "fields": [{"name": k, "type": v} for k, v in fields.items()]}
     with running(cluster.bootstrap_servers) as url:
@@ -91,7 +91,7 @@ def registry(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def address(cluster: Cluster, folder: Path, registry: str) -> Iterator[str]:
-    """The address of a console in a process of its own."""
+    """Yield the address of a console in a separate process."""
     store = f"local://{folder / 'coordination'}"
     servers = ["--bootstrap-server", cluster.bootstrap_servers, "--coordination-url", store]
     servers += ["--schema-registry", registry]
