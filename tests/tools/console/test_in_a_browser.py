@@ -74,7 +74,8 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def registry(cluster: Cluster) -> Iterator[str]:
-    """Run a schema registry. The topic payments contains a record that fits its schema, and others that cannot be decoded."""
+    """Run a schema registry. The topic payments contains a record that fits its schema, and records that cannot be
+    decoded."""
     fields = {"customer": "string", "order": "long", "cents": "long"}
     schema = {"type": "record", "name": "Payment", "fields": [{"name": k, "type": v} for k, v in fields.items()]}
     with running(cluster.bootstrap_servers) as url:
