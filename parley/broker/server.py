@@ -169,7 +169,7 @@ class BrokerServer:
         self.health.starting("opening its partitions")
         await parts.partitions.opened()
         await parts.logs.set_strays_aside(parts.partitions.wants)
-        self._serving = await serve(environment, parts, listening)
+        self._serving = await serve(environment, parts, listening, bound.endpoints)
         if environment.owns_process:
             self._exhaustion = watch_for_exhaustion(environment, parts)
 
@@ -234,6 +234,8 @@ class BrokerServer:
         await parts.logs.abandon()
         await environment.maintenance.close()
         await environment.threads.close()
+        if serving.console is not None:
+            await asyncio.get_running_loop().run_in_executor(None, serving.console.close)
         if serving.exporter is not None:
             await asyncio.get_running_loop().run_in_executor(None, serving.exporter.close)
 

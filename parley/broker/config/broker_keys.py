@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parley.broker.config.definition import Key
+from parley.broker.config.keys.console import ConsoleKeys
 from parley.broker.config.keys.groups import GroupKeys
 from parley.broker.config.keys.identity import IdentityKeys
 from parley.broker.config.keys.log import LogKeys
@@ -46,6 +47,7 @@ class BrokerKeys(
     QuotaKeys,
     SecurityKeys,
     ObservabilityKeys,
+    ConsoleKeys,
 ):
     """The attributes of a configuration. ``BrokerConfig`` sets them, and the rules between keys read them."""
 

@@ -56,9 +56,17 @@ def _have_keys(config: BrokerKeys) -> bool:
 
 
 def _metrics_keys_count(config: BrokerKeys) -> bool:
-    own = [key for key in config.given if key.startswith("listener.name.metrics.ssl.")]
-    is_of_another = any(each.name == "METRICS" for each in config.bound)
-    return not own or is_of_another or config.metrics_listener.startswith("https://")
+    return _tls_keys_count(config, "metrics", config.metrics_listener)
+
+
+def _console_keys_count(config: BrokerKeys) -> bool:
+    return not config.console_listener or _tls_keys_count(config, "console", config.console_listener)
+
+
+def _tls_keys_count(config: BrokerKeys, name: str, address: str) -> bool:
+    own = [key for key in config.given if key.startswith(f"listener.name.{name}.ssl.")]
+    is_of_another = any(each.name == name.upper() for each in config.bound)
+    return not own or is_of_another or address.startswith("https://")
 
 
 def _brokers_can_log_in(config: BrokerKeys) -> bool:
@@ -197,6 +205,7 @@ RULES = (
         _have_keys,
         "set, or ssl.keystore.key must be set: a listener with TLS needs a certificate",
     ),
+    Rule("console.listener", _console_keys_count, "https://host:port if keys listener.name.console.ssl.* are set"),
     Rule("metrics.listener", _metrics_keys_count, "https://host:port if keys listener.name.metrics.ssl.* are set"),
     Rule(
         "sasl.mechanism.inter.broker.protocol",

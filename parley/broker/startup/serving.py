@@ -7,11 +7,13 @@ registered, but until then all requests wait except those in ``SERVED_FIRST``.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from parley.broker.api.divisions import divisions
+from parley.broker.metadata.types import Endpoint
 from parley.broker.metrics.log_directory_space import LogDirectorySpace
 from parley.broker.network.dispatch import Dispatcher
 from parley.broker.network.handshakes import Handshakes
@@ -30,6 +32,7 @@ from parley.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshake
 
 if TYPE_CHECKING:
     from parley.broker.metrics.exporter import Exporter
+    from parley.broker.startup.console_process import ConsoleProcess
 
 STOP_GRACE_S = 5.0
 """How long stopping a broker waits for requests in progress, and for clients to read their responses."""
@@ -60,6 +63,8 @@ class Serving:
     listeners: tuple[Listener, ...]
     exporter: Exporter | None
     """Serves ``metrics.listener``; None if the key is not set."""
+    console: ConsoleProcess | None = None
+    """The process of ``console.listener``; None if the key is not set."""
 
 
 async def accept(environment: Environment, bound: Bound, parts: Parts) -> Listening:
@@ -114,8 +119,11 @@ async def _security(environment: Environment, parts: Parts) -> dict[str, Listene
     return await asyncio.get_running_loop().run_in_executor(environment.threads.upkeep, read)
 
 
-async def serve(environment: Environment, parts: Parts, listening: Listening) -> Serving:
-    """Export the metrics, and release the waiting requests. Raises OSError if ``metrics.listener`` cannot be opened."""
+async def serve(environment: Environment, parts: Parts, listening: Listening, endpoints: Iterable[Endpoint]) -> Serving:
+    """Export the metrics, release the waiting requests, and start the console.
+
+    Raises OSError or ConfigError if ``metrics.listener`` cannot be opened, and ConfigError if there can be no console.
+    """
     watch(
         environment.metrics,
         Observed(
@@ -150,8 +158,10 @@ async def serve(environment: Environment, parts: Parts, listening: Listening) ->
             space=await _measured_space(environment, parts),
         ),
     )
+    console = _console(environment, endpoints)
     environment.health.starting("opening metrics.listener")
-    serving = Serving(listening.dispatcher, listening.listeners, await _export_metrics(environment, parts))
+    exporter = await _export_metrics(environment, parts)
+    serving = Serving(listening.dispatcher, listening.listeners, exporter, console)
 
     async def close() -> None:
         await close_listeners(parts, serving)
@@ -160,7 +170,19 @@ async def serve(environment: Environment, parts: Parts, listening: Listening) ->
     serving.dispatcher.serve_all()
     for listener in serving.listeners:
         listener.proceed()
+    if console is not None:
+        environment.undo.push_async_callback(asyncio.get_running_loop().run_in_executor, None, console.close)
+        console.start()
     return serving
+
+
+def _console(environment: Environment, endpoints: Iterable[Endpoint]) -> ConsoleProcess | None:
+    """Return the process of ``console.listener``, not started. Raises ConfigError if there can be none."""
+    if not environment.config.console_listener:
+        return None
+    from parley.broker.startup.console_process import ConsoleProcess, console_settings
+
+    return ConsoleProcess(console_settings(environment.config, endpoints), environment.clock.monotonic)
 
 
 async def _measured_space(environment: Environment, parts: Parts) -> LogDirectorySpace:

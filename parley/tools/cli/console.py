@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from parley.configuration.extras import how_to_install
 from parley.tools.cli.app import App
 from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, CommandConfig, OnlyBootstrapServer, client_properties
-from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.spark import requires_library
 from parley.tools.cli.until_stopped import run_until_stopped
-
-if TYPE_CHECKING:
-    from parley.tools.console.record_schemas import SchemaSettings
-    from parley.tools.console.settings import ConsoleSettings
 
 DEFAULT_LISTENER = "http://127.0.0.1:8090"
 
@@ -85,70 +77,26 @@ def console(
     ] = [],  # noqa: B006 - read only
 ) -> None:
     """Run the console until SIGINT or SIGTERM."""
-    with requires_library("The console", how_to_install("console")):
-        from parley.pipeline.service.errors import ServiceError
-        from parley.pipeline.service.server import parse_listeners
-        from parley.pipeline.service.tls import server_context
-        from parley.tools.console.serving import run_console
-
-    properties = client_properties(command_config)
-    settings = _settings(bootstrap_server, properties, read_only, host_name, config, coordination_url)
-    settings = replace(settings, schemas=_schemas(schema_registry, properties, schema, key_schema))
-    try:
-        listeners = parse_listeners(listen, 8090)
-        tls = server_context(client_properties(config), "listener.name.console.", listeners)
-    except ServiceError as error:
-        raise CommandError(str(error)) from error
-    run_until_stopped(lambda stopping: run_console(settings, listeners, tls, stopping, _say_ready))
-
-
-def _settings(
-    bootstrap: str,
-    properties: Mapping[str, str],
-    read_only: bool,
-    hosts: list[str],
-    config: Path | None,
-    url: str | None,
-) -> ConsoleSettings:
-    """Return the settings of the console. Raises ``CommandError`` if they are invalid."""
-    from parley.protocol.client import parse_bootstrap
     from parley.tools.cli.store_client import store_address
-    from parley.tools.console.settings import MECHANISMS, ConsoleSettings
+    from parley.tools.console.preparation import Wanted, prepared
 
-    if "sasl.jaas.config" in properties:
-        raise CommandError(
-            "Remove sasl.jaas.config from --command-config: each user of the console logs in with a password of "
-            "their own, so the console needs no credentials."
+    plan = prepared(
+        Wanted(
+            bootstrap=bootstrap_server,
+            listen=listen,
+            properties=client_properties(command_config),
+            broker_properties=client_properties(config),
+            read_only=read_only,
+            host_names=host_name,
+            store=None if coordination_url is None and config is None else store_address(coordination_url, config),
+            schema_registry=schema_registry,
+            schemas=schema,
+            key_schemas=key_schema,
         )
-    store = store_address(url, config) if url is not None or config is not None else None
-    settings = ConsoleSettings(bootstrap, properties, read_only, frozenset(map(str.lower, hosts)), store)
-    if settings.needs_login and settings.mechanism not in MECHANISMS:
-        raise CommandError(
-            f"sasl.mechanism must be one of {', '.join(MECHANISMS)}: users of the console type passwords."
-        )
-    try:
-        parse_bootstrap(bootstrap)
-        settings.security("user", "password")
-    except ValueError as error:
-        raise CommandError(f"The connection to the cluster: {error}.") from error
-    return settings
-
-
-def _schemas(
-    url: str | None, properties: Mapping[str, str], values: Sequence[str], keys: Sequence[str]
-) -> SchemaSettings | None:
-    """Return where schemas come from. Raises ``CommandError`` if they cannot be used."""
-    if url is None and not values and not keys and not any(key.startswith("schema.registry.") for key in properties):
-        return None
-    with requires_library("Decoding records", how_to_install("console", "registry")):
-        for library in ("confluent_kafka.schema_registry", "fastavro", "google.protobuf", "jsonschema"):
-            import_module(library)
-        from parley.tools.console.schema_settings import schema_settings
-
-    try:
-        return schema_settings(url, properties, values, keys)
-    except ValueError as error:
-        raise CommandError(f"The schemas: {error}.") from error
+    )
+    with requires_library("The console", how_to_install("console")):
+        from parley.tools.console.serving import run_console
+    run_until_stopped(lambda stopping: run_console(plan, stopping, _say_ready))
 
 
 def _say_ready(url: str) -> None:

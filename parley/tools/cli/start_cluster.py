@@ -123,8 +123,11 @@ def _first_id(settings: dict[str, str]) -> int:
 
 
 def _moved(settings: Mapping[str, str], step: int) -> dict[str, str]:
-    """Return the settings with all ports raised by ``step``, so that the brokers do not share ports."""
+    """Return the settings with all ports raised by ``step``, so that the brokers do not share ports. Only the first
+    broker runs the console."""
     moved = dict(settings)
+    if step:
+        moved.pop("console.listener", None)
     for key in ("advertised.listeners", "metrics.listener"):
         if moved.get(key):
             moved[key] = _shifted(moved[key], step)

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from parley.pipeline.service.server import Listener, RestServer
+from parley.pipeline.service.server import RestServer
 from parley.tools.console.app import Console
-from parley.tools.console.settings import ConsoleSettings
+from parley.tools.console.preparation import Prepared
 
 _IF_TAKEN = "Is another console running? Give this one another address: --listen http://127.0.0.1:8085."
 
 
-async def run_console(
-    settings: ConsoleSettings,
-    listeners: Sequence[Listener],
-    tls: ssl.SSLContext | None,
-    stopping: asyncio.Event,
-    ready: Callable[[str], None],
-) -> None:
+async def run_console(plan: Prepared, stopping: asyncio.Event, ready: Callable[[str], None]) -> None:
     """Serve until ``stopping`` is set. Calls ``ready`` with the URL. Raises ServiceError if the address is in use."""
-    console = Console(settings)
+    console = Console(plan.settings)
     try:
-        async with RestServer(listeners, tls, if_taken=_IF_TAKEN) as server:
+        async with RestServer(plan.listeners, plan.tls, if_taken=_IF_TAKEN) as server:
             server.serve(console.app)
             first = server.addresses[0]
             host = first.host if first.host not in ("", "0.0.0.0", "::") else "localhost"

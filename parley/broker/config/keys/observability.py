@@ -6,7 +6,8 @@ from parley.broker.config.definition import CLUSTER_WIDE, LOW, MAX_LONG, Keys, b
 from parley.broker.config.keys.reasons import METRICS, METRICS_PUSH
 
 
-def _metrics_listener(text: str) -> bool:
+def http_address(text: str) -> bool:
+    """Return True if the text is empty or the address of an HTTP listener, as host:port, http://... or https://..."""
     host, _, port = text.removeprefix("http://").removeprefix("https://").rpartition(":")
     return not text or (bool(host) and "/" not in host and port.isdecimal() and int(port) <= 65535)
 
@@ -21,7 +22,7 @@ class ObservabilityKeys(Keys, title="Metrics and logging"):
         "/healthz for probes. An empty value means no such listener; port 0 means any free port. With https, the "
         "keys listener.name.metrics.ssl.* apply. Clients must log in if listener.name.metrics.plain.sasl.jaas.config "
         "defines users.",
-        check=_metrics_listener,
+        check=http_address,
         form="host:port, https://host:port, or nothing",
         since="",
     )

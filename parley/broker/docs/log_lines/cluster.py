@@ -244,6 +244,12 @@ _SETTINGS: Final = Section(
             "Correct the key that `problems` names.",
         ),
         Line(
+            "the console has ended and is started again",
+            "The process of `console.listener` has ended, for the `reason`; `after_s` is the pause before the next "
+            "start. The broker is not affected.",
+            "Correct what the reason names: another program may use the address, or a file cannot be read.",
+        ),
+        Line(
             "a stored password cannot be decrypted: it was set with another password.encoder.secret",
             "The setting `key` of the `broker` is not used.",
             "Give the broker the earlier secret as `password.encoder.old.secret`, or set the password again.",

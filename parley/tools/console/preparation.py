@@ -1,0 +1,105 @@
+"""What a console is started with, by its command or by a broker, and the checks of it before it serves."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from parley.configuration.extras import how_to_install
+from parley.protocol.client import parse_bootstrap
+from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.spark import requires_library
+from parley.tools.console.settings import MECHANISMS, ConsoleSettings
+
+if TYPE_CHECKING:
+    from parley.consensus.registry import BackendFactory
+    from parley.pipeline.service.server import Listener
+    from parley.tools.console.record_schemas import SchemaSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a console is started with."""
+
+    bootstrap: str
+    listen: str
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Those of a client of the cluster, and ``schema.registry.*``."""
+    broker_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Those of a broker: ``listener.name.console.ssl.*`` is the console's own TLS."""
+    read_only: bool = False
+    host_names: Sequence[str] = ()
+    store: tuple[str, BackendFactory] | None = None
+    schema_registry: str | None = None
+    schemas: Sequence[str] = ()
+    key_schemas: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A console that can serve."""
+
+    settings: ConsoleSettings
+    listeners: Sequence[Listener]
+    tls: ssl.SSLContext | None
+
+
+def prepared(wanted: Wanted) -> Prepared:
+    """Check what is wanted, and read its files. Blocks. Raises ``CommandError``."""
+    with requires_library("The console", how_to_install("console")):
+        from parley.pipeline.service.errors import ServiceError
+        from parley.pipeline.service.server import parse_listeners
+        from parley.pipeline.service.tls import server_context
+
+    settings = _settings(wanted)
+    try:
+        listeners = parse_listeners(wanted.listen, 8090)
+        return Prepared(
+            settings, listeners, server_context(wanted.broker_properties, "listener.name.console.", listeners)
+        )
+    except ServiceError as error:
+        raise CommandError(str(error)) from error
+
+
+def _settings(wanted: Wanted) -> ConsoleSettings:
+    if "sasl.jaas.config" in wanted.properties:
+        raise CommandError(
+            "Remove sasl.jaas.config from --command-config: each user of the console logs in with a password of "
+            "their own, so the console needs no credentials."
+        )
+    settings = ConsoleSettings(
+        wanted.bootstrap,
+        wanted.properties,
+        wanted.read_only,
+        frozenset(map(str.lower, wanted.host_names)),
+        wanted.store,
+        _schemas(wanted),
+    )
+    if settings.needs_login and settings.mechanism not in MECHANISMS:
+        raise CommandError(
+            f"sasl.mechanism must be one of {', '.join(MECHANISMS)}: users of the console type passwords."
+        )
+    try:
+        parse_bootstrap(wanted.bootstrap)
+        settings.security("user", "password")
+    except ValueError as error:
+        raise CommandError(f"The connection to the cluster: {error}.") from error
+    return settings
+
+
+def _schemas(wanted: Wanted) -> SchemaSettings | None:
+    has_registry = wanted.schema_registry or any(key.startswith("schema.registry.") for key in wanted.properties)
+    if not has_registry and not wanted.schemas and not wanted.key_schemas:
+        return None
+    with requires_library("Decoding records", how_to_install("console", "registry")):
+        for library in ("confluent_kafka.schema_registry", "fastavro", "google.protobuf", "jsonschema"):
+            import_module(library)
+        from parley.tools.console.schema_settings import schema_settings
+
+    try:
+        return schema_settings(wanted.schema_registry, wanted.properties, wanted.schemas, wanted.key_schemas)
+    except ValueError as error:
+        raise CommandError(f"The schemas: {error}.") from error
