@@ -54,9 +54,9 @@ GROUPS: Final = (
                 'up{job="parley"} == 0',
                 "1m",
                 "critical",
-                f"The broker at {_AT} does not answer scrapes.",
-                "Look at its process and the end of its log. If the process runs, see whether its event loop is stuck "
-                "(/livez). If it ended with code 74 or 75, a disk failed or the machine ran out of memory or files.",
+                f"The broker at {_AT} does not respond to scrapes.",
+                "Check its process and the end of its log. If the process runs, check whether its event loop is stuck "
+                "(/livez). If it exited with code 74 or 75, a disk failed, or memory or file descriptors ran out.",
                 "operations.md#when-something-is-wrong",
             ),
             Alert(
@@ -65,8 +65,8 @@ GROUPS: Final = (
                 "5m",
                 "warning",
                 f"Requests at {_AT} wait {{{{ $value | humanizeDuration }}}} for the event loop.",
-                "The broker has more work than one core can do: look for one API with much local time, move leaders away "
-                "(parley balance), or start more brokers.",
+                "The broker has more work than one core can do. Look for an API with much local time, move leaders to other "
+                "brokers (parley balance), or start more brokers.",
                 "operations.md#speed",
             ),
             Alert(
@@ -75,7 +75,7 @@ GROUPS: Final = (
                 "30s",
                 "critical",
                 f"The process at {_AT} has run out of {{{{ $labels.resource }}}}.",
-                "Raise the limit of open files or of memory, or close connections. The broker exits with code 75 if it lasts.",
+                "Raise the limit of open files or of memory, or close connections. If the shortage lasts, the broker exits with code 75.",
                 "operations.md#when-file-descriptors-or-memory-run-out",
             ),
             Alert(
@@ -83,7 +83,7 @@ GROUPS: Final = (
                 "sum without (listener) (parley_connections) > 0.9 * parley_connections_limit",
                 "1m",
                 "warning",
-                f"{_AT} has {{{{ $value }}}} connections, more than 90 % of what it accepts.",
+                f"{_AT} has {{{{ $value }}}} connections, more than 90 % of its limit.",
                 "Look for clients that open connections and do not close them, then raise max.connections or the limit "
                 "of open files.",
                 "operations.md#limits",
@@ -93,8 +93,8 @@ GROUPS: Final = (
                 "sum without (listener) (rate(parley_connections_refused_total[5m])) > 0",
                 "5m",
                 "warning",
-                f"{_AT} refuses connections of an address that has too many.",
-                "The log names the address. Mend that client, or raise max.connections.per.ip.",
+                f"{_AT} refuses connections from an address that has too many.",
+                "The log names the address. Correct that client, or raise max.connections.per.ip.",
                 "operations.md#limits",
             ),
             Alert(
@@ -103,7 +103,7 @@ GROUPS: Final = (
                 "15m",
                 "warning",
                 f"A client of {_AT} violates Kafka's protocol.",
-                "The log has its address and the reason: often a client that expects TLS, or a scanner.",
+                "The log contains its address and the reason. Often it is a client that expects TLS, or a port scanner.",
                 "log-lines.md#connections",
             ),
             Alert(
@@ -112,7 +112,7 @@ GROUPS: Final = (
                 "2m",
                 "warning",
                 f"{{{{ $value | humanize }}}} logins per second fail at {_AT}.",
-                "The log has the addresses and the claimed users. A client has an old password, or somebody guesses.",
+                "The log contains the addresses and the claimed users. A client has an old password, or an attacker guesses.",
                 "security.md",
             ),
             Alert(
@@ -122,7 +122,7 @@ GROUPS: Final = (
                 "warning",
                 f"The certificate of listener {{{{ $labels.listener }}}} at {_AT} expires in "
                 "{{ $value | humanizeDuration }}.",
-                "Put a new certificate into the file; the broker reads it without a restart.",
+                "Replace the file by one with a new certificate. The broker reads it without a restart.",
                 "security.md",
             ),
             Alert(
@@ -154,9 +154,9 @@ GROUPS: Final = (
                 "sum by (cluster) (parley_active_controller) > 1",
                 "2m",
                 "critical",
-                "{{ $value }} brokers hold themselves for the controller.",
-                "All but one have not heard the news, and the store refuses their writes. Repair the network between "
-                "brokers, or restart those with the lower epoch (parley metadata).",
+                "{{ $value }} brokers claim to be the controller.",
+                "All but one do not know yet that they were replaced, and the store refuses their writes. Repair the network "
+                "between brokers, or restart the brokers with the lower epochs (parley metadata).",
                 "log-lines.md#controller-and-membership",
             ),
             Alert(
@@ -164,8 +164,8 @@ GROUPS: Final = (
                 "max by (cluster) (parley_offline_partitions) > 0",
                 "1m",
                 "critical",
-                "{{ $value }} partitions have no leader: they can be neither read nor written.",
-                "Start the brokers that have their replicas. parley topics --describe --unavailable-partitions lists them.",
+                "{{ $value }} partitions have no leader: clients can neither read nor write them.",
+                "Start the brokers that have replicas of them. parley topics --describe --unavailable-partitions lists them.",
                 "operations.md#partitions-without-a-leader",
             ),
             Alert(
@@ -183,7 +183,7 @@ GROUPS: Final = (
                 "10m",
                 "warning",
                 "{{ $value }} partitions lack an in-sync replica.",
-                "Expected while a broker restarts. Else look at the broker that is missing: "
+                "Expected while a broker restarts. Otherwise check the broker that is missing: "
                 "parley topics --describe --under-replicated-partitions.",
                 "operations.md#a-cluster",
             ),
@@ -193,7 +193,7 @@ GROUPS: Final = (
                 "1m",
                 "warning",
                 f"Replicas keep leaving the ISR of partitions that {_AT} leads.",
-                "A follower, its disk or the network is too slow at times: compare parley_replica_fetcher_max_lag_records "
+                "A follower, its disk or the network is sometimes too slow: compare parley_replica_fetcher_max_lag_records "
                 "of the brokers.",
                 "operations.md#a-cluster",
             ),
@@ -203,7 +203,7 @@ GROUPS: Final = (
                 "0s",
                 "critical",
                 "A leader was elected that may lack acknowledged records.",
-                "Keep the disks of the other replicas; the log of the controller names the partitions.",
+                "Keep the disks of the other replicas. The controller's log names the partitions.",
                 "operations.md#partitions-without-a-leader",
             ),
             Alert(
@@ -212,7 +212,7 @@ GROUPS: Final = (
                 "5m",
                 "warning",
                 f"{{{{ $value }}}} partitions at {_AT} have a transaction that should have ended long ago.",
-                "Readers of committed records wait behind it. parley transactions find-hanging names it, "
+                "Consumers with read_committed wait for it. parley transactions find-hanging lists it, and "
                 "parley transactions abort ends it.",
                 "transactions.md",
             ),
@@ -223,7 +223,7 @@ GROUPS: Final = (
                 "15m",
                 "warning",
                 "Group {{ $labels.group }} falls further behind in topic {{ $labels.topic }}.",
-                "Its members are too slow, too few, or gone: parley groups --describe --group shows them.",
+                "Its members are too slow, too few, or dead: parley groups --describe --group shows them.",
                 "groups.md",
             ),
         ),
@@ -247,7 +247,7 @@ GROUPS: Final = (
                 "5m",
                 "warning",
                 f"One of 100 calls of {_AT} to the coordination store takes {{{{ $value | humanizeDuration }}}} or more.",
-                "Look at the disk and the load of the store's servers. Sessions are lost when renewals take as long as "
+                "Check the disk and the load of the store's servers. Sessions are lost when renewals take as long as "
                 "coordination.session.timeout.ms.",
                 "coordination.md",
             ),
@@ -257,8 +257,8 @@ GROUPS: Final = (
                 "0s",
                 "warning",
                 f"The session of {_AT} with the coordination store has expired.",
-                "The broker joins again by itself. If it happens again: the process stands still at times (memory, a "
-                "suspended machine), or the store is out of reach.",
+                "The broker joins again by itself. If it happens again, the process is sometimes paused (memory, a "
+                "suspended machine), or the store is sometimes unreachable.",
                 "log-lines.md#coordination-store",
             ),
         ),
@@ -272,7 +272,7 @@ GROUPS: Final = (
                 "5m",
                 "warning",
                 f"{{{{ $labels.directory }}}} at {_AT} has {{{{ $value | humanizePercentage }}}} of its space left.",
-                "Lower retention, delete records or topics, or move replicas to another disk, before it is full.",
+                "Before the disk is full, lower retention, delete records or topics, or move replicas to another disk.",
                 "operations.md#a-full-disk",
             ),
             Alert(
@@ -281,7 +281,7 @@ GROUPS: Final = (
                 "and parley_log_directory_total_bytes > 0",
                 "15m",
                 "critical",
-                f"{{{{ $labels.directory }}}} at {_AT} is full within four hours if it fills on as in the last hour.",
+                f"{{{{ $labels.directory }}}} at {_AT} will be full within four hours at the rate of the last hour.",
                 "Find the topic that grows (parley log-dirs --describe) and throttle its producers with a quota.",
                 "operations.md#a-full-disk",
             ),
@@ -291,7 +291,7 @@ GROUPS: Final = (
                 "0s",
                 "critical",
                 f"{{{{ $labels.directory }}}} at {_AT} has failed: its partitions are offline.",
-                "The log has the reason. Replace the disk, or make room, and restart the broker.",
+                "The log contains the reason. Replace the disk or free space, and restart the broker.",
                 "operations.md#a-full-disk",
             ),
             Alert(
@@ -299,8 +299,8 @@ GROUPS: Final = (
                 "parley_damaged_ranges_without_copy > 0",
                 "1m",
                 "critical",
-                f"{_AT} has damaged records that no live replica has.",
-                "Start the brokers that may have a copy; else decide with parley log-repair.",
+                f"{_AT} has damaged records, and no live replica has a copy.",
+                "Start the brokers that may have a copy. If there is none, skip or delete the damaged range.",
                 "damage.md",
             ),
             Alert(
@@ -317,7 +317,7 @@ GROUPS: Final = (
                 "parley_scrub_overdue_bytes > 0",
                 "1d",
                 "warning",
-                f"{_AT} verifies its data less often than log.scrub.interval.ms says.",
+                f"{_AT} verifies its data less often than log.scrub.interval.ms requires.",
                 "Raise log.scrub.max.bytes.per.second, or the interval.",
                 "damage.md",
             ),
@@ -327,7 +327,7 @@ GROUPS: Final = (
                 "5m",
                 "warning",
                 f"{{{{ $value }}}} logs in {{{{ $labels.directory }}}} at {_AT} cannot be compacted, and grow.",
-                "The log names them with the reason. Remove it and restart the broker, or move the replica.",
+                "The broker's log names them and the reason. Remove the cause and restart the broker, or move the replica.",
                 "log-lines.md#compaction",
             ),
             Alert(
@@ -335,7 +335,7 @@ GROUPS: Final = (
                 "parley_cleaner_since_last_look_seconds > 3600",
                 "5m",
                 "warning",
-                f"The log cleaner at {_AT} has not looked for an hour: all its threads are busy.",
+                f"The log cleaner at {_AT} has not checked the logs for an hour: all its threads are busy.",
                 "Raise log.cleaner.threads.",
                 "log-lines.md#compaction",
             ),

@@ -72,12 +72,12 @@ CLUSTER: Final = Dashboard(
     "parley-cluster",
     "Parley: cluster",
     (
-        _p("Brokers that answer", "short", "All of them, always.", Query('sum(up{job="parley"})', "up"), kind="stat"),
+        _p("Brokers that respond", "short", "Always all of them.", Query('sum(up{job="parley"})', "up"), kind="stat"),
         _p("Controllers", "short", "Exactly one.", Query("sum(parley_active_controller)", "controllers"), kind="stat"),
         _p(
             "Offline partitions",
             "short",
-            "0: these can be neither read nor written.",
+            "0. Clients can neither read nor write offline partitions.",
             Query("max(parley_offline_partitions)", "partitions"),
             kind="stat",
         ),
@@ -92,14 +92,14 @@ CLUSTER: Final = Dashboard(
         _p(
             "ISR changes",
             "ops",
-            "Both go up and down with restarts only; else a follower is too slow at times.",
+            "Changes only at restarts. Otherwise a follower is sometimes too slow.",
             Query(_rate("parley_isr_shrinks_total"), "shrinks"),
             Query(_rate("parley_isr_expands_total"), "expands"),
         ),
         _p(
             "Leader elections",
             "ops",
-            "Each costs clients a moment.",
+            "Each interrupts clients briefly.",
             Query(_rate("parley_leader_elections_total"), "elected"),
             Query(_rate("parley_unclean_leader_elections_total"), "unclean"),
         ),
@@ -112,7 +112,7 @@ CLUSTER: Final = Dashboard(
             Query(_rate("parley_topic_replication_in_bytes_total"), "replication"),
         ),
         _p("Records in", "ops", "Records accepted.", Query(_rate("parley_topic_in_records_total"), "records")),
-        _p("Leaders", "short", "Even: parley balance evens them out.", "parley_leader_replicas"),
+        _p("Leaders", "short", "About equal. If not, run parley balance.", "parley_leader_replicas"),
         _p(
             "Produce, 99 %",
             "s",
@@ -122,10 +122,15 @@ CLUSTER: Final = Dashboard(
         _p(
             "Free space",
             "percentunit",
-            "Below 15 % a full disk is near.",
+            "Below 15 %, the disk will soon be full.",
             Query("parley_log_directory_free_bytes / parley_log_directory_total_bytes", "{{instance}} {{directory}}"),
         ),
-        _p("Coordination store responds", "short", "1. At 0, nothing can be changed.", "parley_store_responds"),
+        _p(
+            "Coordination store responds",
+            "short",
+            "1. At 0, nothing can be changed in the cluster.",
+            "parley_store_responds",
+        ),
     ),
 )
 
@@ -142,13 +147,13 @@ BROKER: Final = Dashboard(
         _p(
             "CPU",
             "percentunit",
-            "1 is one whole core, which is all that a broker uses.",
+            "1 is one whole core. A broker uses no more.",
             f"rate(process_cpu_seconds_total{_ONE}[{RATE}])",
         ),
         _p(
             "Memory",
             "bytes",
-            "What the broker itself needs; the page cache comes on top.",
+            "The memory of the broker itself, without the page cache.",
             f"process_resident_memory_bytes{_ONE}",
         ),
         _p("Requests", "ops", "By API.", Query(_rate("parley_requests_total", "api", _ONE), "{{api}}")),
@@ -161,13 +166,13 @@ BROKER: Final = Dashboard(
         _p(
             "Time of requests, 99 %",
             "s",
-            "A fetch waits for records: its time is no fault.",
+            "A fetch waits for records, so a long time is normal.",
             Query(_quantile("parley_request_duration_seconds", "api", _ONE), "{{api}}"),
         ),
         _p(
             "Stages of produce requests",
             "s",
-            "Mean times. Remote is the wait for replicas, queue that for the broker.",
+            "Mean times. Remote is the wait for replicas, queue the wait for the broker.",
             *(
                 Query(
                     f'sum(rate(parley_{stage}_seconds_total{{instance=~"$instance", api="Produce"}}[{RATE}])) '
@@ -180,14 +185,14 @@ BROKER: Final = Dashboard(
         _p(
             "Connections",
             "short",
-            "By listener, beside the limit.",
+            "By listener, and the limit.",
             Query(f"parley_connections{_ONE}", "{{instance}} {{listener}}"),
             Query(f"parley_connections_limit{_ONE}", "{{instance}} limit"),
         ),
         _p(
             "Logins",
             "ops",
-            "Failures in bursts: an old password, or guessing.",
+            "Bursts of failures mean an old password, or guessing.",
             Query(_rate("parley_authentications_total", "listener", _ONE), "{{listener}} succeeded"),
             Query(_rate("parley_failed_authentications_total", "listener", _ONE), "{{listener}} failed"),
         ),
@@ -210,13 +215,13 @@ BROKER: Final = Dashboard(
         _p(
             "Lag of followers",
             "short",
-            "Records that the follower furthest behind lacks.",
+            "Records that the slowest follower lacks.",
             Query(f"parley_replica_fetcher_max_lag_records{_ONE}", "{{instance}} from {{leader}}"),
         ),
         _p(
             "Flushes, 99 %",
             "s",
-            "A slow disk shows here first.",
+            "A slow disk is visible here first.",
             _quantile("parley_log_flush_seconds", "instance", _ONE),
         ),
         _p(
@@ -229,7 +234,7 @@ BROKER: Final = Dashboard(
         _p(
             "Damage and cleaner",
             "short",
-            "0 each.",
+            "All are 0.",
             Query(f"parley_damaged_ranges{_ONE}", "{{instance}} damaged ranges"),
             Query(f"parley_uncleanable_partitions{_ONE}", "{{instance}} uncleanable"),
             Query(f"parley_log_directory_offline{_ONE}", "{{instance}} offline directory"),
@@ -265,7 +270,7 @@ TOPICS: Final = Dashboard(
         _p(
             "Rejected batches",
             "ops",
-            "Invalid, or bytes of those that are too large.",
+            "Invalid batches, and bytes of batches that are too large.",
             Query(_rate("parley_topic_invalid_batches_total", "topic", _TOPIC), "{{topic}} invalid"),
             Query(_rate("parley_topic_rejected_bytes_total", "topic", _TOPIC), "{{topic}} too large"),
         ),
@@ -319,7 +324,7 @@ GROUPS_AND_TRANSACTIONS: Final = Dashboard(
         _p(
             "Records processed",
             "ops",
-            "What groups commit.",
+            "Records that groups have committed.",
             Query(
                 f"sum by (group, topic) (clamp_min(deriv(parley_group_committed_offset{_GROUP}[{RATE}]), 0))",
                 "{{group}} {{topic}}",
@@ -334,7 +339,7 @@ GROUPS_AND_TRANSACTIONS: Final = Dashboard(
         _p(
             "Rebalances",
             "ops",
-            "Each stops consumers for a moment.",
+            "Each pauses consumers briefly.",
             Query(_rate("parley_group_rebalances_total"), "classic"),
             Query(_rate("parley_consumer_group_rebalances_total"), "consumer"),
             Query(_rate("parley_streams_group_rebalances_total"), "streams"),
@@ -357,7 +362,7 @@ GROUPS_AND_TRANSACTIONS: Final = Dashboard(
         _p(
             "Acknowledgements of share groups",
             "ops",
-            "Rejected and timed out records need a look.",
+            "Check the consumers if records are rejected or time out.",
             Query(_rate("parley_share_accepted_records_total"), "accepted"),
             Query(_rate("parley_share_released_records_total"), "released"),
             Query(_rate("parley_share_rejected_records_total"), "rejected"),
@@ -366,14 +371,14 @@ GROUPS_AND_TRANSACTIONS: Final = Dashboard(
         _p(
             "Records in flight",
             "short",
-            "Acquired, not final.",
+            "Acquired, but not acknowledged.",
             Query("sum(parley_share_in_flight_records)", "records"),
         ),
         _p("Transactional ids", "short", "By state.", Query("sum by (state) (parley_transactional_ids)", "{{state}}")),
         _p(
             "Open transactions",
             "short",
-            "Late ones hold up readers of committed records.",
+            "Late transactions block consumers with read_committed.",
             Query("sum(parley_open_transactions)", "open"),
             Query("sum(parley_late_transaction_partitions)", "late"),
             Query("sum(parley_transactions_completing)", "completing"),
@@ -392,18 +397,18 @@ STORES: Final = Dashboard(
     "parley-stores",
     "Parley: coordination store",
     (
-        _p("Responds", "short", "1 at every broker.", Query("parley_store_responds", "{{instance}} {{store}}")),
+        _p("Responds", "short", "1 on every broker.", Query("parley_store_responds", "{{instance}} {{store}}")),
         _p(
             "Store in charge",
             "s",
-            "Which store, and for how long each broker has used it.",
+            "The store, and how long each broker has used it.",
             Query("parley_store_in_charge_seconds", "{{instance}} {{store}}"),
             kind="stat",
         ),
         _p(
             "Since the last contact",
             "s",
-            "Grows during an outage; else at most the time between two renewals.",
+            "Grows during an outage. Otherwise at most the time between two renewals.",
             "parley_store_since_contact_seconds",
         ),
         _p(
@@ -427,7 +432,7 @@ STORES: Final = Dashboard(
         _p(
             "Errors",
             "ops",
-            "Unavailable, MaybeApplied and Cancelled are faults; the others are answers.",
+            "Unavailable, MaybeApplied and Cancelled are faults. The others are regular responses.",
             Query(_rate("parley_store_errors_total", "kind"), "{{kind}}"),
         ),
         _p(
@@ -440,7 +445,7 @@ STORES: Final = Dashboard(
         ),
         _p("Age of the session", "s", "Falls to 0 when a session is lost.", "parley_store_session_age_seconds"),
         _p(
-            "Watches that began again",
+            "Restarted watches",
             "ops",
             "After a reconnection.",
             _rate("parley_store_watch_restarts_total", "instance"),
@@ -448,7 +453,7 @@ STORES: Final = Dashboard(
         _p(
             "Decisions of the controller, 99 %",
             "s",
-            "Until the store has them.",
+            "Time until the store has them.",
             Query(_quantile("parley_controller_decision_duration_seconds", "instance"), "{{instance}}"),
         ),
         _p("Calls in progress", "short", "Grows if the store hangs.", "parley_store_calls_in_progress"),
@@ -462,13 +467,13 @@ CONNECT: Final = Dashboard(
         _p(
             "Lag of sink connectors",
             "short",
-            "A sink connector NAME reads as the group connect-NAME.",
+            "A sink connector NAME consumes as the group connect-NAME.",
             Query(f"sum by (group, topic) (parley_group_lag_records{_CONNECT})", "{{group}} {{topic}}"),
         ),
         _p(
             "Records of sink connectors",
             "ops",
-            "What their tasks commit.",
+            "Records that their tasks have committed.",
             Query(
                 f"sum by (group, topic) (clamp_min(deriv(parley_group_committed_offset{_CONNECT}[{RATE}]), 0))",
                 "{{group}} {{topic}}",
@@ -489,13 +494,13 @@ CONNECT: Final = Dashboard(
         _p(
             "Connect's own topics",
             "ops",
-            "Configurations, offsets and states, of workers with the default names.",
+            "Configurations, offsets and states of workers with the default topic names.",
             Query(_rate("parley_topic_in_records_total", "topic", '{topic=~"connect-.*"}'), "{{topic}}"),
         ),
         _p(
             "Size of Connect's own topics",
             "bytes",
-            "They are compacted: this stays small.",
+            "They are compacted, so they stay small.",
             Query(
                 'sum by (topic) (max by (topic, partition) (parley_log_size_bytes{topic=~"connect-.*"}))', "{{topic}}"
             ),

@@ -14,17 +14,19 @@ _INTRODUCTION: Final = """\
 
 `make docs` generates this page from `parley/broker/docs/monitoring/`; do not edit it.
 
-Every broker with `metrics.listener=host:port` serves Prometheus at `/metrics` ([all metrics](metrics.md)) and probes at `/healthz`,
-`/readyz` and `/livez` ([health](operations.md#health-and-metrics)). No agent or exporter is needed; the lag of groups is a metric of the brokers, too.
-The folder `deploy/monitoring` has the rest:
+This page lists what to watch, the alerts for Prometheus, the dashboards for Grafana, and the counterparts of Kafka's metrics.
+
+Every broker with `metrics.listener=host:port` serves metrics for Prometheus at `/metrics` ([all metrics](metrics.md)), and probes at `/healthz`,
+`/readyz` and `/livez` ([health](operations.md#health-and-metrics)). You need no agent or exporter. Brokers also export the lag of groups.
+The folder `deploy/monitoring` contains the rest:
 
 | file | what it is |
 |---|---|
-| [prometheus.yml](../deploy/monitoring/prometheus.yml) | a configuration for Prometheus: three brokers, the alerts. The alerts need the job name `parley` and a label `cluster` |
+| [prometheus.yml](../deploy/monitoring/prometheus.yml) | a configuration for Prometheus, with three brokers and the alerts. The alerts need the job name `parley` and a label `cluster` |
 | [alerts.yml](../deploy/monitoring/alerts.yml) | the alerts below |
-| [dashboards/](../deploy/monitoring/dashboards) | six dashboards for Grafana. Import the files and choose the data source; they load nothing from elsewhere |
+| [dashboards/](../deploy/monitoring/dashboards) | six dashboards for Grafana. Import the files and choose the data source. They load nothing from other hosts |
 
-Prometheus checks the files before you use them:
+Let Prometheus check the files before you use them:
 
 ```sh
 promtool check config deploy/monitoring/prometheus.yml
@@ -33,18 +35,18 @@ promtool check rules deploy/monitoring/alerts.yml
 
 ## What to watch, and why
 
-1. **Can clients read and write?** `parley_offline_partitions` and `parley_under_min_isr_partitions` are 0. Everything else is a warning of these two.
-2. **Is the data safe?** `parley_under_replicated_partitions` is 0 but for restarts; disks have space; `parley_damaged_ranges_without_copy` is 0.
-3. **Can the cluster react?** There is exactly one controller, and the coordination store responds. During an outage of the store producing
-   and consuming continue, so clients notice nothing until a broker fails too: without an alert, you will not either.
-4. **Is there room?** `parley_event_loop_delay_seconds` for the processor, `parley_connections` beside its limit, free space beside its size.
-5. **Do consumers keep up?** `parley_group_lag_records`.
+1. **Can clients read and write?** `parley_offline_partitions` and `parley_under_min_isr_partitions` are 0. All other signs are early warnings of these two.
+2. **Is the data safe?** `parley_under_replicated_partitions` is 0 except during restarts, disks have space, and `parley_damaged_ranges_without_copy` is 0.
+3. **Can the cluster react?** There is exactly one controller, and the coordination store responds. During an outage of the store, producing
+   and consuming continue, so without an alert you do not notice the outage until a broker also fails.
+4. **Is there room?** Watch `parley_event_loop_delay_seconds` for the processor, `parley_connections` against its limit, and the free space of disks.
+5. **Do consumers keep up?** Watch `parley_group_lag_records`.
 """
 
 _KAFKA_INTRODUCTION: Final = """\
 ## Kafka's table of metrics
 
-The page on monitoring of Apache Kafka 0.9 recommends these. Each row has its counterpart here; [metrics](metrics.md) has the counterparts of newer ones.
+The monitoring page of Apache Kafka 0.9 recommends these metrics. The table names the counterpart of each; [metrics](metrics.md) names those of newer metrics.
 
 | in Kafka 0.9 | MBean | here |
 |---|---|---|
@@ -53,11 +55,11 @@ The page on monitoring of Apache Kafka 0.9 recommends these. Each row has its co
 _KAFKA_REST: Final = """\
 The rest of that page:
 
-* **Garbage collection, processor, disks**: `python_gc_collections_total`, `process_cpu_seconds_total`, `process_resident_memory_bytes` of each broker;
-  a node exporter has the machine's disks.
-* **Clients** keep metrics of their own, for Kafka and for Parley alike: `producer-metrics` and others in Java, the statistics of librdkafka. Brokers show what they
-  see of them: traffic by topic, quotas by client, the lag of groups.
-* **Audit**, that every message arrives: `parley check` produces records, reads them, and reports what was lost, duplicated or reordered.
+* **Garbage collection, processor, disks**: each broker exports `python_gc_collections_total`, `process_cpu_seconds_total` and `process_resident_memory_bytes`.
+  For the machine's disks, use a node exporter.
+* **Clients** keep their own metrics, with Parley as with Kafka: `producer-metrics` and others in Java, statistics in librdkafka. Brokers show
+  traffic by topic, quotas by client, and the lag of groups.
+* **Audit** of whether every message arrives: `parley check` produces and consumes records, and reports lost, duplicated and reordered ones.
 """
 
 KAFKA_0_9: Final = (
@@ -203,7 +205,7 @@ def _alerts() -> str:
     lines = [
         "## Alerts",
         "",
-        f"{len(ALERTS)} alerts. `critical`: clients are affected, or will be after the next fault. `warning`: look today.",
+        f"{len(ALERTS)} alerts. `critical`: clients are affected, or will be after the next fault. `warning`: check within a day.",
         "",
     ]
     for group in GROUPS:
@@ -215,7 +217,7 @@ def _alerts() -> str:
 
 def _alert_row(alert: Alert) -> str:
     expr = _cell(alert.expr)
-    wait = "at once" if alert.wait == "0s" else f"for {alert.wait}"
+    wait = "immediately" if alert.wait == "0s" else f"for {alert.wait}"
     page = alert.runbook.partition("#")[0].removesuffix(".md")
     action = _cell(alert.action)
     return f"| `{alert.name}`, {alert.severity} | `{expr}`, {wait} | {action} ([{page}]({alert.runbook})) |"
@@ -242,7 +244,7 @@ def _dashboards() -> str:
             lines.append(f"| {panel.title} | {panel.why} | {shown} |")
         lines.append("")
     lines += [
-        "A worker of `parley connect` exports no metrics of its own; its REST interface has the states of connectors and tasks.",
+        "A worker of `parley connect` exports no metrics. Its REST API shows the states of connectors and tasks.",
         "",
     ]
     return "\n".join(lines)
