@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from parley.broker.controller.acls import create_acls, delete_acls
+from parley.broker.controller.acls import CHANGES_MAX, create_acls, delete_acls, too_many_deletions
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.decision import Decide
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.metadata.current import Metadata
 from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.runtime.steps import Steps, each_of, in_turns, now_or_in_turns
 from parley.broker.security.acls.bindings import (
     AclBinding,
     AclFilter,
@@ -24,6 +25,7 @@ from parley.broker.security.acls.bindings import (
     PermissionType,
     ResourcePattern,
 )
+from parley.broker.security.acls.index import AclIndex
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.authorizer import AclAuthorizer
 from parley.broker.security.operations import Operation
@@ -40,8 +42,14 @@ from parley.protocol.messages.acls import (
 
 T = TypeVar("T")
 
+_LITERAL: Final = PatternType.LITERAL
+
 APPLIED_MAX_S = 1.0
 """How many seconds a change waits for brokers that have not applied it yet."""
+EXAMINED_IN_A_STEP: Final = 1_000
+"""ACLs that are compared with a filter before the event loop serves other clients: one or two milliseconds."""
+SELECTED_MAX: Final = 3 * CHANGES_MAX
+"""The maximum number of ACLs in the response to a DeleteAcls. An ACL that several filters select counts for each."""
 PATTERN_TYPES_SINCE = 1
 """The first version with pattern types. In version 0 all patterns are literal."""
 
@@ -68,29 +76,11 @@ class AclsApi:
             DeleteAclsRequest.API_KEY: self.delete_acls,
         }
 
-    def describe_acls(self, context: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
+    def describe_acls(self, context: RequestContext, request: DescribeAclsRequest) -> Any:
         """Return the ACLs that match the filter, by resource. Raises KafkaError for an invalid filter."""
         authorizer = self._acl_authorizer()
         wanted = _filter(request, context.api_version)
-        found: dict[ResourcePattern, list[DescribeAclsResponse.AclDescription]] = {}
-        for acl in authorizer.index.select(wanted):
-            found.setdefault(acl.pattern, []).append(
-                DescribeAclsResponse.AclDescription(
-                    principal=acl.principal, host=acl.host, operation=acl.operation, permission_type=acl.permission
-                )
-            )
-        return DescribeAclsResponse(
-            resources=[
-                DescribeAclsResponse.DescribeAclsResource(
-                    resource_type=pattern.type,
-                    resource_name=pattern.name,
-                    pattern_type=pattern.pattern_type,
-                    acls=acls,
-                )
-                for pattern, acls in found.items()
-                if context.api_version >= PATTERN_TYPES_SINCE or pattern.pattern_type is PatternType.LITERAL
-            ]
-        )
+        return now_or_in_turns(describing(authorizer.index, wanted, context))
 
     async def create_acls(self, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
         """Add ACLs. Each fails independently."""
@@ -109,9 +99,10 @@ class AclsApi:
         """Delete the ACLs that match each filter."""
         make = DeleteAclsResponse.DeleteAclsFilterResult
         try:
-            self._acl_authorizer()
+            authorizer = self._acl_authorizer()
             filters, outcomes = _each(partial(_filter, version=context.api_version), request.filters)
-            deletions = await self._change(partial(delete_acls, filters=filters)) if filters else []
+            selected = await in_turns(selecting(authorizer.index, filters))
+            deletions = await self._change(partial(delete_acls, selected=selected)) if filters else []
         except KafkaError as error:
             return DeleteAclsResponse(
                 filter_results=[make(matching_acls=[], **_fields(error)) for _ in request.filters]
@@ -139,6 +130,60 @@ class AclsApi:
         result = await self._controller.submit(decide)
         await self._publisher.until_applied(APPLIED_MAX_S)
         return result
+
+
+def selecting(index: AclIndex, filters: Sequence[AclFilter]) -> Steps[list[list[AclBinding]]]:
+    """Return the ACLs that each filter selects. Raises INVALID_REQUEST if one filter selects too many to delete, or all
+    of them together ``SELECTED_MAX``."""
+    selected = []
+    count = 0
+    for wanted in filters:
+        found: list[AclBinding] = []
+        yield from each_of(index.candidates(wanted), EXAMINED_IN_A_STEP, _adding(wanted, found))
+        selected.append(found)
+        count += len(found)
+        refusal = too_many_deletions(len(found) if count <= SELECTED_MAX else count)
+        if refusal is not None:
+            raise refusal
+    return selected
+
+
+def _adding(wanted: AclFilter, found: list[AclBinding]) -> Callable[[AclBinding], None]:
+    def look_at(binding: AclBinding) -> None:
+        if wanted.matches(binding):
+            found.append(binding)
+
+    return look_at
+
+
+def describing(index: AclIndex, wanted: AclFilter, context: RequestContext) -> Steps[DescribeAclsResponse]:
+    """Return the response with the ACLs that a filter selects."""
+    version = context.api_version
+    found: dict[ResourcePattern, list[DescribeAclsResponse.AclDescription]] = {}
+
+    def look_at(acl: AclBinding) -> None:
+        if not wanted.matches(acl) or (version < PATTERN_TYPES_SINCE and acl.pattern.pattern_type is not _LITERAL):
+            return
+        found.setdefault(acl.pattern, []).append(
+            DescribeAclsResponse.AclDescription(
+                principal=acl.principal, host=acl.host, operation=acl.operation, permission_type=acl.permission
+            )
+        )
+
+    yield from each_of(index.candidates(wanted), EXAMINED_IN_A_STEP, look_at)
+    resources: list[DescribeAclsResponse.DescribeAclsResource] = []
+
+    def add(resource: tuple[ResourcePattern, list[DescribeAclsResponse.AclDescription]]) -> None:
+        pattern, acls = resource
+        resources.append(
+            DescribeAclsResponse.DescribeAclsResource(
+                resource_type=pattern.type, resource_name=pattern.name, pattern_type=pattern.pattern_type, acls=acls
+            )
+        )
+
+    yield from each_of(found.items(), EXAMINED_IN_A_STEP, add)
+    context.has_many_elements |= len(resources) > EXAMINED_IN_A_STEP
+    return DescribeAclsResponse(resources=resources)
 
 
 def _each(parse: Callable[[Any], T], asked: Sequence[Any]) -> tuple[list[T], list[KafkaError | None]]:

@@ -1,17 +1,16 @@
-"""Decisions about ACLs (KIP-140): add ACLs, or delete the ACLs that match filters."""
+"""Decisions about ACLs (KIP-140): add ACLs, or delete those that filters have selected."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parley.broker.controller.decision import Decision
 from parley.broker.metadata.changes import AclBucketReplaced
 from parley.broker.metadata.feature_support import SECURITY, check_all_support
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.security.acls.bindings import AclBinding, AclFilter, PatternType, ResourcePattern, check_binding
-from parley.broker.security.acls.stored import EMPTY, AclBuckets, Bucket, bucket_of, every_acl
-from parley.broker.security.resources import ResourceType
+from parley.broker.security.acls.bindings import AclBinding, check_binding
+from parley.broker.security.acls.stored import EMPTY, bucket_of
 from parley.protocol.errors import ErrorCode, KafkaError
 
 CHANGES_MAX = 10_000
@@ -59,45 +58,32 @@ def too_many_acls(count: int) -> KafkaError | None:
     return KafkaError(ErrorCode.INVALID_REQUEST, f"Cannot add more than {CHANGES_MAX} ACLs in one request.")
 
 
-def delete_acls(image: MetadataImage, filters: Sequence[AclFilter]) -> Decision[list[AclDeletion]]:
-    """Delete the ACLs that match the filters. An ACL that matches several filters is in the outcome of each.
+def too_many_deletions(count: int) -> KafkaError | None:
+    """Return the error for a request that deletes this many ACLs, or None if the number is allowed."""
+    if count <= CHANGES_MAX:
+        return None
+    return KafkaError(
+        ErrorCode.INVALID_REQUEST, f"Cannot remove more than {CHANGES_MAX} acls in a single delete operation."
+    )
 
-    Raises INVALID_REQUEST if more than ``CHANGES_MAX`` ACLs match.
+
+def delete_acls(image: MetadataImage, selected: Sequence[Sequence[AclBinding]]) -> Decision[list[AclDeletion]]:
+    """Delete the ACLs that each filter of a request has selected, except those that do not exist any more.
+
+    An ACL that several filters have selected is in the outcome of each. Raises INVALID_REQUEST for more than
+    ``CHANGES_MAX`` ACLs.
     """
     removed: dict[int, set[AclBinding]] = {}
     outcomes = []
-    count = 0
-    for wanted in filters:
-        selected = tuple(binding for binding in candidates(image.acls, wanted) if wanted.matches(binding))
-        outcomes.append(AclDeletion(selected))
-        for binding in selected:
-            bucket = removed.setdefault(bucket_of(binding.pattern, binding.principal), set())
-            count += binding not in bucket
-            bucket.add(binding)
-        if count > CHANGES_MAX:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"Cannot remove more than {CHANGES_MAX} acls in a single delete operation.",
-            )
+    for bindings in selected:
+        deleted = []
+        for binding in bindings:
+            number = bucket_of(binding.pattern, binding.principal)
+            if binding in image.acls.get(number, EMPTY):
+                removed.setdefault(number, set()).add(binding)
+                deleted.append(binding)
+        outcomes.append(AclDeletion(tuple(deleted)))
+    if (refusal := too_many_deletions(sum(map(len, removed.values())))) is not None:
+        raise refusal
     changes = tuple(AclBucketReplaced(number, image.acls[number] - gone) for number, gone in removed.items())
     return Decision(changes, outcomes)
-
-
-def candidates(acls: AclBuckets, wanted: AclFilter) -> Iterable[AclBinding]:
-    """Return a set of ACLs that contains every ACL that a filter matches. The set is small if the filter is
-    specific."""
-    if wanted.type is ResourceType.ANY or wanted.name is None or wanted.principal is None:
-        return every_acl(acls)
-    if wanted.pattern_type is PatternType.MATCH:
-        return every_acl(acls)
-    return _in_buckets(acls, wanted.type, wanted.pattern_type, wanted.name, wanted.principal)
-
-
-def _in_buckets(
-    acls: AclBuckets, kind: ResourceType, pattern_type: PatternType, name: str, principal: str
-) -> Iterator[AclBinding]:
-    types = (PatternType.LITERAL, PatternType.PREFIXED) if pattern_type is PatternType.ANY else (pattern_type,)
-    numbers = {bucket_of(ResourcePattern(kind, each, name), principal) for each in types}
-    for number in numbers:
-        bucket: Bucket = acls.get(number, EMPTY)
-        yield from bucket

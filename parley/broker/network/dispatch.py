@@ -91,7 +91,8 @@ class RequestContext:
     """How many seconds the handler has occupied the event loop. Coroutines are measured only while there are quotas."""
 
     has_many_elements: bool = False
-    """True if a thread decoded the request. A thread then encodes the response, too."""
+    """True if a thread decoded the request, or if the handler, a coroutine, has set it because the response is large. A
+    thread then encodes the response."""
 
     is_from_follower: bool = False
     """True for a follower's fetch. The handler sets it."""

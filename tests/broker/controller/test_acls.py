@@ -14,6 +14,7 @@ from parley.broker.metadata.feature_support import SUPPORTED_FEATURES
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration
 from parley.broker.security.acls.bindings import AclBinding, AclFilter, PatternType, PermissionType, ResourcePattern
+from parley.broker.security.acls.index import AclIndex
 from parley.broker.security.acls.stored import every_acl
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
@@ -97,7 +98,8 @@ filters = st.builds(
 @given(st.lists(acls, max_size=10), st.lists(filters, max_size=3))
 def test_filters_delete_what_they_match(present: list[AclBinding], wanted: list[AclFilter]) -> None:
     image = with_acls(*present)
-    decision = delete_acls(image, wanted)
+    index = AclIndex(present)
+    decision = delete_acls(image, [list(index.select(each)) for each in wanted])
     for each, outcome in zip(wanted, decision.result, strict=True):
         assert len(outcome.deleted) == len(set(outcome.deleted))
         assert set(outcome.deleted) == {one for one in present if each.matches(one)}
@@ -110,7 +112,12 @@ def test_one_request_deletes_at_most_so_many(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("parley.broker.controller.acls.CHANGES_MAX", 2)
     image = with_acls(acl("a"), acl("b")).with_changes(create_acls(EMPTY, [acl("c")]).changes)
     with pytest.raises(KafkaError, match="Cannot remove more than 2"):
-        delete_acls(image, [AclFilter(), AclFilter()])
+        delete_acls(image, [[acl("a"), acl("b")], [acl("b"), acl("c")]])
+
+
+def test_what_another_request_has_deleted_is_not_deleted_again() -> None:
+    decision = delete_acls(with_acls(acl("a")), [[acl("a"), acl("b")]])
+    assert [outcome.deleted for outcome in decision.result] == [(acl("a"),)]
 
 
 def test_a_cluster_with_a_broker_that_knows_no_acls_gets_none() -> None:

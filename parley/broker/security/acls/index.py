@@ -220,24 +220,25 @@ class AclIndex:
             return False
         return any(not rule.denies and not _is_overridden(rule.binding.pattern, denied) for rule in rules)
 
-    def select(self, wanted: AclFilter) -> Iterator[AclBinding]:
-        """Yield the ACLs that a filter selects. A filter without a name and a principal has to examine every ACL."""
+    def candidates(self, wanted: AclFilter) -> list[AclBinding]:
+        """Return ACLs among which are all that a filter selects: few if it has a name or a principal, or else those of
+        its type. Later changes of the index do not change the list."""
         kinds = tuple(self._types) if wanted.type is ResourceType.ANY else (wanted.type,)
-        for kind in kinds:
-            of_type = self._types[kind]
-            if wanted.principal is not None:
-                candidates: Iterable[_Rules] = (of_type.by_principal.get(wanted.principal, {}),)
-            elif wanted.name is None:
-                candidates = of_type.by_principal.values()
-            elif wanted.pattern_type is PatternType.MATCH:
-                candidates = (rules for found in of_type.matching(wanted.name) for rules in found.values())
-            else:
-                both = (of_type.literal.get(wanted.name, {}), of_type.prefixed.get(wanted.name, {}))
-                candidates = (rules for found in both for rules in found.values())
-            for rules in candidates:
-                for binding in rules:
-                    if wanted.matches(binding):
-                        yield binding
+        return [binding for kind in kinds for rules in self._candidates(self._types[kind], wanted) for binding in rules]
+
+    def _candidates(self, of_type: _TypeIndex, wanted: AclFilter) -> Iterable[_Rules]:
+        if wanted.principal is not None:
+            return (of_type.by_principal.get(wanted.principal, {}),)
+        if wanted.name is None:
+            return of_type.by_principal.values()
+        if wanted.pattern_type is PatternType.MATCH:
+            return (rules for found in of_type.matching(wanted.name) for rules in found.values())
+        both = (of_type.literal.get(wanted.name, {}), of_type.prefixed.get(wanted.name, {}))
+        return (rules for found in both for rules in found.values())
+
+    def select(self, wanted: AclFilter) -> Iterator[AclBinding]:
+        """Yield the ACLs that a filter selects."""
+        return filter(wanted.matches, self.candidates(wanted))
 
 
 def _is_overridden(allowed: ResourcePattern, denied: set[ResourcePattern]) -> bool:
