@@ -410,7 +410,7 @@ MUTANTS = (
     Mutant(reuse_epoch, range(1, 40)),
     Mutant(write_unguarded, range(1, 20), late_writes),
     Mutant(join_early, range(7, 50)),
-    Mutant(forget_refusals, range(40, 92), late_leaders),
+    Mutant(forget_refusals, range(66, 118), late_leaders),
     Mutant(trust_restarted_brokers, range(1, 40), kinds=(Kind.LOSE_DISK,)),
     Mutant(trust_restarted_brokers, range(1, 40), kinds=(Kind.EXCHANGE_DISKS,)),
     Mutant(accept_any_directory, range(1, 10), kinds=(Kind.MISPLACE_DISKS,), invariant="OwnDisk"),
