@@ -15,7 +15,7 @@ from parley.broker.controller.client_quotas import QuotaAlteration, alter_client
 from parley.broker.controller.controller import Controller
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.metadata.current import Metadata
-from parley.broker.network.dispatch import Handler, RequestContext
+from parley.broker.network.dispatch import ON_LOOP_ELEMENTS_MAX, Handler, RequestContext
 from parley.broker.quotas.entities import QuotaEntity
 from parley.broker.quotas.filters import filter_of
 from parley.protocol.errors import KafkaError
@@ -51,8 +51,11 @@ class ClientQuotasApi:
         wanted = filter_of(
             ((each.entity_type, each.match_type, each.match) for each in request.components), request.strict
         )
-        found = wanted.select(self._metadata.image.client_quotas)
-        return DescribeClientQuotasResponse(entries=await in_slices(_described, found.items()))
+        stored = wanted.candidates(self._metadata.image.client_quotas)
+        described = await in_slices(lambda each: _described(each) if wanted.matches(each[0]) else None, stored.items())
+        entries = [each for each in described if each is not None]
+        context.has_many_elements |= len(entries) > ON_LOOP_ELEMENTS_MAX
+        return DescribeClientQuotasResponse(entries=entries)
 
     async def alter(self, context: RequestContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
         """Set and remove quotas. Each entity fails independently."""

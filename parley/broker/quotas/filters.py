@@ -40,10 +40,13 @@ class QuotaFilter:
     strict: bool = False
 
     def select(self, stored: StoredQuotas) -> StoredQuotas:
-        """Return the entities that the filter selects, with their quotas. An exactly named entity is found without a
-        search."""
+        """Return the entities that the filter selects, with their quotas."""
+        return {entity: quotas for entity, quotas in self.candidates(stored).items() if self.matches(entity)}
+
+    def candidates(self, stored: StoredQuotas) -> StoredQuotas:
+        """Return entities among which are all that the filter selects: an exactly named one, or else all."""
         if not self.strict or None in self.names.values():
-            return {entity: quotas for entity, quotas in stored.items() if self.matches(entity)}
+            return stored
         named = QuotaEntity(self.names.get(USER), self.names.get(CLIENT_ID), self.names.get(IP))
         return {named: stored[named]} if named in stored else {}
 

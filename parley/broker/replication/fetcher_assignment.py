@@ -11,6 +11,7 @@ import asyncio
 import zlib
 from collections.abc import Callable, Iterable
 from random import Random
+from typing import Final
 
 from parley.broker.config import BrokerConfig
 from parley.broker.config.dynamic_config import DynamicConfig
@@ -34,6 +35,15 @@ from parley.broker.replication.truncation import Truncations
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.uuids import UUID
 
+FETCHERS_MAX: Final = 64
+"""The maximum number of connections to a leader, however many are configured: a mistyped value would use one for each
+partition."""
+
+
+def fetchers_per_leader(config: BrokerConfig) -> int:
+    """Return the number of connections on which each leader is followed."""
+    return min(config.num_replica_fetchers, FETCHERS_MAX)
+
 
 class ReplicaFetchers:
     """The fetchers of a broker. Subscribe ``apply`` to the metadata after ``HostedPartitions.apply``."""
@@ -51,7 +61,7 @@ class ReplicaFetchers:
     ) -> None:
         """``epoch`` returns this broker's epoch, by which leaders recognize the fetches of an earlier run."""
         self._partitions = partitions
-        self._per_leader = config().num_replica_fetchers
+        self._per_leader = fetchers_per_leader(config())
         self.truncations = Truncations(partitions, config)
         self._parts = FetcherParts(
             broker_id=broker_id,
@@ -127,8 +137,8 @@ class ReplicaFetchers:
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Apply a change of ``num.replica.fetchers``."""
-        if config.num_replica_fetchers != self._per_leader:
-            self._per_leader = config.num_replica_fetchers
+        if (per_leader := fetchers_per_leader(config)) != self._per_leader:
+            self._per_leader = per_leader
             self._stop_all()
             for partition in self._partitions:
                 self.assign(partition)

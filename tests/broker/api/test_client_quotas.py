@@ -11,11 +11,13 @@ from parley import Broker, Cluster
 from parley.broker.api.client_quotas import ClientQuotasApi
 from parley.broker.api.requested_names import SLICE
 from parley.broker.metadata.image import MetadataImage
+from parley.broker.network.dispatch import ON_LOOP_ELEMENTS_MAX
 from parley.broker.quotas.entities import QuotaEntity
 from parley.broker.quotas.filters import MatchType
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
+from tests.broker.api.bench import context
 
 Quotas = dict[tuple[tuple[str, str | None], ...], dict[str, float]]
 ALTER, DESCRIBE = AlterClientQuotasRequest, DescribeClientQuotasRequest
@@ -102,15 +104,20 @@ async def test_a_broker_looks_up_no_host_names() -> None:
 
 
 async def test_other_requests_get_their_turn_while_many_entities_are_described() -> None:
-    stored = {QuotaEntity(user=f"{number}"): {"producer_byte_rate": 1.0} for number in range(2 * SLICE)}
+    stored = {
+        QuotaEntity(user=f"{number}"): {"producer_byte_rate": 1.0}
+        for number in range(max(2 * SLICE, ON_LOOP_ELEMENTS_MAX + 1))
+    }
     metadata = SimpleNamespace(image=MetadataImage("c", client_quotas=stored))
     api = ClientQuotasApi(cast(Any, None), cast(Any, metadata), cast(Any, None))
     turns: list[str] = []
     asyncio.get_running_loop().call_soon(turns.append, "another request")
-    response = await api.describe(cast(Any, None), DESCRIBE(components=[], strict=False))
+    asked = context(1, api_key=DESCRIBE.API_KEY)
+    response = await api.describe(asked, DESCRIBE(components=[], strict=False))
     assert response.entries is not None
     assert len(response.entries) == len(stored)
     assert turns == ["another request"]
+    assert asked.has_many_elements, "a thread encodes the response"
 
 
 async def test_an_impossible_filter_is_refused_as_a_whole() -> None:

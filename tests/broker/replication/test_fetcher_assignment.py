@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from parley.broker.config import BrokerConfig
 from parley.broker.metrics.catalogue.replication import FetcherMetrics
 from parley.broker.metrics.registry import Metrics, Sample
 from parley.broker.replication.fetcher import Fetcher
+from parley.broker.replication.fetcher_assignment import FETCHERS_MAX, fetchers_per_leader
 from parley.broker.replication.partition import Partition
 from parley.broker.replication.truncation_decisions import step_for_range
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -424,6 +426,11 @@ async def test_the_high_watermark_survives_a_restart(tmp_path: Path) -> None:
         await cluster[2].stop()
         await cluster.start(2)
         assert cluster[2].log("t").high_watermark == 1
+
+
+def test_the_connections_to_a_leader_are_bounded() -> None:
+    configured = {count: BrokerConfig.from_properties({"num.replica.fetchers": str(count)}) for count in (3, 2**31 - 1)}
+    assert [fetchers_per_leader(config) for config in configured.values()] == [3, FETCHERS_MAX]
 
 
 async def test_fetchers_are_as_many_as_configured(tmp_path: Path) -> None:
