@@ -2,6 +2,9 @@
 
 If the machine has not restarted, its page cache has lost nothing that the last broker wrote. Anything that recovery
 then finds damaged or missing is real damage, not a write that never reached the disk.
+
+The file with the id also tells a log directory of Parley from one that only Apache Kafka has used. It is on disk before
+Parley appends anything.
 """
 
 from __future__ import annotations
@@ -16,6 +19,11 @@ BOOT_FILE = ".boot-id"
 _CURRENT = Path("/proc/sys/kernel/random/boot_id")
 
 _log = logging.getLogger(__name__)
+
+
+def was_recovered(directory: Path) -> bool:
+    """Return True if ``note_boot`` was ever called for the log directory, by any broker. Raises ``OSError``."""
+    return (directory / BOOT_FILE).exists()
 
 
 def is_same_boot(directory: Path) -> bool:
@@ -34,10 +42,14 @@ def is_same_boot(directory: Path) -> bool:
 
 
 def note_boot(directory: Path) -> None:
-    """Write the id of this boot into a log directory, once every log in it has been recovered. Raises ``OSError``."""
+    """Write the id of this boot into a log directory, once every log in it has been recovered. Raises ``OSError``.
+
+    A system without boot ids gets an empty file.
+    """
     current, path = _current(), directory / BOOT_FILE
-    if current and not path.is_dir():
-        write_atomically(path, current, sync=False)  # only a crash of the machine can lose the file
+    if not path.is_dir():
+        # A crash of the machine makes the id wrong, so it may be lost. The first file must not be.
+        write_atomically(path, current, sync=not path.exists())
 
 
 def _current() -> bytes:

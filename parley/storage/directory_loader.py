@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 
 from parley.protocol.uuids import UUID
-from parley.storage.boot_id import is_same_boot, note_boot
+from parley.storage.boot_id import is_same_boot, note_boot, was_recovered
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import CleanShutdown, take_marker
 from parley.storage.future_log import REPLACES
@@ -66,6 +66,7 @@ class DirectoryLoader:
         self.marker: CleanShutdown | None = None
         """The marker of a clean shutdown that ``prepare`` found."""
         self._same_boot = False
+        self._is_kafkas = False
         self._recovery_points: dict[TopicPartition, int] = {}
         self._log_starts: dict[TopicPartition, int] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
@@ -86,6 +87,7 @@ class DirectoryLoader:
             self._cleaner_offsets = directory.cleaner_offsets.read()
             unwritten = directory.unwritten_logs.read()
             self._same_boot = is_same_boot(directory.path)
+            self._is_kafkas = not was_recovered(directory.path)
             self.marker = take_marker(directory.path)
             if self.marker is None:
                 directory.sync()  # a log's directory may be newer than the last flush
@@ -128,6 +130,8 @@ class DirectoryLoader:
         """
         if self.directory.online and not self._same_boot:
             try:
+                if self._is_kafkas and self.logs:
+                    self.directory.recovery_points.write({key: log.recovery_point for key, log in self.logs.items()})
                 note_boot(self.directory.path)
             except OSError as error:
                 self._failed(error)
@@ -162,6 +166,7 @@ class DirectoryLoader:
             same_boot=self._same_boot,
             cleaned_up_to=self._cleaner_offsets.get(partition),
             highest_leader_epoch=self._settings.highest_leader_epoch,
+            is_kafkas=self._is_kafkas,
         )
         log = Log.open(LogPlace(path, *partition, topic_id, self._on_io_error), self._settings, known)
         log.high_watermark = high_watermark = self._high_watermarks.get(partition, 0)

@@ -102,9 +102,11 @@ class Log(ReadableLog):
         epochs = LeaderEpochCache(directory / CHECKPOINT)
         appended = AppendedEpochs.open(directory / APPENDED_EPOCHS, same_boot=known.same_boot)
         now_ms = settings.now_ms()
-        return cls(
-            place, settings, recovery.load(directory, settings.config, known, producers, epochs, appended, now_ms)
-        )
+        loaded = recovery.load(directory, settings.config, known, producers, epochs, appended, now_ms)
+        log = cls(place, settings, loaded)
+        if known.is_kafkas:  # from now on, segments may end early only below the recovery point
+            log._durability.sync(directory, log.log_end_offset, log._segments.active, producers, epochs, now_ms)
+        return log
 
     def identify(self, topic_id: UUID) -> None:
         """Record the id of the topic, which the log did not know, in memory and in the directory. Blocks. Raises

@@ -7,6 +7,7 @@ Rules (docs/storage.md has them all):
 2. Bad or missing batches below the recovery point are damage: the damage is reported, and everything after it is kept.
    Above the recovery point this is true only if the machine did not restart. Otherwise the log ends at the first bad
    batch, because systems write to disk in any order. A cut is synced immediately, so the next crash cannot undo it.
+   Segments that end early are not damage in a directory that only Apache Kafka has used: its compaction leaves them.
 3. Leader epochs and producers are learned from the batches again. Without a digest, a leader epoch counts as damage if
    the batch was not appended in it (``appended_epochs``), or if that is not known and it does not fit in between its
    neighbors (``altered_epochs``), unless only Apache Kafka wrote the log.
@@ -62,6 +63,8 @@ class LastKnown:
     highest_leader_epoch: int = NO_EPOCH
     """The highest leader epoch of any partition that the broker knows; NO_EPOCH if the data directories do not contain
     it, like those of Apache Kafka. Then no leader epoch counts as altered."""
+    is_kafkas: bool = False
+    """True if only Apache Kafka has used the log directory. Then any of its segments may end early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,7 +457,8 @@ class _Loader:
                     highest_epoch=None if self._are_epochs_covered(segment) else highest_epoch,
                     epoch_before=self._epochs.epoch_at(segment.base_offset - 1),
                 )
-                if ends_here and (scan.tail is not None or segment.end_offset not in (scan.end, UNSEALED)):
+                is_followed = segment.end_offset in (scan.end, UNSEALED) or self._may_end_early(segment)
+                if ends_here and (scan.tail is not None or not is_followed):
                     self._drop(segments, number + 1)
             elif replay_from < segment.end_offset and (replay_from < known_to or segment.base_offset > known_to):
                 replay(segment, replay_from, self._producers, self._now_ms)
@@ -488,6 +492,8 @@ class _Loader:
         """Return True if the last segment has no good batch, and the segment before it also lacks its last batches."""
         before, scan = self._scans.get(previous.base_offset), self._scans.get(last.base_offset)
         if before is None or scan is None or not scan.is_empty or not self._unflushed(previous.end_offset):
+            return False
+        if before.tail is None and self._may_end_early(previous):
             return False
         return before.tail is not None or before.end < previous.end_offset
 
@@ -533,10 +539,17 @@ class _Loader:
         if base in self._shrunk:
             return True
         is_unknown = base not in self._whole and self._unflushed(segment.end_offset)
-        return is_unknown and not self._was_compacted_by_kafka(segment)
+        return is_unknown and not self._may_end_early(segment)
+
+    def _may_end_early(self, segment: Segment) -> bool:
+        """Return True if Apache Kafka may have removed the last batch of a segment.
+
+        Kafka writes down how far it has compacted a log when it has compacted all of it. It may be killed before.
+        """
+        return self.known.is_kafkas or self._was_compacted_by_kafka(segment)
 
     def _was_compacted_by_kafka(self, segment: Segment) -> bool:
-        """Return True if Apache Kafka may have removed the last batch of a segment. Kafka also compacts above the
+        """Return True if Apache Kafka has compacted a segment, and has synced it. Kafka also compacts above the
         recovery point.
 
         A segment that Parley has compacted has a digest, and ends with its last batch.

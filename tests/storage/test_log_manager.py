@@ -25,6 +25,7 @@ from parley.protocol.records.record import Record
 from parley.protocol.uuids import UUID
 from parley.storage import directory_loader
 from parley.storage.boot_id import BOOT_FILE, is_same_boot
+from parley.storage.checkpoints import RECOVERY_POINTS, OffsetCheckpoint
 from parley.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from parley.storage.directory_loader import DirectoryLoader, TwinLogs
 from parley.storage.log import Log
@@ -38,6 +39,7 @@ from parley.storage.partition_metadata import read_topic_id
 from parley.storage.resource_exhaustion import DESCRIPTORS, MEMORY
 from parley.storage.segment import Segment
 from parley.storage.unwritten_logs import UNWRITTEN_LOGS
+from parley.tools.simulation.disk import EARLIER_BOOT
 from tests.storage.logs import values_of
 from tests.support.descriptors import open_descriptors
 from tests.support.faulty_files import only_below
@@ -164,7 +166,7 @@ async def test_a_broker_that_dies_while_it_recovers_leaves_the_rest_to_the_next_
     async with home.opened() as manager:
         append(await manager.get_or_create("topic", 0), b"kept")
     path, settings = home.paths[0], LogSettings(config=CONFIG, now_ms=lambda: NOW, random=Random(1))
-    (path / BOOT_FILE).unlink()
+    (path / BOOT_FILE).write_bytes(EARLIER_BOOT)
     for is_recovered in (False, True):
         loader = DirectoryLoader(LogDirectory(path), settings, lambda error: None)
         loader.prepare("cluster", 1)
@@ -174,6 +176,21 @@ async def test_a_broker_that_dies_while_it_recovers_leaves_the_rest_to_the_next_
             loader.finish()
         loader.release()
     assert is_same_boot(path)
+
+
+async def test_the_first_start_on_a_directory_of_kafka_brings_its_logs_to_disk(home: Home) -> None:
+    """Kafka was killed in a compaction. Once Parley appends, only the recovery point shows what it may have removed."""
+    async with home.opened() as manager:
+        for value in (b"kept", b"kept too"):
+            append(await manager.get_or_create("topic", 0), value)
+    path = home.paths[0]
+    for name in (BOOT_FILE, RECOVERY_POINTS, CLEAN_SHUTDOWN_FILE):
+        (path / name).unlink()
+    manager = home.manager()
+    await manager.open("cluster", 1)
+    assert OffsetCheckpoint(path / RECOVERY_POINTS).read() == {("topic", 0): 2}
+    assert is_same_boot(path)
+    await home.crash(manager)
 
 
 async def test_a_clean_stop_leaves_the_epoch_of_the_registration(home: Home) -> None:

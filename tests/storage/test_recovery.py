@@ -434,6 +434,43 @@ class TestDamage:
         assert not log.damage
         assert values_of(log) == {n: value for n, value in enumerate(values) if n != removed}
 
+    def test_nor_is_it_if_kafka_was_killed_in_its_first_compaction(self, tmp_path: Path) -> None:
+        """It writes down how far it has compacted a log when it has compacted all of it."""
+        log = open_log(tmp_path)
+        values = fill(log, 100)
+        log.release()
+        removed = {lose_end_of(log.segments[2], "a batch"), lose_end_of(log.segments[-2], "a batch")}
+        os.truncate(log.segments[-1].path_of(".log"), 0)  # Kafka had just begun it
+        for file in (*tmp_path.glob("*.digest"), tmp_path / APPENDED_EPOCHS):
+            file.unlink(missing_ok=True)
+        end = log.segments[-1].base_offset
+        kept = {n: value for n, value in enumerate(values[:end]) if n not in removed}
+        copy = Path(shutil.copytree(tmp_path, tmp_path / "copy", ignore=shutil.ignore_patterns("copy")))
+        assert open_log(copy, same_boot=True).damage, "only in a directory that Parley has not used"
+        log = open_log(tmp_path, is_kafkas=True)
+        assert not log.damage
+        assert log.recovery_point == log.log_end_offset == end
+        append(log, b"next")
+        log.release()
+        for same_boot in (True, False):
+            log = open_log(tmp_path, recovery_point=end, same_boot=same_boot)
+            assert not log.damage
+            assert values_of(log) == {**kept, end: b"next"}
+            log.release()
+
+    def test_a_torn_batch_ends_a_log_of_kafka(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path)
+        values = fill(log, 100)
+        log.release()
+        torn = log.segments[2].path_of(".log")
+        os.truncate(torn, torn.stat().st_size - 3)
+        end = log.segments[3].base_offset - 1
+        for file in (*tmp_path.glob("*.digest"), tmp_path / APPENDED_EPOCHS):
+            file.unlink(missing_ok=True)
+        log = open_log(tmp_path, is_kafkas=True)
+        assert not log.damage
+        assert values_of(log) == dict(enumerate(values[:end]))
+
     def test_they_are_named_before_any_checkpoint_of_the_log_start(self, tmp_path: Path) -> None:
         """A broker was killed before its first checkpoint: only the leader epochs show the log start."""
         log = open_log(tmp_path)

@@ -21,7 +21,7 @@ from typing import Any
 
 from parley.storage.boot_id import BOOT_FILE
 from parley.storage.segment_names import LOG_SUFFIX
-from parley.tools.simulation.disk import surviving_names, torn
+from parley.tools.simulation.disk import EARLIER_BOOT, surviving_names, torn
 
 
 class Journal:
@@ -97,12 +97,10 @@ class Journal:
         shutil.rmtree(self._data)
         self._data.mkdir()
         for path, content in left.items():
-            if path.name == BOOT_FILE:
-                continue  # the machine has started again
             if content is None:
                 path.mkdir()
             else:
-                path.write_bytes(content)
+                path.write_bytes(EARLIER_BOOT if path.name == BOOT_FILE else content)
         self.all_is_synced()
         return lost
 

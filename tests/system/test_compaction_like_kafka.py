@@ -421,3 +421,56 @@ def test_producers_continue_after_compactions_and_each_broker_takes_over_the_log
         side.wait_until_compacted("plain")
         assert {**side.checkpoint(), "plain": 0} == {**checkpoint, "plain": 0}
     assert sides[0].kept("plain") == sides[1].kept("plain")
+
+
+@pytest.mark.soak
+def test_a_log_whose_broker_of_kafka_was_killed_in_its_first_compaction_is_read_whole(tmp_path: Path) -> None:
+    """Kafka has noted neither a recovery point nor how far it has compacted, and the compacted segments end early."""
+    (tmp_path / "kafka").mkdir()
+    slow = {**SETTINGS, "log.cleaner.io.max.bytes.per.second": str(2 * SEGMENT_BYTES)}
+    parley = BrokerProcess(tmp_path / "parley", {**SETTINGS, "broker.id": "1"})
+    kafka = Side(Kafka4(tmp_path / "kafka", slow))
+    try:
+        kafka.create("t")
+        written = write_segments_that_end_with_an_overwritten_batch(kafka, "t", 12)
+        kafka.configure("t", min_compaction_lag_ms="0")
+        deadline = time.monotonic() + WAIT_SECONDS
+        while sum(path.stat().st_size < 0.7 * SEGMENT_BYTES for path in kafka.segments("t")) < 4:
+            assert time.monotonic() < deadline, "the compaction has not begun"
+            time.sleep(POLL_S)
+    finally:
+        kafka.end()
+    assert "t" not in kafka.checkpoint(), "it was killed before the end of the compaction"
+    assert kafka.segments("t")[-2].stat().st_size > 0.7 * SEGMENT_BYTES
+    shutil.copytree(kafka.directory, parley.data)
+    for start in range(3):
+        parley.start()
+        try:
+            side = Side(parley)
+            found = side.read("t")
+            assert {key: value for _, key, value in found} == dict(written)
+            assert all(offset is not None and written[offset] == (key, value) for offset, key, value in found)
+            producer = side.producer("later", enable_idempotence=False)
+            producer.produce("t", key=b"later", value=b"%d" % start, timestamp=TIMESTAMP)
+            assert producer.flush(WAIT_SECONDS) == 0
+            written.append((b"later", b"%d" % start))
+        finally:
+            parley.kill()
+    assert "damage" not in parley.log()
+    assert "missing" not in parley.log()
+
+
+def write_segments_that_end_with_an_overwritten_batch(
+    side: Side, topic: str, segments: int
+) -> list[tuple[bytes, bytes]]:
+    """Write segments with a batch of new keys and a batch of the same ones. Returns all records, by offset."""
+    producer = side.producer("uncompressed", enable_idempotence=False)
+    written = []
+    for segment in range(segments):
+        for name in (f"new-{segment}", "same"):
+            batch = [(b"%s-%d" % (name.encode(), n), Random(n).randbytes(VALUE_BYTES)) for n in range(70)]
+            for key, value in batch:
+                producer.produce(topic, key=key, value=value, timestamp=TIMESTAMP)
+            assert producer.flush(WAIT_SECONDS) == 0
+            written += batch
+    return written

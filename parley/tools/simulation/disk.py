@@ -25,6 +25,8 @@ from typing import Self
 from parley.storage.boot_id import BOOT_FILE
 
 PAGE_BYTES = 512
+EARLIER_BOOT = b"an earlier boot"
+"""What ``.boot-id`` contains if the machine has restarted since: the id of another boot."""
 _SHADOW = "shadow"
 _COPIES = ("copy", "older copy")
 
@@ -172,12 +174,10 @@ class Disk:
         self.path = self._new_folder()
         for place, content in tree.items():
             path = self.path / place
-            if place.name == BOOT_FILE:
-                continue  # a machine that starts again has another boot id
             if content is None:
                 path.mkdir()
             else:
-                path.write_bytes(content)
+                path.write_bytes(EARLIER_BOOT if place.name == BOOT_FILE else content)
         self.all_is_synced()
         return lost
 

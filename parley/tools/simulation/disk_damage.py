@@ -14,7 +14,7 @@ from random import Random
 
 from parley.protocol.records.batch_header import headers
 from parley.protocol.records.errors import CorruptRecord
-from parley.storage.boot_id import BOOT_FILE
+from parley.storage.boot_id import is_same_boot
 from parley.storage.damage.altered_epochs import ELECTIONS_UNNOTED
 from parley.storage.damage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
 from parley.storage.meta_properties import DIRECTORY_FILE, DirectoryIdentity
@@ -67,7 +67,7 @@ def _appended_epochs(segment: Path) -> AppendedEpochs:
     """Return the epochs of batches recorded in the partition's directory. They are empty after a restart of the
     machine."""
     path = segment.with_name(APPENDED_EPOCHS)
-    same_boot = (path.parent.parent / BOOT_FILE).exists()
+    same_boot = is_same_boot(path.parent.parent)
     return AppendedEpochs.open(path, same_boot=True) if same_boot else AppendedEpochs(path)
 
 
