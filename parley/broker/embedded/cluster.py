@@ -198,12 +198,13 @@ class Cluster(ReentrantBlock):
                 self._temporary = None
 
     def _settings(self, broker_id: int, folder: Path, store: str) -> dict[str, str]:
-        """Return all settings of one broker."""
+        """Return all settings of one broker. Only the first broker runs the console."""
+        given = {key: text for key, text in self._given.items() if key != "console.listener" or broker_id == 1}
         defaults = {**EMBEDDED_CLUSTER, **of_cluster(self._count), **(IN_ONE_LOOP if self._data_dir is None else {})}
         if not names_store(self._given):
             defaults["coordination.url"] = store
         own = {"broker.id": str(broker_id), "log.dirs": str(folder / f"broker-{broker_id}")}
-        return {**defaults, **self._given, **own}
+        return {**defaults, **given, **own}
 
 
 class _Done:

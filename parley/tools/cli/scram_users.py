@@ -90,7 +90,8 @@ async def describe(client: Client, user: str | None) -> Users:
     """Return the credentials of a user, or of all users. Raises ``CommandError`` if the cluster refuses."""
     from parley.protocol.messages.scram import DescribeUserScramCredentialsRequest as Request
 
-    asked = None if user is None else [Request.UserName(name=user)]
+    # With null instead of an empty list, Apache Kafka 4.3 never responds to a user without the right.
+    asked = [] if user is None else [Request.UserName(name=user)]
     answer = await client.send(Request(users=asked))
     check(answer.error_code, answer.error_message, doing="The users cannot be shown")
     names = {number: name for name, number in _NUMBERS.items()}
