@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from parley.broker.config import BrokerConfig
 from parley.broker.controller.controller import Controller
@@ -20,6 +22,9 @@ REMOVED_MAX = 1000
 """The maximum number of tokens that one decision removes, so that the decisions behind it do not wait long (Kafka's
 limit)."""
 
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""The form of token ids. They are part of the store's keys."""
+
 
 def store_token(
     image: MetadataImage,
@@ -32,10 +37,12 @@ def store_token(
 
     If ``before`` is None, no token may exist; if ``after`` is None, the token is removed. Raises POLICY_VIOLATION if
     the principal that creates the token already has ``max_per_requester`` tokens, UNSUPPORTED_VERSION if a broker of
-    the cluster cannot read tokens, and DELEGATION_TOKEN_NOT_FOUND if the token has changed in the meantime. The client
-    can repeat its request.
+    the cluster cannot read tokens, INVALID_REQUEST for an id that no broker has made, and DELEGATION_TOKEN_NOT_FOUND if
+    the token has changed in the meantime. The client can repeat its request then.
     """
     check_all_support(SECURITY, image)
+    if not _ID.fullmatch(token_id):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "No broker has made a token with this id.")
     if image.delegation_tokens.get(token_id) != before:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "The token was changed concurrently. Try again.")
     if before is None and after is not None:

@@ -165,6 +165,13 @@ def test_a_principal_can_have_created_so_many_tokens() -> None:
     assert store_token(image, "1", token("1"), token("1", 200), 1).changes, "a renewal"
 
 
+@pytest.mark.parametrize("token_id", ["", ".", "a/b", "\u00e9", "a" * 65, "a\n"])
+def test_an_id_that_cannot_be_a_key_is_refused(token_id: str) -> None:
+    with pytest.raises(KafkaError, match="No broker has made") as refused:
+        store_token(MetadataImage("c"), token_id, None, None, 10)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
 def test_a_token_that_has_changed_meanwhile_is_not_overwritten() -> None:
     image = MetadataImage("c").with_changes([DelegationTokenReplaced("1", token("1"))])
     with pytest.raises(KafkaError, match="Try again"):

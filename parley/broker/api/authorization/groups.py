@@ -79,7 +79,11 @@ def _find_coordinator(
     checks: Checks, handler: Handler, context: RequestContext, request: FindCoordinatorRequest
 ) -> Steps[Any]:
     if request.key_type == _SHARE_KEY and not checks.authorization.may_on_cluster(context, Operation.CLUSTER_ACTION):
-        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if context.api_version < _KEYS_SINCE:
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return FindCoordinatorResponse(
+            coordinators=(yield from listed(map(_no_share_coordinator, dict.fromkeys(request.coordinator_keys))))
+        )
     kinds = {
         GROUP_KEY: (_GROUP, _GROUP_REFUSED),
         TRANSACTION_KEY: (ResourceType.TRANSACTIONAL_ID, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
@@ -111,6 +115,17 @@ def _find_coordinator(
         for key in dict.fromkeys(refused)
     )
     return with_refused(handler, context, request, "coordinator_keys", kept, results, "coordinators")
+
+
+def _no_share_coordinator(key: str) -> FindCoordinatorResponse.Coordinator:
+    return FindCoordinatorResponse.Coordinator(
+        key=key,
+        node_id=-1,
+        host="",
+        port=-1,
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        error_message=ErrorCode.CLUSTER_AUTHORIZATION_FAILED.message,
+    )
 
 
 # --- Administration ---

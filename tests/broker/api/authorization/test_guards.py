@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from inspect import isawaitable
 from typing import Any
 
@@ -14,7 +15,7 @@ from parley.broker.metadata.changes import TopicCreated
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState, TopicImage
-from parley.broker.network.dispatch import ConnectedClient, RequestContext
+from parley.broker.network.dispatch import ConnectedClient, Disconnect, RequestContext, error_response
 from parley.broker.runtime.first_step import at_once
 from parley.broker.security.audit import AuditLog
 from parley.broker.security.authorization import Authorization
@@ -169,6 +170,9 @@ def send(
         if isawaitable(response):
             response = asyncio.run(_awaited(response))
     except KafkaError as error:
+        with suppress(Disconnect):
+            whole = error_response(APIS[api_key].response, error.code, error.message)
+            response_frame(whole, version, 1)
         return error
     response_frame(response, version, 1)  # every version can encode it
     return response
