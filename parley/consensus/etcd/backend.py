@@ -299,8 +299,8 @@ class EtcdBackend(Backend):
         if fresh and response.header.revision < reached:
             self._become_wrong(
                 WrongStore(
-                    f"the store {self.identity} was at revision {reached} and is at {response.header.revision}: it was "
-                    "put back to an older state"
+                    f"the store {self.identity} was set back to an older state: it was at revision {reached} and is "
+                    f"now at {response.header.revision}"
                 )
             )
             raise self._wrong or AssertionError
