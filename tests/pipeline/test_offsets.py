@@ -95,6 +95,6 @@ def test_what_is_lost_is_named() -> None:
     [late] = losses({A: 5}, {A: 5, B: 4}, {B: 2})
     assert "begins at offset 2" in late.text
     [vanished] = losses({A: 5}, {A: 5, B: 4}, {})
-    assert "gone again" in vanished.text
+    assert "no longer exists" in vanished.text
     [back] = losses({A: 5}, {A: 3}, {})
-    assert "truncated, or deleted and made again" in back.text
+    assert "truncated, or deleted and created again" in back.text

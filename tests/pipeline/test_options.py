@@ -158,13 +158,13 @@ def test_what_is_said_of_triggers_counts_for_a_stream_only(given: dict[str, str]
 
 
 def test_a_choice_is_needed() -> None:
-    with pytest.raises(OptionError, match="none is there"):
+    with pytest.raises(OptionError, match="none is set"):
         source_options({"kafka.bootstrap.servers": "h"}, streaming=False)
     for wrong in ("[]", '{"t": 0}', '{"t": [-1]}', "{}", '{"t": ["0"]}'):
         with pytest.raises(OptionError, match="assign"):
             source_options({"kafka.bootstrap.servers": "h", "assign": wrong}, streaming=False)
     for wrong in ("(", r"\p{Alpha}", "[a-z&&[^b]]"):  # also a Java setting, with another meaning
-        with pytest.raises(OptionError, match="no regular expression of Python's"):
+        with pytest.raises(OptionError, match="not a regular expression of Python's"):
             source_options({"kafka.bootstrap.servers": "h", "subscribePattern": wrong}, streaming=False)
 
 

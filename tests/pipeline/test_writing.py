@@ -126,7 +126,7 @@ def test_rows_without_timestamp_get_the_time_of_writing(cluster: Cluster) -> Non
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"key": [b""]}, "no column 'value'"),
+        ({"key": [b""]}, "column 'value' is missing"),
         ({"value": [b""]}, "no topic is given"),
         ({"value": [b""], "topic": [None]}, "'topic' must be string"),
         ({"value": [b"", b""], "topic": ["t", None]}, "'topic' is null"),

@@ -26,7 +26,7 @@ from tests.tools.conftest import Parley, Typed
         ("mirror --source a:1", "need each other"),
         ("mirror x.properties --source a:1 --target b:1", "Name what to copy"),
         ("mirror none.properties", "cannot be read"),
-        ("mirror --source a:1 --target b:1 --topics (", "no regular expression"),
+        ("mirror --source a:1 --target b:1 --topics (", "not a regular expression"),
         ("mirror --consumer.config c", "needs --producer.config"),
         ("mirror x.properties --command-config c", "--command-config needs --source and --target"),
         ("mirror --source a:1 --target b:1 --command-config none", "cannot be read"),
@@ -49,9 +49,9 @@ def test_wrong_usage(parley: Parley, words: str, text: str) -> None:
 def test_the_file_of_a_mirror_is_checked(parley: Parley, tmp_path: Path) -> None:
     path = tmp_path / "mm2.properties"
     path.write_text("clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\n")
-    assert "no flow is on: say for instance A->B.enabled = true" in parley("mirror", str(path)).err
+    assert "no flow is enabled. For example, set A->B.enabled = true" in parley("mirror", str(path)).err
     path.write_text(path.read_text() + "A->B.enabled = true\nA.security.protocol = SASL_SSL\n")
-    assert "A.security.protocol and the keys beside it" in parley("mirror", str(path)).err
+    assert "A.security.protocol and related keys" in parley("mirror", str(path)).err
 
 
 class Standing:

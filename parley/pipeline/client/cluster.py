@@ -300,7 +300,7 @@ class Cluster:
             await check_end(client, partition, start)
             if asyncio.get_running_loop().time() >= deadline:
                 if isolation is Isolation.READ_COMMITTED and fetched.last_stable <= start:
-                    reason = "a transaction is still open there: commit or abort it"
+                    reason = "a transaction is still open: commit or abort it"
                 else:
                     reason = "though there is more: is the log corrupt there?"
                 raise KafkaError(

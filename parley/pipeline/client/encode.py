@@ -35,7 +35,7 @@ def columns_of(rows: pa.RecordBatch, now_ms: int) -> Columns:
     """Return the columns of records. ``now_ms`` is the timestamp of rows without one. Raises ValueError."""
     names = rows.schema.names
     if "value" not in names:
-        raise ValueError(f"there is no column 'value' among {', '.join(names)}")
+        raise ValueError(f"column 'value' is missing. Columns: {', '.join(names)}")
     if rows.num_rows == 0:
         return Columns(_NO_BYTES, _NO_BYTES, b"", b"", _NO_BYTES, _NO_BYTES)
     lists, header_keys, header_values = b"", _NO_BYTES, _NO_BYTES

@@ -75,7 +75,7 @@ class LogEnded(KafkaError):
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         super().__init__(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition} ends at offset {offset}: the requested records after it were never written, or truncated",
+            f"{partition} ends at offset {offset}: later records were never written, or were truncated",
         )
         self.partition = partition
         self.offset = offset
@@ -171,7 +171,7 @@ def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
     try:
         for pos, header in headers(records):
             if header.base_offset < behind:
-                what = f"from {header.base_offset} on behind one up to {behind - 1}"
+                what = f"from {header.base_offset} on after a batch up to {behind - 1}"
                 raise _misplaced(partition, offset, what)
             used = pos + header.size_bytes
             behind = header.next_offset
@@ -196,8 +196,7 @@ def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
 def _misplaced(partition: TopicPartition, offset: int, what: str) -> KafkaError:
     return KafkaError(
         ErrorCode.CORRUPT_MESSAGE,
-        f"{partition} has at offset {offset} or behind it a batch with offsets that cannot be its own, {what}:"
-        " the log is corrupt",
+        f"{partition} contains a batch with impossible offsets at or after offset {offset}, {what}: the log is corrupt",
     )
 
 

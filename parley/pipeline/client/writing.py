@@ -336,11 +336,11 @@ def _prepared(rows: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
     """Return the columns of records, and the column of topics. Raises ValueError."""
     columns: dict[str, Any] = {name: rows.column(name) for name in rows.schema.names if name in _COLUMNS}
     if "value" not in columns:
-        raise ValueError(f"there is no column 'value' among {', '.join(rows.schema.names)}")
+        raise ValueError(f"column 'value' is missing. Columns: {', '.join(rows.schema.names)}")
     if topic is not None:
         columns["topic"] = pa.repeat(pa.scalar(topic, pa.string()), rows.num_rows)
     elif "topic" not in columns:
-        raise ValueError("no topic is given, and there is no column 'topic'")
+        raise ValueError("no topic is given, and column 'topic' is missing")
     elif not (pa.types.is_string(columns["topic"].type) or pa.types.is_large_string(columns["topic"].type)):
         raise ValueError(f"column 'topic' must be string, not {columns['topic'].type}")
     elif columns["topic"].null_count:
@@ -356,5 +356,5 @@ def _chosen(column: pa.Array, by_key: npt.NDArray[np.int32], topic: str, partiti
     named = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
     wrong = chosen[named & ((chosen < 0) | (chosen >= partitions))]
     if len(wrong):
-        raise ValueError(f"column 'partition' holds {wrong[0]}; {topic} has partitions 0 to {partitions - 1}")
+        raise ValueError(f"column 'partition' contains {wrong[0]}; {topic} has partitions 0 to {partitions - 1}")
     return np.where(named, chosen, by_key).astype(np.int32)

@@ -28,7 +28,7 @@ def from_millis(ms: int) -> dt.datetime:
     try:
         return _EPOCH + dt.timedelta(milliseconds=ms)
     except OverflowError:
-        raise DataError(f"{ms} ms after 1970 is outside of the range of timestamps") from None
+        raise DataError(f"{ms} ms after 1970 is outside the range of timestamps") from None
 
 
 def _scale(schema: Schema) -> int:
@@ -55,7 +55,7 @@ def _day(schema: Schema, value: int) -> dt.date:
     try:
         return _EPOCH_DAY + dt.timedelta(days=value)
     except OverflowError:
-        raise DataError(f"{value} days after 1970 is outside of the range of dates") from None
+        raise DataError(f"{value} days after 1970 is outside the range of dates") from None
 
 
 def _time(schema: Schema, value: int) -> dt.time:

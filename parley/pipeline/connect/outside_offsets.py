@@ -27,7 +27,7 @@ def sink_offsets(cluster: Cluster, connector: str, config: Mapping[str, str]) ->
     try:
         found = groups.committed(cluster, groups.group_of(connector, config))
     except KafkaError as error:
-        raise ConnectError(f"The offsets of connector {connector} are not known: {error.message}") from error
+        raise ConnectError(f"The offsets of connector {connector} are unknown: {error.message}") from error
     return [({TOPIC: tp.topic, PARTITION: tp.partition}, {OFFSET: offset}) for tp, offset in sorted(found.items())]
 
 

@@ -67,7 +67,7 @@ REST: Final = (
         ConfigType.STRING,
         None,
         _LOW,
-        "The protocol other workers are told: http or https; without it http, if any of the listeners has it.",
+        "The protocol that this worker advertises: http or https. The default is http if any listener uses it.",
         validator=_protocol,
     )
     .define(

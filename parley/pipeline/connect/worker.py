@@ -145,7 +145,7 @@ class Worker:
         """
         running = self._connectors.get(name)
         if running is None:
-            raise ConnectError(f"Connector {name} does not run in this worker.")
+            raise ConnectError(f"Connector {name} is not running in this worker.")
         return running.task_configs()
 
     def version_of(self, name: str) -> str | None:
@@ -344,7 +344,7 @@ class _RunningConnector:
     def task_configs(self) -> list[dict[str, str]]:
         with self._lock:
             if self.connector is None or not self._is_started:
-                raise ConnectError(f"Connector {self.name} does not run.")
+                raise ConnectError(f"Connector {self.name} is not running.")
             most = int(self._config.get("tasks.max", "1"))
             given = self.connector.task_configs(most)
             task_class = self.connector.task_class

@@ -94,7 +94,7 @@ class ParleyDataSource(Travels, DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
-            raise OptionError("a topic is only ever added to: write with mode('append')")
+            raise OptionError("records can only be appended to a topic: write with mode('append')")
         return KafkaBatchWriter(self._sink(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

@@ -153,17 +153,17 @@ def losses(start: Offsets, end: Offsets, earliest_of_new: Offsets) -> list[Loss]
     """Return the losses that two positions show: deleted partitions, partitions found too late, offsets
     that went back."""
     found = [
-        Loss(partition, f"{partition} is gone; what it had from offset {start[partition]} on was not read")
+        Loss(partition, f"{partition} no longer exists; its records from offset {start[partition]} on were not read")
         for partition in sorted(start.keys() - end.keys())
     ]
     for partition in sorted(end.keys() - start.keys()):
         first = earliest_of_new.get(partition)
         if first is None:
-            found.append(Loss(partition, f"{partition} was new and is gone again before it was read"))
+            found.append(Loss(partition, f"the new {partition} no longer exists, and was not read"))
         elif first > 0:
             found.append(Loss(partition, f"{partition} is new and begins at offset {first}, not 0"))
     for partition in sorted(start.keys() & end.keys()):
         if end[partition] < start[partition]:
             text = f"{partition} ends at offset {end[partition]}, before {start[partition]}, up to which it was read"
-            found.append(Loss(partition, f"{text}: the topic was truncated, or deleted and made again"))
+            found.append(Loss(partition, f"{text}: the topic was truncated, or deleted and created again"))
     return found

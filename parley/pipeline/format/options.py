@@ -54,18 +54,18 @@ _TRANSACTION_TIMEOUT_MS: Final = 15 * 60_000
 """The maximum that brokers allow by default, because a task's transaction is open while its rows arrive."""
 
 _REFUSED_AS_SPARK: Final = {
-    "auto.offset.reset": "say where to begin with 'startingOffsets'; what to do when data is gone is 'failOnDataLoss'",
-    "key.deserializer": "keys are columns of bytes; turn them into what they mean with DataFrame operations",
-    "value.deserializer": "values are columns of bytes; turn them into what they mean with DataFrame operations",
+    "auto.offset.reset": "set the start with 'startingOffsets', and the behavior at data loss with 'failOnDataLoss'",
+    "key.deserializer": "keys are columns of bytes; convert them with DataFrame operations",
+    "value.deserializer": "values are columns of bytes; convert them with DataFrame operations",
     "enable.auto.commit": "offsets are kept in the query's checkpoint, never committed to the cluster",
     "interceptor.classes": "interceptors are Java classes; use DataFrame operations",
 }
 _REFUSED_OF_SINK: Final = {
-    "key.serializer": "keys are columns of bytes or text; make them with DataFrame operations",
-    "value.serializer": "values are columns of bytes or text; make them with DataFrame operations",
+    "key.serializer": "keys are columns of bytes or text; create them with DataFrame operations",
+    "value.serializer": "values are columns of bytes or text; create them with DataFrame operations",
     "interceptor.classes": "interceptors are Java classes; use DataFrame operations",
-    "partitioner.class": "rows go where Kafka's own partitioner puts them, or where a column 'partition' says",
-    "transactional.id": "each task has an id of its own; say how these begin with the option 'transactionalIdPrefix'",
+    "partitioner.class": "Kafka's own partitioner, or a column 'partition', determines the partition of a row",
+    "transactional.id": "each task has its own id; set their prefix with the option 'transactionalIdPrefix'",
 }
 _TYPED: Final = (
     *(f"{column}{suffix}" for column in ("key", "value") for suffix in ("Format", "Subject", "SchemaVersion")),
@@ -290,7 +290,7 @@ def _chosen(given: Mapping[str, str]) -> Chosen:
     if len(said) != 1:
         raise OptionError(
             "say what to read with exactly one of the options 'subscribe' (topics, with commas), 'subscribePattern' and"
-            f" 'assign'; {'none is there' if not said else ' and '.join(map(repr, said)) + ' are'}"
+            f" 'assign'; {'none is set' if not said else ' and '.join(map(repr, said)) + ' are'}"
         )
     name, text = said[0], given[said[0].lower()].strip()
     if name == "assign":
@@ -302,7 +302,9 @@ def _chosen(given: Mapping[str, str]) -> Chosen:
             with warnings.catch_warnings(action="error"):
                 re.compile(text)
         except (re.error, FutureWarning) as error:
-            raise OptionError(f"'subscribePattern' is {text!r}, no regular expression of Python's: {error}") from None
+            raise OptionError(
+                f"'subscribePattern' is {text!r}, which is not a regular expression of Python's: {error}"
+            ) from None
         return Chosen(pattern=text)
     topics = tuple(dict.fromkeys(filter(None, (topic.strip() for topic in text.split(",")))))
     if not topics:

@@ -60,7 +60,7 @@ def chosen_partitions(cluster: Cluster, chosen: Chosen, *, missing_ok: bool = Fa
         return there
     missing = frozenset(chosen.partitions) - there
     if missing and not missing_ok:
-        raise OptionError(f"'assign' names {', '.join(map(str, sorted(missing)))}, which the cluster does not have")
+        raise OptionError(f"'assign' names {', '.join(map(str, sorted(missing)))}, which do not exist in the cluster")
     return there & frozenset(chosen.partitions)
 
 
@@ -74,8 +74,8 @@ def _topics(cluster: Cluster, topics: Iterable[str], missing_ok: bool) -> dict[s
                 raise
             if not missing_ok:
                 raise OptionError(
-                    f"there is no topic {topic!r} in the cluster at {cluster.connection.bootstrap}; create it, or use"
-                    " 'subscribePattern' for topics that may come later"
+                    f"topic {topic!r} does not exist in the cluster at {cluster.connection.bootstrap}; create it, or"
+                    " use 'subscribePattern' for topics that may be created later"
                 ) from None
     return found
 

@@ -58,7 +58,7 @@ def check_columns(schema: StructType, options: SinkOptions, typed: Sequence[str]
     kinds = {field.name: field.dataType for field in schema.fields}
     if "value" not in kinds:
         raise OptionError(
-            f"there is no column 'value' among {', '.join(kinds)}; make one, as with"
+            f"column 'value' is missing. Columns: {', '.join(kinds)}. Create it, for example with"
             " selectExpr('to_json(struct(*)) AS value')"
         )
     for name in ("key", "value"):
@@ -135,7 +135,9 @@ class KafkaBatchWriter(Travels, DataSourceArrowWriter):
             if options.transactional_id_prefix is None:
                 _log.warning("The notes of the groups %s stay until they expire: %s", names, error)
             else:
-                _log.warning("What killed tasks of %s left open stays so until it times out: %s", names, error)
+                _log.warning(
+                    "Transactions that killed tasks of %s left open stay open until they time out: %s", names, error
+                )
 
 
 class KafkaStreamWriter(Travels, DataSourceStreamArrowWriter):
@@ -151,7 +153,8 @@ class KafkaStreamWriter(Travels, DataSourceStreamArrowWriter):
             query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
             if query is None or batch is None:
                 raise OptionError(
-                    "this Spark does not tell which micro-batch it writes; set 'deliveryGuarantee' to at-least-once"
+                    "this Spark version does not report the id of the micro-batch; set 'deliveryGuarantee' to "
+                    "at-least-once"
                 )
             epoch = Epoch(query, int(batch), task.partitionId(), self._options.transactional_id_prefix)
         return _write(iterator, self._options, epoch)
@@ -208,7 +211,7 @@ class _Attempt:
         except KafkaError as error:
             if error.code is ErrorCode.PRODUCER_FENCED:
                 raise
-            text = "the sink's notes cannot be kept; with 'deliveryGuarantee' at-least-once it does without them"
+            text = "the sink's notes cannot be stored; 'deliveryGuarantee' at-least-once needs none"
             raise KafkaError(error.code, f"{error.message}: {text}") from error
         self._earlier = None if self._found is None else Earlier(cluster, self._found)
 

@@ -117,7 +117,7 @@ def _version(one: Asked, planned: DataType | None) -> tuple[int, Schema, DataTyp
         if planned is None or found[2] == planned:
             return found
         newest = newest or found
-    assert newest is not None, "a subject that is there has a version"
+    assert newest is not None, "an existing subject has a version"
     return newest
 
 
@@ -155,7 +155,7 @@ def sinks(wanted: Sequence[Asked], schema: StructType) -> tuple[TypedColumn, ...
     made = []
     for one in wanted:
         if one.column not in schema.names:
-            raise ValueError(f"'{one.column}Format' is set, and there is no column '{one.column}'")
+            raise ValueError(f"'{one.column}Format' is set, but there is no column '{one.column}'")
         if one.is_pinned:
             number, found, _ = _version(one, None)
         else:

@@ -131,7 +131,10 @@ def send_back(settings: BackSettings, run: Run) -> int:
     if note is None:
         return 0
     if len(note.starts) != count:
-        raise LoadConflict(f"{settings.topic} has got partitions since this load was begun: it cannot be finished")
+        raise LoadConflict(
+            f"the number of partitions of {settings.topic} has changed since this load began, so the load cannot "
+            "be finished"
+        )
     tasks = [
         BackTask(
             settings.connection,
@@ -157,7 +160,7 @@ def _begin(settings: BackSettings, cluster: Cluster, partitions: int, notes: _No
     while True:
         last = notes.last()
         if last is not None and last.topic_id not in ("", topic_id):
-            _log.warning("%s was created again since rows were sent to it: all of them are sent again", settings.topic)
+            _log.warning("%s was created again after rows were sent to it: sending all rows again", settings.topic)
             last = replace(last, finished=True, files=[], sent=[])
         if last is not None and not last.finished and last.producer != _NOBODY:
             return last
@@ -241,10 +244,10 @@ def _files(settings: BackSettings, system: pa_fs.FileSystem, root: str) -> list[
         try:
             table = DeltaTable(settings.uri)
         except TableNotFoundError:
-            raise ValueError(f"{settings.uri} is no Delta table") from None
+            raise ValueError(f"{settings.uri} is not a Delta table") from None
         found = [path.split(f"{root}/", 1)[-1] for path in table.file_uris()]
     elif system.get_file_info(f"{root}/{DELTA_LOG}").type is not pa_fs.FileType.NotFound:
-        raise LoadConflict(f"{settings.uri} is a Delta table: send it with --format delta")
+        raise LoadConflict(f"{settings.uri} is a Delta table: use --format delta")
     else:
         end = f".{EXTENSIONS[settings.format]}"
         there = named_files(system, root)
@@ -252,7 +255,7 @@ def _files(settings: BackSettings, system: pa_fs.FileSystem, root: str) -> list[
             there = [path.removeprefix(f"{root}/") for path, _ in data_files(system, root)]
         found = [path for path in there if path.endswith(end)]
     if not found:
-        raise ValueError(f"there are no files of {settings.format} in {settings.uri}")
+        raise ValueError(f"{settings.uri} contains no {settings.format} files")
     return sorted(found, key=lambda path: (os.path.basename(path), path))
 
 
@@ -271,16 +274,16 @@ def send_rows(task: BackTask) -> int:
                 refused.append(overtaken.sequence)
     raise Overtaken(
         refused[-1],
-        f"{task.partition} refuses the next row: either another load of these files is at work, then start this one"
-        f" again when it has ended; or what was sent has been deleted from it, then remove {OURS}/back/"
-        f"{task.partition.topic} from the folder, to send all rows again",
+        f"{task.partition} rejects the next row. If another load of these files is running, start this load"
+        f" again when that has ended. If records that were sent have been deleted from the topic, remove {OURS}/back/"
+        f"{task.partition.topic} from the folder to send all rows again",
     )
 
 
 def _send(cluster: Cluster, task: BackTask) -> int:
     found = tail(cluster, task.partition, task.producer, task.start)
     if found.end < task.start:
-        _log.warning("%s has lost records since this load was begun: it ends at %d", task.partition, found.end)
+        _log.warning("%s has lost records since this load began: it ends at offset %d", task.partition, found.end)
         found = tail(cluster, task.partition, task.producer, 0)
     missing = islice(_records(task), found.count_since(0), None)
     appender = Appender(cluster, task.partition, task.producer, found.sequence or 0, found.end)
@@ -329,7 +332,7 @@ def _rows(system: pa_fs.FileSystem, path: str, kind: str) -> Iterator[dict[str, 
                 for batch in pa_parquet.ParquetFile(stream).iter_batches():
                     yield from _plain_rows(batch)
     except (ValueError, pa.ArrowException) as error:
-        raise BadRecord(f"{path} is no file of {kind}, or of several kinds of rows: {error}") from None
+        raise BadRecord(f"{path} is not a valid {kind} file, or contains several kinds of rows: {error}") from None
 
 
 def _plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
@@ -402,4 +405,4 @@ def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:
-        raise BadRecord("a key, a value or a header is no base64") from None
+        raise BadRecord("a key, a value or a header is not base64") from None

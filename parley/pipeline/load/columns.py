@@ -74,26 +74,28 @@ class Layout:
         structured = self.value_format in STRUCTURED
         for kind in (self.key_format, self.value_format):
             if kind not in FORMATS:
-                raise BadLayout(f"there is no format {kind}: take one of {', '.join(FORMATS)}")
+                raise BadLayout(f"Unknown format '{kind}'. Available: {', '.join(FORMATS)}")
         if self.key_format in STRUCTURED:
-            raise BadLayout(f"keys are read as {', '.join(one for one in FORMATS if one not in STRUCTURED)}")
+            raise BadLayout(
+                f"the format of keys must be one of {', '.join(one for one in FORMATS if one not in STRUCTURED)}"
+            )
         if structured and self.schema is None:
-            raise BadLayout(f"values as {self.value_format} need a schema")
+            raise BadLayout(f"the value format {self.value_format} needs a schema")
         if self.value_format.startswith("avro") and (self.schema is None or self.schema.avro is None):
-            raise BadLayout("values as Avro need an Avro schema")
+            raise BadLayout("Avro values need an Avro schema")
         if self.flat and not (structured and self.schema is not None and pa.types.is_struct(self.schema.type)):
-            raise BadLayout("only a value with fields can be made flat: take json or avro with a schema of a record")
+            raise BadLayout("only values with fields can be flattened: use json or avro with the schema of a record")
         if self.partition_by is not None and self.partition_by not in FOLDERS:
-            raise BadLayout(f"files are divided by one of {', '.join(FOLDERS)}, not by {self.partition_by}")
+            raise BadLayout(f"files cannot be partitioned by {self.partition_by}. Available: {', '.join(FOLDERS)}")
         if self.event_time is not None and not (structured and self._has(self.event_time)):
-            raise BadLayout(f"the value has no field {self.event_time} to take the event time from")
+            raise BadLayout(f"the values have no field {self.event_time} for the event time")
         if self.event_time is not None and not _tells_time(self._field(self.event_time)):
-            raise BadLayout(f"the field {self.event_time} of type {self._field(self.event_time)} tells no time")
+            raise BadLayout(
+                f"the field {self.event_time} of type {self._field(self.event_time)} does not contain a time"
+            )
         names = [*self.columns.names, *self.folders]
         if double := {name for name in names if names.count(name) > 1}:
-            raise BadLayout(
-                f"two columns would be called {', '.join(sorted(double))}: name the value's fields otherwise"
-            )
+            raise BadLayout(f"two columns would be named {', '.join(sorted(double))}: rename the fields of the values")
 
     def _field(self, name: str) -> pa.DataType:
         assert self.schema is not None
@@ -172,7 +174,7 @@ def _text(kind: str, column: Any, batch: pa.RecordBatch, name: str) -> Any:
                 (one or b"").decode()
             except UnicodeDecodeError as error:
                 raise BadRecord(
-                    f"the {name} of {_where(batch, row)} is no UTF-8 ({error.reason}): read it as base64"
+                    f"the {name} of {_where(batch, row)} is not UTF-8 ({error.reason}): use the format base64"
                 ) from None
         raise
 

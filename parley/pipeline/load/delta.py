@@ -46,7 +46,9 @@ class DeltaCommits:
         except TableNotFoundError:
             filesystem, root = self._destination.filesystem()
             if filesystem.get_file_info(f"{root}/{OURS}/manifests").type is not pa_fs.FileType.NotFound:
-                raise LoadConflict(f"{self._destination.uri} is a folder of files: take another one") from None
+                raise LoadConflict(
+                    f"{self._destination.uri} contains files that are not a Delta table: use another folder"
+                ) from None
             return None
         self._check(table)
         return table
@@ -57,21 +59,19 @@ class DeltaCommits:
         there = {one.name: one.type for one in pa.schema(table.schema().to_arrow())}
         wanted = dict(self._columns())
         if any(there.get(name, kind) != kind for name, kind in wanted.items()):
-            raise LoadConflict(
-                f"the table {uri} has columns {_shown(there)}, not {_shown(wanted)}: take another folder"
-            )
+            raise LoadConflict(f"the table {uri} has columns {_shown(there)}, not {_shown(wanted)}: use another folder")
         if by != list(self._layout.folders):
             wanted_by = list(self._layout.folders)
-            raise LoadConflict(f"the table {uri} is divided by {by}, not {wanted_by}: take another folder")
+            raise LoadConflict(f"the table {uri} is partitioned by {by}, not {wanted_by}: use another folder")
 
     def _columns(self) -> list[tuple[str, Any]]:
         """Return the table's columns with Delta's types. Raises LoadConflict for a type that Delta lacks."""
         found = [(one.name, delta_type(one.type)) for one in self._layout.columns]
         if lacking := [name for name, kind in found if kind is None]:
-            raise LoadConflict(f"Delta has no type for times of day ({', '.join(lacking)}): take another format")
+            raise LoadConflict(f"Delta has no type for times of day ({', '.join(lacking)}): use another format")
         columns = [*found, *((name, pa.string()) for name in self._layout.folders)]
         if (problem := DELTA_NAMES.problem(dict(columns))) is not None:
-            raise LoadConflict(f"{problem} in a Delta table: take another schema, or another format")
+            raise LoadConflict(f"{problem} in a Delta table: use another schema, or another format")
         return columns
 
     def look_up(self, partitions: Sequence[int]) -> None:
@@ -131,7 +131,9 @@ class DeltaCommits:
         self._check(self._table)
         before = {each: self._table.transaction_version(self._application(each)) for each in positions}
         if any(offset is not None and offset != self.positions.get(each) for each, offset in before.items()):
-            raise LoadConflict(f"another load has written to {self._destination.uri} meanwhile: start this one again")
+            raise LoadConflict(
+                f"another load has written to {self._destination.uri} in the meantime: start this load again"
+            )
         moved = [Transaction(self._application(each), offset) for each, offset in positions.items()]
         try:
             self._table.create_write_transaction(

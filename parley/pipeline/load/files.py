@@ -169,7 +169,7 @@ class _Folder:
         with self._filesystem.open_input_stream(mark_path(self._root)) as mark:
             if mark.read().decode() != self._task.destination.load_id:
                 self.give_up()
-                raise NotOurs(f"another load has begun in {self._task.destination.uri}: this one ends")
+                raise NotOurs(f"another load has started in {self._task.destination.uri}, so this load ends")
         return [file.moved(self._root) for file in self._done]
 
     def give_up(self) -> None:

@@ -41,7 +41,7 @@ class IcebergCommits:
         self._topic = topic
         self._columns = iceberg_columns(layout.columns)
         if (problem := ICEBERG_NAMES.problem({one.name: one.type for one in self._columns})) is not None:
-            raise LoadConflict(f"{problem} in an Iceberg table: take another schema, or another format")
+            raise LoadConflict(f"{problem} in an Iceberg table: use another schema, or another format")
         self._division = _division(layout, self._columns)
         self._table = opened(place) or create(place, self._columns, self._division)
         self._check()
@@ -73,13 +73,15 @@ class IcebergCommits:
             self._check()
             before = self._read(table, list(positions))
             if any(offset != self.positions.get(each) for each, offset in before.items()):
-                raise LoadConflict(f"another load has written to {self._place.table} meanwhile: start this one again")
+                raise LoadConflict(
+                    f"another load has written to {self._place.table} in the meantime: start this load again"
+                )
             try:
                 table.add_files(paths, self._columns, moved)
                 break
             except IcebergConflict as error:
                 if attempt == _ATTEMPTS - 1:
-                    raise LoadConflict(f"other writers commit to {self._place.table} all the time: {error}") from None
+                    raise LoadConflict(f"other writers keep committing to {self._place.table}: {error}") from None
         self.positions |= positions
 
     def _check(self) -> None:
@@ -87,12 +89,12 @@ class IcebergCommits:
         name = self._place.table
         if other := [each for each, kind in wanted.items() if not iceberg_widens(there.get(each, kind), kind)]:
             shown = ", ".join(f"{each} {there[each]}, not {wanted[each]}" for each in other)
-            raise LoadConflict(f"the table {name} has the columns {shown}: take another table")
+            raise LoadConflict(f"the table {name} has the columns {shown}: use another table")
         if required := [each for each in self._table.required if each not in wanted]:
-            raise LoadConflict(f"the columns {', '.join(required)} of {name} must not be null: take another table")
+            raise LoadConflict(f"the columns {', '.join(required)} of {name} do not allow null: use another table")
         if self._table.division != self._division:
             divided = [_shown(each) for each in (self._table.division, self._division)]
-            raise LoadConflict(f"the table {name} is divided by {divided[0]}, not {divided[1]}: take another table")
+            raise LoadConflict(f"the table {name} is partitioned by {divided[0]}, not {divided[1]}: use another table")
 
     def _read(self, table: IcebergTable, partitions: Sequence[int]) -> dict[int, int]:
         try:

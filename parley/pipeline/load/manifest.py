@@ -51,7 +51,7 @@ class Manifests:
         if self._last is not None and (self._last["topic"], self._last["settings"]) != (topic, self._settings):
             raise LoadConflict(
                 f"{destination.uri} holds topic {self._last['topic']} loaded with {_shown(self._last['settings'])}, "
-                f"not {topic} with {_shown(self._settings)}: take another folder"
+                f"not {topic} with {_shown(self._settings)}: use another folder"
             )
 
     @property
@@ -64,10 +64,10 @@ class Manifests:
         """Refuse a folder with files that look like those of a killed load."""
         uri, topic = self._destination.uri, self._topic
         if self._filesystem.get_file_info(f"{self._root}/{DELTA_LOG}").type is not pa_fs.FileType.NotFound:
-            raise LoadConflict(f"{uri} is a Delta table: take another folder, or --format delta")
+            raise LoadConflict(f"{uri} is a Delta table: use another folder, or --format delta")
         if any(is_stray(name, topic, {}) for _, name in data_files(self._filesystem, self._root)):
             raise LoadConflict(
-                f"{uri} has files of {topic}, but no manifest in {_FOLDER} that names them: take another folder"
+                f"{uri} has files of {topic}, but no manifest in {_FOLDER} that names them: use another folder"
             )
 
     def begin(self, positions: Mapping[int, int]) -> None:
@@ -139,7 +139,7 @@ def _shown(settings: Mapping[str, str]) -> str:
 
 def write_new(filesystem: pa_fs.FileSystem, path: str, data: bytes) -> None:
     """Write a complete new file. Raises LoadConflict if it exists."""
-    conflict = LoadConflict(f"another load has committed {path} meanwhile: start this one again")
+    conflict = LoadConflict(f"another load has committed {path} in the meantime: start this load again")
     if not isinstance(filesystem, pa_fs.LocalFileSystem):
         if filesystem.get_file_info(path).type is not pa_fs.FileType.NotFound:
             raise conflict

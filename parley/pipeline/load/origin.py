@@ -20,7 +20,7 @@ def check_origin(destination: Destination, topic: str, topic_id: str) -> None:
     known = _known(destination, topic)
     if known and topic_id and known != topic_id:
         raise TopicRecreated(
-            f"topic {topic} was created again since it was loaded into {destination.uri}: take another folder"
+            f"topic {topic} was created again since it was loaded into {destination.uri}: use another folder"
         )
 
 

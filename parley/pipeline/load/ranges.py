@@ -79,7 +79,7 @@ def missing(
         place = TopicPartition(topic, partition)
         if first > end:
             raise TopicRecreated(
-                f"{place} ends at offset {end}, but was loaded up to {first}: if the topic was created again, take "
+                f"{place} ends at offset {end}, but was loaded up to {first}: if the topic was created again, use "
                 "another folder"
             )
         if first < begin and not accept_loss:

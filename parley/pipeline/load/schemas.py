@@ -23,7 +23,7 @@ def read_schema(text: str) -> ValueSchema:
     try:
         parsed = json.loads(text)
     except ValueError as error:
-        raise BadLayout(f"the schema is no JSON: {error}") from None
+        raise BadLayout(f"the schema is not JSON: {error}") from None
     try:
         if isinstance(parsed, dict) and "properties" in parsed:
             return ValueSchema(json_rows.column_type(Schema(SchemaType.JSON, text), no_references, of_files=True))

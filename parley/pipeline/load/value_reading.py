@@ -131,7 +131,7 @@ def _timestamp(value: Any, *, has_zone: bool) -> datetime:
 def _from_iso(text: str) -> datetime:
     """Parse a time in ISO 8601. Raises ValueError for a malformed time, and if digits would be lost."""
     if len(text) > _SHORTER_THAN_MICROSECONDS and _FINER_THAN_MICROSECONDS.search(text):
-        raise ValueError("a time has at most microseconds")
+        raise ValueError("a time must not be finer than microseconds")
     return datetime.fromisoformat(text)
 
 
@@ -148,7 +148,7 @@ def moment(value: Any) -> datetime:
         return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
     ms = number_of(value)
     if ms is None or ms * 1000 != int(ms * 1000):
-        raise ValueError("a time is a number of milliseconds with at most three digits behind the point")
+        raise ValueError("a time in milliseconds must have at most three decimal places")
     return _EPOCH + timedelta(microseconds=int(ms * 1000))
 
 

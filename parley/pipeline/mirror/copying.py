@@ -134,7 +134,7 @@ def _copy(wanted: Range, done: Copied) -> None:
     found = tail(target, wanted.remote, producer, done.anchor.downstream)
     done.cut_at = cut_at(found, done.anchor)
     if done.cut_at is not None:
-        done.problem = f"{wanted.remote} has lost what was copied"
+        done.problem = f"{wanted.remote} has lost copied records"
         return
     _resume(wanted, found, done)
     appender = Appender(target, wanted.remote, producer, done.anchor.sequence, found.end)

@@ -328,7 +328,7 @@ class Flow:
         elif done.cut_at is not None:
             self._copy_again(done.partition, done.cut_at)
         elif done.refused:
-            why = "the target refuses what follows: some records behind it may be copied twice"
+            why = "the target rejects the following records: some later records may be copied twice"
             self._begin_again(done.partition, done.anchor.upstream, why)
         else:
             self._tell(done)
@@ -361,7 +361,7 @@ class Flow:
             upstream = self._translations.upstream(*place, lost)
         if upstream is None:
             upstream = self.source.offsets({place: EARLIEST})[place]
-        why = f"{self.remote(place)} has lost records from offset {lost} on that were copied"
+        why = f"{self.remote(place)} has lost copied records from offset {lost} on"
         self._begin_again(place, upstream, why)
 
     def _begin_again(self, place: TopicPartition, upstream: int, why: str) -> None:

@@ -54,7 +54,7 @@ class _Reader:
         length = self.number(_I16)
         part = self._data[self._at : self._at + length]
         if length < 0 or len(part) < length:
-            raise MalformedRecord("a string ends before its length says")
+            raise MalformedRecord("a string is shorter than its length")
         self._at += length
         try:
             return part.decode()
@@ -64,7 +64,7 @@ class _Reader:
     def version(self) -> None:
         version = self.number(_I16)
         if version != _VERSION:
-            raise MalformedRecord(f"version {version} is unknown")
+            raise MalformedRecord(f"unknown version {version}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class StoredOffset:
                 str(offset.get("topicId", "")),
             )
         except (ValueError, TypeError, LookupError) as error:
-            raise MalformedRecord(f"this is no stored offset: {error}") from None
+            raise MalformedRecord(f"not a stored offset: {error}") from None
 
 
 def _json(value: object) -> bytes:

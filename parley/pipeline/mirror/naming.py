@@ -134,7 +134,7 @@ def _group(part: str) -> str:
             warnings.simplefilter("error", FutureWarning)  # sets within sets, which mean something else in Java
             re.compile(group)
     except (re.error, FutureWarning) as error:
-        raise BadPattern(f"{part!r} is no regular expression: {error}") from None
+        raise BadPattern(f"{part!r} is not a regular expression: {error}") from None
     return group
 
 

@@ -44,21 +44,21 @@ class BadSettings(ValueError):
 
 def _boolean(text: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
-        raise ValueError("is true or false")
+        raise ValueError("must be true or false")
     return text.strip().lower() == "true"
 
 
 def _seconds(text: str) -> float:
     value = float(text)
     if value <= 0:
-        raise ValueError("is a number of seconds above 0")
+        raise ValueError("must be a number of seconds above 0")
     return value
 
 
 def _replicas(text: str) -> int:
     value = int(text)
     if value < 1 and value != -1:
-        raise ValueError("is a number of replicas, or -1 for the target's default")
+        raise ValueError("must be a number of replicas, or -1 for the target's default")
     return value
 
 
@@ -223,11 +223,11 @@ def from_mm2(properties: Mapping[str, str], clusters: Iterable[str] = ()) -> Mir
     """
     aliases = [alias for alias in (part.strip() for part in properties.get("clusters", "").split(",")) if alias]
     if len(aliases) < 2:
-        raise BadSettings("clusters names the clusters, two at least: clusters = A, B")
+        raise BadSettings("clusters must name at least two clusters, as in: clusters = A, B")
     chosen = set(clusters)
     if chosen - set(aliases):
         raise BadSettings(
-            f"{', '.join(sorted(chosen - set(aliases)))}: no such cluster; clusters = {', '.join(aliases)}"
+            f"{', '.join(sorted(chosen - set(aliases)))}: unknown cluster. clusters = {', '.join(aliases)}"
         )
     names = {alias: _cluster(alias, properties) for alias in aliases}
     flows = []
@@ -237,14 +237,14 @@ def from_mm2(properties: Mapping[str, str], clusters: Iterable[str] = ()) -> Mir
         if wanted and (not chosen or target in chosen):
             flows.append(flow)
     if not any(flow.choices.enabled for flow in flows):
-        raise BadSettings(f"no flow is on: say for instance {aliases[0]}->{aliases[1]}.enabled = true")
+        raise BadSettings(f"no flow is enabled. For example, set {aliases[0]}->{aliases[1]}.enabled = true")
     return _checked(flows, _ignored(aliases, properties))
 
 
 def _cluster(alias: str, properties: Mapping[str, str]) -> ClusterName:
     bootstrap = properties.get(f"{alias}.bootstrap.servers", "").strip()
     if not bootstrap:
-        raise BadSettings(f"where is {alias}? Say {alias}.bootstrap.servers = host:port")
+        raise BadSettings(f"{alias}.bootstrap.servers is missing: set it to host:port")
     return ClusterName(alias, bootstrap, _security({**properties, **_of_cluster(alias, properties)}, f"{alias}."))
 
 
@@ -259,7 +259,7 @@ def _security(properties: Mapping[str, str], where: str) -> SecurityProperties:
     try:
         security.read()
     except ValueError as error:
-        raise BadSettings(f"{where}security.protocol and the keys beside it: {error}") from None
+        raise BadSettings(f"{where}security.protocol and related keys: {error}") from None
     return security
 
 
@@ -292,9 +292,9 @@ def _policy(source: ClusterName, properties: Mapping[str, str]) -> ReplicationPo
     kind = properties.get("replication.policy.class", DEFAULT_POLICY).strip()
     separator = properties.get("replication.policy.separator", ".").strip()
     if kind.rpartition(".")[2] not in (DEFAULT_POLICY.rpartition(".")[2], IDENTITY_POLICY.rpartition(".")[2]):
-        raise BadSettings(f"replication.policy.class is {DEFAULT_POLICY} or {IDENTITY_POLICY}, not {kind}")
+        raise BadSettings(f"replication.policy.class must be {DEFAULT_POLICY} or {IDENTITY_POLICY}, not {kind}")
     if not separator:
-        raise BadSettings("replication.policy.separator is empty: names could not be told apart")
+        raise BadSettings("replication.policy.separator must not be empty, because names would be ambiguous")
     internal = properties.get("replication.policy.internal.topic.separator.enabled", "true")
     identity = kind.endswith("IdentityReplicationPolicy")
     return ReplicationPolicy(
@@ -307,8 +307,8 @@ def _checked(flows: list[FlowSettings], ignored: list[str]) -> MirrorSettings:
     for (source, target), flow in on.items():
         if flow.policy.identity_of and (target, source) in on:
             raise BadSettings(
-                f"{source} and {target} would copy each other's records for ever: with the identity policy names do "
-                "not tell where a record was made. Turn one of the two flows off, or take the default policy"
+                f"{source} and {target} would copy each other's records forever: with the identity policy, names do "
+                "not show the origin of a record. Disable one of the two flows, or use the default policy"
             )
     return MirrorSettings(tuple(flows), tuple(ignored))
 
@@ -327,7 +327,9 @@ def _ignored(aliases: list[str], properties: Mapping[str, str]) -> list[str]:
             raise BadSettings(f"{key}: set it for the whole cluster, as <alias>.{last.removeprefix('admin.')}")
         if bare in _FILTERS:
             if value.rpartition(".")[2] != _FILTERS[bare]:
-                raise BadSettings(f"{key}: {value} cannot be loaded here; take the lists of names and exclusions")
+                raise BadSettings(
+                    f"{key}: {value} is a Java class, which cannot be loaded; use the lists of names and exclusions"
+                )
         elif (bare, value.lower()) == ("sync.topic.acls.enabled", "false"):
             continue  # this is built in
         elif not (bare in _KEYS or bare in _READ or (last in _CONSUMER_KEYS and bare != last)):
@@ -372,7 +374,7 @@ def _address(properties: Mapping[str, str], option: str) -> str:
     address = next((properties[key] for key in _ADDRESSES if properties.get(key)), "")
     if not address.strip():
         hint = (
-            " (zookeeper.connect is of old: brokers are asked, not ZooKeeper)"
+            " (zookeeper.connect is obsolete: the mirror connects to brokers, not to ZooKeeper)"
             if "zookeeper.connect" in properties
             else ""
         )

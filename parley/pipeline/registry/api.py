@@ -100,7 +100,7 @@ class Call:
         given = self.object()
         for name, code in (("metadata", 42201), ("ruleSet", 42210)):
             if given.get(name):
-                raise RegistryError(code, f"This registry has no data contracts: leave '{name}' out")
+                raise RegistryError(code, f"This registry has no data contracts: remove '{name}'")
         try:
             return Schema.of_json({**given, "references": [_in_default(one) for one in given.get("references") or []]})
         except (BadSchema, TypeError) as error:
@@ -119,7 +119,7 @@ class Call:
 def _subject(text: str) -> str:
     name = text.removeprefix(_DEFAULT_CONTEXT)
     if name.startswith(":."):
-        raise RegistryError(42208, f"The subject {text} names a context; this registry has the default context only")
+        raise RegistryError(42208, f"The subject {text} names a context; this registry has only the default context")
     if not name or any(ord(char) < 32 for char in name):
         raise RegistryError(42208, "The specified subject is not a valid name")
     return name

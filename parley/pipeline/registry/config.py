@@ -35,7 +35,7 @@ REGISTRY: Final = (
         _LIST,
         ["localhost:9092"],
         _HIGH,
-        "Brokers to learn the cluster from: host:port, one or several.",
+        "The brokers from which the registry discovers the cluster: one or several host:port.",
         validator=non_empty,
     )
     .define("kafkastore.topic", _STRING, "_schemas", _LOW, "The topic with the schemas.", validator=non_empty)
@@ -44,7 +44,7 @@ REGISTRY: Final = (
         _INT,
         3,
         _LOW,
-        "Replicas of the topic, if this instance creates it; with fewer brokers, as many as there are brokers.",
+        "The replication factor of the topic, if this instance creates it; limited to the number of brokers.",
         validator=at_least(1),
     )
     .define(
@@ -53,14 +53,14 @@ REGISTRY: Final = (
         [f"http://127.0.0.1:{_PORT}"],
         _LOW,
         "Where the REST API listens, as http://host:port or https://host:port; without a host on all addresses. "
-        "By default only programs on the same machine reach it: it has neither TLS nor a login by itself.",
+        "By default only programs on the same machine can reach it, because it has neither TLS nor logins.",
     )
     .define(
         "schema.compatibility.level",
         _STRING,
         "backward",
         _MEDIUM,
-        "The level of subjects without one, as long as no global level is set.",
+        "The compatibility level of subjects without their own level, unless a global level is set.",
         validator=one_of(*Level, ignore_case=True),
     )
     .define(

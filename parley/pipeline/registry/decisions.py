@@ -281,7 +281,7 @@ def set_config(subject: str | None, given: Mapping[str, Any]) -> Change:
     """Set the compatibility level of a subject; None means the global level."""
     others = sorted(key for key, value in given.items() if key != "compatibility" and value is not None)
     if others:
-        raise RegistryError(42203, f"This registry does not have the settings {', '.join(others)}; leave them out")
+        raise RegistryError(42203, f"This registry does not support the settings {', '.join(others)}; remove them")
     text = str(given.get("compatibility", "")).upper()
     if text not in Level.__members__:
         raise RegistryError(

@@ -103,7 +103,7 @@ class _Tree:
 
     def _record(self, node: Mapping[str, Any]) -> tuple[pa.DataType, Convert, Convert]:
         if node["name"] in self._open:
-            raise BadSchema(f"The record {node['name']} contains itself: no column holds that")
+            raise BadSchema(f"The record {node['name']} is recursive, which columns cannot represent")
         self._open.append(node["name"])
         fields = {one["name"]: self.column(one["type"]) for one in node["fields"]}
         self._open.pop()
@@ -123,7 +123,7 @@ class _Tree:
                 return _PLAIN["long" if "long" in members else "double"], None, None
         keys = [self._key(one) for one in members]
         if len(set(keys)) < len(keys):
-            raise BadSchema("A union has members that cannot be told apart: no column holds that")
+            raise BadSchema("A union has indistinguishable members, which columns cannot represent")
         columns = [self.column(one) for one in members]
         names = [f"member{number}" for number in range(len(members))]
         made = pa.struct([(name, one[0]) for name, one in zip(names, columns, strict=True)])

@@ -55,7 +55,7 @@ class Settings:
         """Read the settings, without their prefix. Raises ValueError."""
         for name in given:
             if name not in _KEYS:
-                raise ValueError(f"'{PREFIX}{name}' is not known; there are {', '.join(PREFIX + one for one in _KEYS)}")
+                raise ValueError(f"'{PREFIX}{name}' is unknown. Available: {', '.join(PREFIX + one for one in _KEYS)}")
         if not given.get("url", "").strip():
             raise ValueError(f"'{PREFIX}url' is missing: the address of a schema registry, as http://localhost:8081")
         source = given.get(_SOURCE, "USER_INFO")
@@ -159,5 +159,5 @@ def framed(number: int) -> bytes:
 def unframed(data: bytes) -> tuple[int, int]:
     """Return the id of a value's schema, and the position of the rest. Raises ValueError."""
     if len(data) < _HEAD.size or data[0] != 0:
-        raise ValueError("it does not begin with a schema id")
+        raise ValueError("the value does not begin with a schema id")
     return _HEAD.unpack_from(data)[1], _HEAD.size

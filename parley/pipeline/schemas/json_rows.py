@@ -34,7 +34,7 @@ Column = tuple[Any, Callable[[Any], Any]]
 
 def _column(schema: Any, resolver: Any, deep: int = 0, *, of_files: bool = False) -> Column:
     if deep > _DEEPEST:
-        raise BadSchema("The schema contains itself: no column holds that")
+        raise BadSchema("The schema is recursive, which columns cannot represent")
     if isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
         found = resolver.lookup(schema["$ref"])
         return _column(found.contents, found.resolver, deep + 1, of_files=of_files)
@@ -74,7 +74,7 @@ def _object(schema: Any, resolver: Any, deep: int, *, of_files: bool) -> Column:
 
 def _any(of_files: bool) -> Column:
     if of_files:
-        raise BadSchema("A part of the schema has no type, or several: no column holds that")
+        raise BadSchema("A part of the schema has no type, or several types, which columns cannot represent")
     return pa.string(), lambda value: None if value is None else dumps(value, separators=(",", ":"))
 
 

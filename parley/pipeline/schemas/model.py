@@ -83,7 +83,7 @@ Loader = Callable[[Reference], Schema]
 
 def no_references(reference: Reference) -> Schema:
     """Raise BadSchema: the loader for schemas without references."""
-    raise BadSchema(f"The schema has the reference {reference.name}, and there is no registry to ask")
+    raise BadSchema(f"The schema has the reference {reference.name}, but no registry is configured")
 
 
 def closure(schema: Schema, load: Loader) -> dict[str, Schema]:
@@ -97,11 +97,11 @@ def closure(schema: Schema, load: Loader) -> dict[str, Schema]:
     def visit(references: tuple[Reference, ...]) -> None:
         for one in references:
             if one.name in open_names:
-                raise BadSchema(f"The reference {one.name} leads back to itself")
+                raise BadSchema(f"The reference {one.name} is circular")
             if one.name in found:
                 continue
             if len(found) + len(open_names) >= _REFERENCES_MAX:
-                raise BadSchema(f"The schema refers to more than {_REFERENCES_MAX} others")
+                raise BadSchema(f"The schema has more than {_REFERENCES_MAX} references")
             loaded = load(one)
             if loaded.type is not schema.type:
                 raise BadSchema(f"The reference {one.name} is a schema of type {loaded.type}, not {schema.type}")

@@ -99,7 +99,7 @@ def _avro(schema: Schema, load: Loader) -> Read:
             raise ValueError("the data is nested too deeply") from None
         except Exception as error:  # malformed bytes can make the reader raise any error
             reason = "it ends too early" if isinstance(error, EOFError) else f"{type(error).__name__}, {error}"
-            raise ValueError(f"the data is damaged, or of another schema ({reason})") from None
+            raise ValueError(f"the data is damaged, or was written with another schema ({reason})") from None
         if stream.tell() != len(data):
             raise ValueError(f"{len(data) - stream.tell()} bytes are left over")
         return _Parts().value(value)

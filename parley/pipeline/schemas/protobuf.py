@@ -199,7 +199,7 @@ def _compiled(text: str, name: str, others: dict[str, FileDescriptorProto]) -> F
         try:
             done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL)
         except subprocess.TimeoutExpired:
-            raise BadSchema(f"Invalid Protobuf schema: protoc does not end within {_SECONDS:g} s") from None
+            raise BadSchema(f"Invalid Protobuf schema: protoc did not finish within {_SECONDS:g} s") from None
         if done.returncode:
             said = done.stderr.decode(errors="replace").replace(f"{folder}/", "").splitlines()
             errors = [line for line in said if line.startswith(NAME)] or said
@@ -254,7 +254,7 @@ def place_of(data: bytes, begin: int) -> tuple[tuple[int, ...], int]:
     if count == 0:
         return (0,), begin
     if not 0 < count <= _PLACE_MAX:
-        raise ValueError("the place of its message is malformed")
+        raise ValueError("its message index is malformed")
     found = []
     for _ in range(count):
         one, begin = _number(data, begin)
@@ -269,7 +269,7 @@ def _number(data: bytes, begin: int) -> tuple[int, int]:
         begin, shift = begin + 1, shift + 7
         if data[begin - 1] < 0x80:
             return (value >> 1) ^ -(value & 1), begin
-    raise ValueError("the place of its message is malformed")
+    raise ValueError("its message index is malformed")
 
 
 def message_at(file: Any, place: tuple[int, ...]) -> Any:
@@ -278,6 +278,6 @@ def message_at(file: Any, place: tuple[int, ...]) -> Any:
     for index in place:
         inside = in_order(found)
         if not 0 <= index < len(inside):
-            raise ValueError("its schema has no message at this place")
+            raise ValueError("its schema has no message with this index")
         found = inside[index]
     return found

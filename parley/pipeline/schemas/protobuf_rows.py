@@ -48,7 +48,7 @@ def _first(file: Any) -> Any:
 
 def _struct(message: Any, within: tuple[str, ...] = ()) -> pa.DataType:
     if message.full_name in within:
-        raise BadSchema(f"The message {message.full_name} contains itself: no column holds that")
+        raise BadSchema(f"The message {message.full_name} is recursive, which columns cannot represent")
     inner = (*within, message.full_name)
     return pa.struct([(one.name, _kind(one, inner)) for one in message.fields])
 
@@ -204,7 +204,7 @@ def _scalar(value: Any, field: Any) -> Any:
     if field.enum_type is not None:
         known = field.enum_type.values_by_name.get(value)
         if known is None:
-            raise DoesNotFit("a text that the enum does not have", pa.string(), field.name)
+            raise DoesNotFit("a name that the enum does not contain", pa.string(), field.name)
         return known.number
     try:
         return int(value) if field.type in (4, 6) else field_checked(value, field)
@@ -215,7 +215,7 @@ def _scalar(value: Any, field: Any) -> Any:
 def field_checked(value: Any, field: Any) -> Any:
     """Return a scalar for a field; the column of a uint32 has a wider range. Raises ValueError."""
     if field.type in (7, 13) and not 0 <= value < 1 << 32:
-        raise ValueError("it is not a uint32")
+        raise ValueError("not a uint32")
     return value
 
 

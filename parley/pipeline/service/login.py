@@ -83,9 +83,9 @@ class BasicLogin:
             try:
                 self._users = _read_users(self._path)
             except ServiceError as error:
-                _log.error("the users of the REST API stay as they were: %s", error)
+                _log.error("the users of the REST API were not reloaded: %s", error)
             else:
-                _log.info("the users of the REST API were read again from %s", self._path)
+                _log.info("the users of the REST API were reloaded from %s", self._path)
         return self._users
 
 

@@ -50,12 +50,14 @@ def parse_listeners(text: str, default_port: int = DEFAULT_PORT) -> list[Listene
             url = urlsplit(part)
             host, port = url.hostname or "", default_port if url.port is None else url.port
         except ValueError as error:
-            raise ServiceError(f"listeners: {part!r} is no address: {error}") from None
+            raise ServiceError(f"listeners: {part!r} is not an address: {error}") from None
         if url.scheme.lower() not in ("http", "https") or url.path not in ("", "/"):
-            raise ServiceError(f"listeners: {part!r} must look as HTTP://host:{default_port} or HTTPS://host:8443")
+            raise ServiceError(
+                f"listeners: {part!r} must have the form HTTP://host:{default_port} or HTTPS://host:8443"
+            )
         listeners.append(Listener(host, port, url.scheme.lower() == "https"))
     if not listeners:
-        raise ServiceError(f"listeners: no address is given, as http://127.0.0.1:{default_port}")
+        raise ServiceError(f"listeners: no address is given, for example http://127.0.0.1:{default_port}")
     return listeners
 
 

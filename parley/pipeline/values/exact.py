@@ -81,9 +81,9 @@ class DoesNotFit(ValueError):
         return DoesNotFit(self.given, self.kind, f"{name}{inner}")
 
     def __str__(self) -> str:
-        kind = "which is not known yet" if self.kind == UNKNOWN else f"of type {self.kind}"
+        kind = "whose type is unknown" if self.kind == UNKNOWN else f"of type {self.kind}"
         where = f" in {self.path}" if self.path else ""
-        return f"{self.given}{where} is no exact value of a column {kind}"
+        return f"{self.given}{where} cannot be stored exactly in a column {kind}"
 
 
 def kind_of(value: Any) -> str:
@@ -98,13 +98,13 @@ def kind_of(value: Any) -> str:
         case float():
             return "a number with a fraction" if math.isfinite(value) and not value.is_integer() else _whole_kind(value)
         case Decimal():
-            return "a decimal" if value.is_finite() else "a decimal that is no number"
+            return "a decimal" if value.is_finite() else "a decimal that is not a number"
         case str():
             return "a text"
         case bytes() | bytearray() | memoryview():
             return "bytes"
         case dt.datetime():
-            return "a timestamp" if value.utcoffset() is not None else "a timestamp without time zone"
+            return "a timestamp" if value.utcoffset() is not None else "a timestamp without a time zone"
         case dt.date():
             return "a date"
         case dt.time():
@@ -288,7 +288,7 @@ def _text(kind: Any) -> Fit:
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise DoesNotFit("a text with half a surrogate pair", kind) from None
+                raise DoesNotFit("a text with a lone surrogate", kind) from None
             return value
         raise DoesNotFit(kind_of(value), kind)
 

@@ -290,7 +290,7 @@ def test_a_delta_table_is_not_sent_as_the_files_it_is_made_of(kafka_broker: Kafk
     connection = Connection(bootstrap=bootstrap)
     for kind in ("delta", "parquet"):
         load(LoadSettings(connection, topic, str(tmp_path / kind), kind, Layout()), written)
-    with pytest.raises(LoadConflict, match="is a Delta table: send it with --format delta"):
+    with pytest.raises(LoadConflict, match="is a Delta table: use --format delta"):
         send_back(BackSettings(connection, topic, str(tmp_path / "delta"), "parquet"), in_process)
-    with pytest.raises(ValueError, match="is no Delta table"):
+    with pytest.raises(ValueError, match="is not a Delta table"):
         send_back(BackSettings(connection, topic, str(tmp_path / "parquet"), "delta"), in_process)

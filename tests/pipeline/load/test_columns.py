@@ -218,15 +218,18 @@ def test_decimals_keep_their_digits_in_json_too() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"value_format": "xml"}, "there is no format"),
-        ({"value_format": "json"}, "need a schema"),
+        ({"value_format": "xml"}, "Unknown format 'xml'"),
+        ({"value_format": "json"}, "needs a schema"),
         ({"value_format": "avro", "schema": read_schema(json.dumps(JSON))}, "need an Avro schema"),
-        ({"flat": True}, "made flat"),
-        ({"partition_by": "week"}, "divided by one of"),
+        ({"flat": True}, "can be flattened"),
+        ({"partition_by": "week"}, "cannot be partitioned by"),
         ({"partition_by": "day", "event_time": "at"}, "no field at"),
-        ({"value_format": "json", "schema": read_schema(json.dumps(JSON)), "event_time": "tags"}, "tells no time"),
-        ({**FLAT, "partition_by": "day"}, "two columns would be called date"),
-        ({**FLAT, "bad_records": "keep"}, "two columns would be called _corrupt"),
+        (
+            {"value_format": "json", "schema": read_schema(json.dumps(JSON)), "event_time": "tags"},
+            "does not contain a time",
+        ),
+        ({**FLAT, "partition_by": "day"}, "two columns would be named date"),
+        ({**FLAT, "bad_records": "keep"}, "two columns would be named _corrupt"),
     ],
 )
 def test_what_makes_no_sense_is_said(settings: dict[str, Any], text: str) -> None:

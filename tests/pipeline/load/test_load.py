@@ -177,7 +177,7 @@ def test_what_is_no_folder_of_ours_is_left_alone(settings: LoadSettings) -> None
     assert DeltaTable(settings.uri).to_pyarrow_table().num_rows == whole == 500
     other = replace(settings, uri=f"{settings.uri}-2")
     load(other, in_process)
-    with pytest.raises(LoadConflict, match="is a folder of files"):
+    with pytest.raises(LoadConflict, match="contains files that are not a Delta table"):
         load(replace(other, format="delta"), in_process)
     shutil.rmtree(Path(other.uri, "_parley"))
     with pytest.raises(LoadConflict, match="no manifest"):
@@ -200,7 +200,7 @@ def test_an_empty_partition_that_fills_and_loses_records_is_reported(settings: L
 
 def test_a_folder_keeps_to_one_topic_and_its_columns(settings: LoadSettings) -> None:
     load(settings, in_process)
-    with pytest.raises(LoadConflict, match="take another folder"):
+    with pytest.raises(LoadConflict, match="use another folder"):
         load(replace(settings, layout=Layout(key_format="string")), in_process)
 
 
@@ -246,7 +246,7 @@ def test_delta(settings: LoadSettings) -> None:
     assert found == sorted([*WHOLE, *((0, n) for n in range(300, 305))])
     assert set(table.column("date").to_pylist()) == {"2023-11-14"}
     assert not list(Path(settings.uri, "_parley", "pending").iterdir())
-    with pytest.raises(LoadConflict, match="take another folder"):
+    with pytest.raises(LoadConflict, match="use another folder"):
         load(replace(settings, layout=Layout()), in_process)
 
 
@@ -283,7 +283,7 @@ def test_iceberg(settings: LoadSettings, tmp_path: Path) -> None:
     assert len(loaded()) == 510
     assert loaded("_corrupt is not null") == []
     for other in (Layout(), Layout(partition_by="day", key_format="string")):
-        with pytest.raises(LoadConflict, match="take another table"):
+        with pytest.raises(LoadConflict, match="use another table"):
             load(replace(settings, layout=other), in_process)
 
 

@@ -44,7 +44,7 @@ def test_lost_records_are_not_passed_over_in_silence() -> None:
     with pytest.raises(RecordsGone, match="offsets 5 to 7 of t-0 were deleted"):
         missing("t", {0: 5}, {0: 8}, {0: 9}, accept_loss=False)
     assert missing("t", {0: 5}, {0: 8}, {0: 9}, accept_loss=True) == [OffsetRange(T0, 8, 9)]
-    with pytest.raises(TopicRecreated, match="take another folder"):
+    with pytest.raises(TopicRecreated, match="use another folder"):
         missing("t", {0: 5}, {0: 0}, {0: 2}, accept_loss=True)
 
 

@@ -311,7 +311,7 @@ def test_what_the_target_has_lost_is_copied_again(a: str, b: str, more: int, cap
     produce(a, "orders", rows(more, 10))
     copy_once(properties(a, b))
     assert as_rows(read(b, "A.orders"))[1:] == rows(10 + more)
-    assert "A.orders-0 has lost records from offset 0 on" in caplog.text
+    assert "A.orders-0 has lost copied records from offset 0 on" in caplog.text
 
 
 def test_deleted_copies_are_copied_again(a: str, b: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -77,10 +77,10 @@ def test_flags_hold_for_their_expression() -> None:
 
 @pytest.mark.parametrize("pattern", ["[a-z&&[^b]]", "[[a]", r"\Qa\E", "(?<name>a)"])
 def test_what_means_something_else_in_java_is_refused(pattern: str) -> None:
-    with pytest.raises(BadPattern, match="no regular expression"):
+    with pytest.raises(BadPattern, match="not a regular expression"):
         Selection(pattern)
 
 
 def test_a_bad_pattern_is_named() -> None:
-    with pytest.raises(BadPattern, match=r"'\(' is no regular expression"):
+    with pytest.raises(BadPattern, match=r"'\(' is not a regular expression"):
         Selection("ok, (")

@@ -117,7 +117,7 @@ def test_from_a_serializer_to_delta_and_back(
     assert [row.value is None for row in read(mode="PERMISSIVE").orderBy("offset").collect()] == [False] * 3 + [
         True
     ] * 2
-    expected = r"typed-orders-\d at offset \d+ cannot be read: it does not begin with a schema id"
+    expected = r"typed-orders-\d at offset \d+ cannot be read: the value does not begin with a schema id"
     with pytest.raises(Exception, match=expected):
         read().collect()
 

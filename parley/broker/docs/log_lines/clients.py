@@ -11,30 +11,30 @@ _NETWORK: Final = Section(
     (
         Line(
             "connection closed",
-            "A peer violated the protocol or a limit; the line has its address and the `reason`.",
-            "Mend that client. A `reason` that names TLS: the client and the listener do not agree on "
+            "A peer violated the protocol or a limit; the line contains its address and the `reason`.",
+            "Fix that client. If the `reason` names TLS, the client and the listener do not agree on "
             "`security.protocol`.",
         ),
         Line(
             "more connections were closed",
-            "As many more within the same second.",
-            "As for the lines before.",
+            "This many more connections were closed within the same second.",
+            "See the previous lines.",
         ),
         Line(
             "aborting connections at the end of the grace period",
-            "Clients took too long to take their responses while the broker stopped. They connect to other brokers.",
+            "Clients took too long to read their responses while the broker stopped. They connect to other brokers.",
             NOTHING,
         ),
         Line(
             "cannot accept connections: raise the limit of open files (ulimit -n, LimitNOFILE) or lower "
             "max.connections; closing the connections that have been idle longest",
-            "There is no file descriptor for them.",
+            "No file descriptor is left for new connections.",
             "Raise the limit of open files.",
         ),
         Line(
             "authentication between this broker and another broker failed",
-            "The certificates or passwords of the listener between brokers differ, for the `reason`.",
-            "Give both brokers the same authority and users.",
+            "The certificates or passwords of the inter-broker listener do not match; see the `reason`.",
+            "Give both brokers certificates of the same authority, and the same users.",
         ),
         Line(
             "a request could not be decoded",
@@ -49,10 +49,10 @@ _SECURITY: Final = Section(
     (
         Line(
             "authentication failed",
-            "A login or a TLS handshake failed; the line has the address, the mechanism, the claimed user and "
+            "A login or a TLS handshake failed; the line contains the address, the mechanism, the claimed user and "
             "the `reason`.",
-            "Give the client the right credentials. Many lines from one address: an old password, or an attacker "
-            "guesses passwords.",
+            "Give the client the right credentials. Many lines from one address mean an old password, or an attacker "
+            "who guesses passwords.",
         ),
         Line(
             "a login failed with an unexpected error",
@@ -61,23 +61,23 @@ _SECURITY: Final = Section(
         ),
         Line(
             "could not change the security of inter-broker connections: the previous settings stay in use",
-            "A certificate or a setting cannot be used, for the `reason`.",
-            "Correct it; the broker looks again.",
+            "A certificate or a setting cannot be used; see the `reason`.",
+            "Correct it. The broker reads it again without a restart.",
         ),
         Line(
             "could not change the security settings of a listener: the previous ones stay in use",
-            "A certificate or a setting cannot be used, for the `reason`.",
-            "Correct it; the broker looks again.",
+            "A certificate or a setting cannot be used; see the `reason`.",
+            "Correct it. The broker reads it again without a restart.",
         ),
         Line(
             "replaced certificates cannot be used: the old ones stay: ...",
             "Files of certificates have changed and cannot be read.",
-            "Correct the files; they are read again.",
+            "Correct the files. The broker reads them again without a restart.",
         ),
         Line(
             "a revocation list has expired: clients with certificates of its issuer are refused",
-            "The line has the `listener`, the `issuer` and when the list expired.",
-            "Put a new list into the file; the broker reads it without a restart.",
+            "The line contains the `listener`, the `issuer` and the time at which the list expired.",
+            "Put a new list into the file. The broker reads it without a restart.",
         ),
         Line(
             "the keys that verify tokens cannot be read",
@@ -96,7 +96,7 @@ _SECURITY: Final = Section(
         ),
         Line(
             "the secret of a client is sent to its token endpoint without TLS",
-            "`sasl.oauthbearer.token.endpoint.url` begins with `http:`; the line has the `host`.",
+            "`sasl.oauthbearer.token.endpoint.url` begins with `http:`; the line contains the `host`.",
             "Use an address that begins with `https:`.",
         ),
         Line(
@@ -112,13 +112,13 @@ _REQUESTS: Final = Section(
     (
         Line(
             "the controller rejected a forwarded request",
-            "For the `reason`; clients get UNKNOWN_SERVER_ERROR.",
+            "Clients get UNKNOWN_SERVER_ERROR; see the `reason`.",
             "With CLUSTER_AUTHORIZATION_FAILED, add the principal of the brokers to `super.users`, or allow it "
             "ClusterAction on the cluster.",
         ),
         Line(
             "... failed",
-            "A request of this API; its client gets UNKNOWN_SERVER_ERROR.",
+            "A request of this API failed unexpectedly. Its client gets UNKNOWN_SERVER_ERROR.",
             DEFECT,
         ),
         Line(
@@ -143,13 +143,13 @@ _REQUESTS: Final = Section(
         ),
         Line(
             "a request was not counted for quotas",
-            "The quota lets more pass than it says.",
+            "The quota allows more than its limit.",
             DEFECT,
         ),
         Line(
             "the quota callback failed",
             "The class in `client.quota.callback.class` raised an error.",
-            "Mend that class.",
+            "Fix that class.",
         ),
     ),
 )

@@ -11,115 +11,117 @@ _CONNECT: Final = Section(
     (
         Line(
             "Connector ... failed.",
-            "The traceback says why; it stays stopped.",
-            "Mend it, and restart it by REST.",
+            "The traceback shows the reason. The connector stays stopped.",
+            "Fix the connector, and restart it with the REST API.",
         ),
         Line(
             "Task ... failed. It stays stopped until it is restarted: ...",
             "A task of `parley connect standalone`.",
-            "Remove the reason, and restart the task by REST.",
+            "Fix the cause, and restart the task with the REST API.",
         ),
         Line(
             "... ... has failed: ...",
             "A task or a connector of `parley connect distributed`, with its traceback.",
-            "Remove the reason, and restart the task by REST.",
+            "Fix the cause, and restart the task with the REST API.",
         ),
         Line(
             "Stopping connector ... failed: ...",
             "The worker forgets the connector.",
-            "Mend the connector.",
+            "Fix the connector.",
         ),
         Line(
             "Task ... did not stop cleanly: ...",
             "The worker forgets the task.",
-            "Mend the connector.",
+            "Fix the connector.",
         ),
         Line(
             "... failed while it stopped: ...",
             "The worker forgets the task or connector.",
-            "Mend the connector.",
+            "Fix the connector.",
         ),
         Line(
             "Task ... did not stop within ... ms and is abandoned.",
-            "It may still be running in its thread.",
-            "Raise `task.shutdown.graceful.timeout.ms`, or mend the connector. Restart the worker if it holds "
+            "The task may still be running in its thread.",
+            "Raise `task.shutdown.graceful.timeout.ms`, or fix the connector. Restart the worker if it holds "
             "resources.",
         ),
         Line(
             "... did not stop within ... s and is abandoned",
-            "It may still be running in its thread.",
-            "Raise `task.shutdown.graceful.timeout.ms`, or mend the connector. Restart the worker if it holds "
+            "The task may still be running in its thread.",
+            "Raise `task.shutdown.graceful.timeout.ms`, or fix the connector. Restart the worker if it holds "
             "resources.",
         ),
         Line(
             "Error encountered in task .... Executing stage '...' with class '...'....",
-            "A record failed, and `errors.tolerance` decides; written with `errors.log.enable=true`.",
-            "Look at the record, or at the topic `errors.deadletterqueue.topic.name`.",
+            "A record failed; `errors.tolerance` decides whether the task fails. Logged with `errors.log.enable=true`.",
+            "Inspect the record, or the topic in `errors.deadletterqueue.topic.name`.",
         ),
         Line(
             "...: poll failed and is called again: ...",
-            "The source said that it may be tried again.",
+            "The source connector raised a retriable error.",
             NOTHING,
         ),
         Line(
             "...: ... failed and is called again in ... ms: ...",
-            "The sink said that it may be tried again.",
-            "Look at the system that the sink writes to, if it lasts.",
+            "The sink connector raised a retriable error.",
+            "If this continues, check the system to which the sink writes.",
         ),
         Line(
             "...: offsets were not stored: ...",
             "Records that were sent may be sent again after a restart.",
-            "Look at the cluster: too few replicas in sync, or no right to write to the offsets topic.",
+            "Check the cluster: too few replicas may be in sync, or the worker "
+            "may lack the right to write to the offsets topic.",
         ),
         Line(
             "...: offsets were not committed: ...",
             "Records that were written may be written again after a restart.",
-            "Look at the cluster: too few replicas in sync, or no right to read with this group.",
+            "Check the cluster: too few replicas may be in sync, or the worker "
+            "may lack the right to read with this group.",
         ),
         Line(
             "...: the last commit failed: ...",
-            "While the task stopped; records may be sent again.",
+            "This happened while the task stopped. Records may be sent again.",
             NOTHING,
         ),
         Line(
             "...: closing its partitions failed: ...",
             "The connector raised an error.",
-            "Mend the connector.",
+            "Fix the connector.",
         ),
         Line(
             "...: the partitions of its topics cannot be looked up: ...",
-            "It tries again.",
-            "Look at the cluster.",
+            "The task tries again.",
+            "Check the cluster.",
         ),
         Line(
             "...: ...; it continues from ...",
-            "The offset that the sink wanted has been deleted; `auto.offset.reset` decided.",
-            "Raise the retention of the topic, if the sink is often too late.",
+            "The sink's next offset no longer exists; `auto.offset.reset` determines the new offset.",
+            "If the sink is often too late, raise the retention of the topic.",
         ),
         Line(
             "...: the transaction is empty, so there is nothing to abort",
-            "The connector asked for it.",
+            "The connector requested the abort.",
             NOTHING,
         ),
         Line(
             "...: the last transaction is aborted: ...",
-            "While the task stopped; its records are sent again.",
+            "This happened while the task stopped. Its records are sent again.",
             NOTHING,
         ),
         Line(
             "a transaction stays open: ...",
-            "It ends when it times out.",
+            "The transaction ends when it times out.",
             "Nothing, or `parley transactions abort`.",
         ),
         Line(
             "... have no effect: tasks run in the worker's own process.",
-            "Settings of the worker.",
+            "These settings of the worker are not used.",
             "Remove them.",
         ),
         Line(
             "no 'file' is set: the task for topic '...' reads the standard input",
-            "The connector `FileStreamSource` without a file.",
-            "Set `file`, unless you meant it.",
+            "The connector `FileStreamSource` has no file.",
+            "Set `file`, unless standard input is intended.",
         ),
         Line(
             "... does not exist: the task waits for it",
@@ -129,7 +131,7 @@ _CONNECT: Final = Section(
         Line(
             "a connector failed while its configuration was validated",
             "The request fails.",
-            "Mend the connector.",
+            "Fix the connector.",
         ),
     ),
 )
@@ -139,22 +141,22 @@ _WORKERS: Final = Section(
     (
         Line(
             "the worker has left the group: stopping all its connectors and tasks",
-            "It could not reach its coordinator in time, or was removed. It joins again.",
-            "Look at the cluster, or raise `session.timeout.ms`, if it happens again.",
+            "The worker could not reach its coordinator in time, or was removed from the group. It joins again.",
+            "If this happens again, check the cluster, or raise `session.timeout.ms`.",
         ),
         Line(
-            "the worker could not read the configurations to their end within ... s",
-            "It leaves the work to others and tries again.",
-            "Look at the topic of configurations.",
+            "the worker could not read to the end of the config topic within ... s",
+            "The worker leaves its work to other workers, and tries again.",
+            "Check the config topic.",
         ),
         Line(
             "group ...: ...; the worker tries again",
-            "The coordinator refuses it at the moment.",
-            "Look at the cluster.",
+            "The coordinator rejects the worker's request at the moment.",
+            "Check the cluster.",
         ),
         Line(
             "a change of configuration could not be applied",
-            "The traceback says why.",
+            "The traceback shows the reason.",
             "Restart the worker.",
         ),
         Line(
@@ -164,8 +166,8 @@ _WORKERS: Final = Section(
         ),
         Line(
             "this worker is the leader, but cannot write configurations yet: ...; it tries again",
-            "Requests that change something fail until it can.",
-            "Look at the cluster; the worker needs the right to write with its transactional id.",
+            "Requests that change anything fail until the leader can write.",
+            "Check the cluster; the worker needs the right to write with its transactional id.",
         ),
         Line(
             "the tasks of ... could not be sent to the leader: ...; the worker tries again",
@@ -174,53 +176,53 @@ _WORKERS: Final = Section(
         ),
         Line(
             "earlier tasks of ... are not fenced yet: ...; the worker tries again",
-            "With exactly-once sources: new tasks wait.",
-            "Look at the cluster, and at the worker's right to its transactional ids.",
+            "With exactly-once sources, new tasks wait until the earlier tasks are fenced.",
+            "Check the cluster, and the worker's right to write with its transactional ids.",
         ),
         Line(
             "... cannot be written by this process now: ...",
-            "Another leader writes, or the cluster refuses.",
+            "Another leader writes to the topic, or the cluster rejects the write.",
             NOTHING,
         ),
         Line(
             "...: the worker cannot get its offsets: ...",
-            "One of Connect's topics; it tries again.",
-            "Look at the cluster.",
+            "This is one of Connect's internal topics. The worker tries again.",
+            "Check the cluster.",
         ),
         Line(
             "... cannot be read at the moment: ...",
-            "One of Connect's topics; it tries again.",
-            "Look at the cluster.",
+            "This is one of Connect's internal topics. The worker tries again.",
+            "Check the cluster.",
         ),
         Line(
             "the status of ... cannot be written at the moment: ...",
-            "It is tried again.",
-            "Look at the cluster.",
+            "The worker tries again.",
+            "Check the cluster.",
         ),
         Line(
             "the configuration record at offset ... cannot be parsed: ...",
-            "Another program wrote it; it is ignored.",
-            "Let only workers write to this topic.",
+            "Another program wrote the record, which is ignored.",
+            "Allow only workers to write to this topic.",
         ),
         Line(
             "the offset record at offset ... cannot be parsed: ...",
-            "Another program wrote it; it is ignored.",
-            "Let only workers write to this topic.",
+            "Another program wrote the record, which is ignored.",
+            "Allow only workers to write to this topic.",
         ),
         Line(
             "the status record at offset ... cannot be parsed: ...",
-            "Another program wrote it; it is ignored.",
-            "Let only workers write to this topic.",
+            "Another program wrote the record, which is ignored.",
+            "Allow only workers to write to this topic.",
         ),
         Line(
             "the metadata of a member of the group cannot be read: ...",
-            "It is treated as a worker without work.",
-            "Let only workers of one cluster use this `group.id`.",
+            "The member is treated as a worker without work.",
+            "Allow only workers of one cluster to use this `group.id`.",
         ),
         Line(
             "the cleanup.policy of topic '...' cannot be read",
             "The worker cannot check that the topic is compacted.",
-            "Allow it to describe the topic's settings; see that `cleanup.policy` is `compact`.",
+            "Allow the worker to describe the topic's settings, and check that `cleanup.policy` is `compact`.",
         ),
     ),
 )
@@ -230,7 +232,7 @@ _REGISTRY: Final = Section(
     (
         Line(
             "rejecting a schema of type ...: ...: ...",
-            "A library cannot parse it; the client gets 42201.",
+            "A library cannot parse the schema. The client gets the error 42201.",
             "Correct the schema.",
         ),
         Line(
@@ -240,27 +242,27 @@ _REGISTRY: Final = Section(
         ),
         Line(
             "ignoring a record of unknown kind ...",
-            "A newer registry wrote it.",
+            "A newer registry wrote the record.",
             "Upgrade this instance.",
         ),
         Line(
             "cannot read the record with key ...: ...",
-            "It is ignored.",
-            "Let only registries write to this topic.",
+            "The record is ignored.",
+            "Allow only registries to write to this topic.",
         ),
         Line(
             "authentication failed: user ... from ......",
-            "A login at the REST interface failed.",
-            "Give the client the right password. Many lines: an attacker guesses passwords.",
+            "A login at the REST API failed.",
+            "Give the client the right password. Many such lines mean that an attacker guesses passwords.",
         ),
         Line(
             "... ... failed",
-            "A request of a REST interface; its client gets status 500.",
+            "A request to a REST API failed unexpectedly. The client gets the status 500.",
             DEFECT,
         ),
         Line(
-            "the users of the REST API stay as they were: ...",
-            "The file of users cannot be used.",
+            "the users of the REST API were not reloaded: ...",
+            "The file of users is invalid or unreadable. The previous users stay valid.",
             "Correct the file.",
         ),
     ),
@@ -271,64 +273,64 @@ _MIRROR: Final = Section(
     (
         Line(
             "...: the source does not respond: ...",
-            "Nothing is copied meanwhile; it tries again.",
-            "Look at the source.",
+            "Nothing is copied until the source responds. The mirror tries again.",
+            "Check the source cluster.",
         ),
         Line(
             "restarting the query in ... s: ...",
             "The Spark query ended with an error.",
-            "Look at the reason.",
+            "Check the reason in the line.",
         ),
         Line(
             "...: cannot create the topic ...: ...",
-            "An internal topic of the mirror.",
-            "Allow its user to create it.",
+            "This is an internal topic of the mirror.",
+            "Allow the mirror's user to create the topic.",
         ),
         Line(
             "...: cannot create or grow the topic ...: ...",
-            "On the target; it tries again.",
-            "Remove the reason.",
+            "The topic is on the target. The mirror tries again.",
+            "Fix the cause.",
         ),
         Line(
             "...: the settings of ... are not synchronized: ...",
-            "On the target.",
-            "Allow its user to alter the topic.",
+            "The topic is on the target.",
+            "Allow the mirror's user to alter the topic.",
         ),
         Line(
             "...: ... is no longer copied: ...",
-            "This partition is stuck, for the reason in the line.",
-            "Remove the reason. ([mirroring](mirroring.md))",
+            "This partition is no longer mirrored, for the reason in the line.",
+            "Fix the cause. ([mirroring](mirroring.md))",
         ),
         Line(
             "...: ... continues at offset ... instead of ...: ...",
             "Records in between are not copied: they were deleted, or the topic was created again.",
-            "Raise the retention of the topic, if the mirror is often too late.",
+            "If the mirror is often too late, raise the retention of the topic.",
         ),
         Line(
             "... continues at offset ...: the log was compacted after it was copied, so some later records may "
             "be copied twice",
-            "After a failure of the mirror.",
+            "This happens after a failure of the mirror.",
             NOTHING,
         ),
         Line(
             "...: group ...: progress in ... is not committed: ...",
             "The offset of the mirror's own group was not committed.",
-            "Remove the reason.",
+            "Fix the cause.",
         ),
         Line(
             "...: group ...: ... is not committed: ...",
-            "The offset of a group on the target.",
-            "Remove the reason.",
+            "The offset of a group on the target was not committed.",
+            "Fix the cause.",
         ),
         Line(
             "...: ... failed, to be repeated: ...: ...",
-            "A cluster refused a step of the mirror.",
-            "Remove the reason.",
+            "A cluster rejected a request of the mirror.",
+            "Fix the cause.",
         ),
         Line(
             "skipping offset ... of ...: ...",
             "Another program wrote a record into a topic of the mirror.",
-            "Let only the mirror write there.",
+            "Allow only the mirror to write to this topic.",
         ),
     ),
 )
@@ -338,37 +340,37 @@ _LOAD: Final = Section(
     (
         Line(
             "no broker responds at ...; trying for ... s",
-            "Then it gives up.",
+            "After that time, the client gives up.",
             "Start the brokers, or correct the address.",
         ),
         Line(
-            "... was created again since rows were sent to it: all of them are sent again",
-            "The topic is another one, with the same name.",
+            "... was created again after rows were sent to it: sending all rows again",
+            "The topic was deleted, and another topic with the same name was created.",
             NOTHING,
         ),
         Line(
             "an older version has begun to send rows to ... and has not noted under which producer id: they are "
             "sent again, and some may be there twice",
             "A load that an older version of Parley began.",
-            "Look for duplicates, if they matter.",
+            "If duplicates matter, look for them.",
         ),
         Line(
-            "... has lost records since this load was begun: it ends at ...",
-            "The rows that are missing are sent again.",
-            "Find out why the partition lost records: an unclean election?",
+            "... has lost records since this load began: it ends at offset ...",
+            "The missing rows are sent again.",
+            "Find out why the partition lost records. The cause may be an unclean election.",
         ),
         Line(
             "The option '...' is not known, and ignored: did you mean '...'?",
             'An option of `format("parley")`.',
-            "Correct it.",
+            "Correct the option.",
         ),
         Line(
             "The notes of the groups ... stay until they expire: ...",
-            "A query was removed, and its notes in `__consumer_offsets` could not be.",
+            "A query was removed, but its notes in `__consumer_offsets` could not be removed.",
             NOTHING,
         ),
         Line(
-            "What killed tasks of ... left open stays so until it times out: ...",
+            "Transactions that killed tasks of ... left open stay open until they time out: ...",
             "Transactions of tasks that died could not be aborted.",
             "Nothing, or `parley transactions abort`.",
         ),
@@ -380,7 +382,7 @@ _LOAD: Final = Section(
         Line(
             "reader ... does not stop; continuing without it",
             "A consumer of `parley check` does not respond.",
-            "Look at the brokers.",
+            "Check the brokers.",
         ),
     ),
 )

@@ -173,7 +173,7 @@ class Columns:
         for name in self._dividing:
             value = row.values.get(name)
             if isinstance(value, bytes | bytearray | memoryview) or value in _NULL_FOLDERS:
-                text = f"the field {name} has {kind_of(value)}, which would not be told from null"
+                text = f"the field {name} has {kind_of(value)}, which would be indistinguishable from null"
                 raise Refused(f"{place(row.record)}: {text}, because {self._target.name} is partitioned by it")
         for name, value in row.values.items():
             kind = self.kinds.get(name, UNKNOWN)
@@ -239,7 +239,11 @@ class Columns:
             return Refused(f"{place(row.record)}: {self._target.name} lacks {name}; {key}=true adds columns")
         error = error.below(name)
         is_unknown = error.kind == UNKNOWN
-        column = "no column can be made for it" if is_unknown else f"no exact value of its column type {error.kind}"
+        column = (
+            "for which no column can be created"
+            if is_unknown
+            else f"which cannot be stored exactly in its column of type {error.kind}"
+        )
         hint = f"; {key}=false keeps the column as it is" if key else ""
         return Refused(f"{place(row.record)}: the field {error.path} has {error.given}, {column}{hint}")
 

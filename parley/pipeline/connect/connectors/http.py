@@ -81,7 +81,7 @@ class HttpSinkTask(SinkTask):
             raise self._later(f"{self._url}: {error!r}") from error
         if answer.is_success:
             return None
-        text = f"{self._url} answers {answer.status_code}: {answer.text[:_ANSWER_CHARACTERS_MAX]}"
+        text = f"{self._url} responds with {answer.status_code}: {answer.text[:_ANSWER_CHARACTERS_MAX]}"
         if answer.is_server_error or answer.status_code in _AGAIN:
             raise self._later(text)
         return ConnectError(text)

@@ -197,6 +197,6 @@ class Share:
             async with asyncio.timeout(self._sync_seconds):
                 await self._configs.refresh()
         except TimeoutError:
-            _log.warning("the worker could not read the configurations to their end within %g s", self._sync_seconds)
+            _log.warning("the worker could not read to the end of the config topic within %g s", self._sync_seconds)
             return False
         return True

@@ -32,7 +32,7 @@ __all__ = [
 
 _HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 _INT, _STRING = ConfigType.INT, ConfigType.STRING
-_REPLICAS: Final = "How many brokers have it; -1: as many as the brokers say. Only used where the topic is not there."
+_REPLICAS: Final = "The replication factor with which the topic is created; -1 means the brokers' default."
 _replicas: Final = between(-1, 32767)
 
 
@@ -98,7 +98,7 @@ DISTRIBUTED: Final = COMMON + (
         _INT,
         10_000,
         _HIGH,
-        "After how many ms without a heartbeat a worker is removed from the group.",
+        "The time without a heartbeat, in ms, after which a worker is removed from the group.",
         validator=at_least(1),
     )
     .define(
@@ -146,8 +146,8 @@ DISTRIBUTED: Final = COMMON + (
         _STRING,
         "disabled",
         _HIGH,
-        "Whether sources write exactly once (KIP-618): enabled. On the way there set preparing on all workers of a "
-        "group first, then enabled on all of them.",
+        "Whether sources write exactly once (KIP-618): enabled. To migrate, first set preparing on all workers of the "
+        "group, then enabled.",
         validator=one_of("disabled", "preparing", "enabled", ignore_case=True),
     )
     .define(
@@ -155,7 +155,7 @@ DISTRIBUTED: Final = COMMON + (
         _INT,
         3_600_000,
         _LOW,
-        "After how many ms workers replace the key that signs requests between them.",
+        "The time, in ms, after which workers replace the key that signs requests between them.",
         validator=at_least(0),
     )
     .define(

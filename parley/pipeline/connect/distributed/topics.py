@@ -58,11 +58,11 @@ async def prepare(client: Client, plan: TopicPlan) -> int:
 
 def _cannot(plan: TopicPlan, error: KafkaError) -> str:
     """Return the error message: what is wrong, and what to do."""
-    text = f"topic '{plan.name}' ({plan.key}) cannot be made ready: {str(error).rstrip('.')}. "
+    text = f"topic '{plan.name}' ({plan.key}) cannot be prepared: {str(error).rstrip('.')}. "
     if error.code is ErrorCode.INVALID_REPLICATION_FACTOR:
         settings = ", ".join(f"{kind}.storage.replication.factor=1" for kind in ("config", "offset", "status"))
         return f"{text}With one broker set {settings}."
-    return f"{text}Look at the brokers, or make it by hand: compacted, {plan.partitions} partition(s)."
+    return f"{text}Check the brokers, or create it yourself: compacted, {plan.partitions} partition(s)."
 
 
 async def _partitions(client: Client, plan: TopicPlan) -> int | None:

@@ -154,7 +154,7 @@ async def config(herder: Served, name: Name) -> Mapping[str, str]:
 
 @CONNECT.put(
     f"{_C}/config",
-    summary="Create a connector, or give it another configuration",
+    summary="Create a connector, or replace its configuration",
     response_model=models.ConnectorInfo,
     responses={201: {"model": models.ConnectorInfo}},
 )
@@ -164,14 +164,14 @@ async def put_config(herder: Served, response: Response, name: Name, config: Pat
 
 @CONNECT.patch(
     f"{_C}/config",
-    summary="Change some keys of a connector's configuration; null takes a key out (KIP-477)",
+    summary="Change some keys of a connector's configuration; null removes a key (KIP-477)",
     response_model=models.ConnectorInfo,
 )
 async def patch_config(herder: Served, response: Response, name: Name, patch: Patch) -> ConnectorInfo:
     return _created(name, await herder.patch_connector(name, patch), response)
 
 
-@CONNECT.get(f"{_C}/status", summary="What a connector and its tasks do")
+@CONNECT.get(f"{_C}/status", summary="The state of a connector and its tasks")
 async def status(herder: Served, name: Name) -> models.ConnectorStatus:
     return _status(await herder.status(name))
 
@@ -191,16 +191,16 @@ def _task_status(number: int, status: Status) -> models.TaskStatus:
 
 @CONNECT.post(
     f"{_C}/restart",
-    summary="Start a connector again, and its tasks if wanted (KIP-745)",
+    summary="Restart a connector, and optionally its tasks (KIP-745)",
     status_code=202,
     response_model=models.ConnectorStatus,
-    responses={204: {"description": "The connector alone was started again"}},
+    responses={204: {"description": "Only the connector was restarted"}},
 )
 async def restart(
     herder: Served,
     name: Name,
     include_tasks: Annotated[Flag, Query(alias="includeTasks", description="its tasks too")] = False,
-    only_failed: Annotated[Flag, Query(alias="onlyFailed", description="only what has failed")] = False,
+    only_failed: Annotated[Flag, Query(alias="onlyFailed", description="only failed ones")] = False,
 ) -> Any:
     if not include_tasks and not only_failed:
         await herder.restart_connector(name)
@@ -213,12 +213,12 @@ async def pause(herder: Served, name: Name) -> None:
     await herder.set_target_state(name, TargetState.PAUSED)
 
 
-@CONNECT.put(f"{_C}/resume", summary="Go on with a connector", status_code=202, response_class=Response)
+@CONNECT.put(f"{_C}/resume", summary="Resume a connector", status_code=202, response_class=Response)
 async def resume(herder: Served, name: Name) -> None:
     await herder.set_target_state(name, TargetState.STARTED)
 
 
-@CONNECT.put(f"{_C}/stop", summary="Stop a connector and give up its tasks (KIP-875)", status_code=204)
+@CONNECT.put(f"{_C}/stop", summary="Stop a connector and its tasks (KIP-875)", status_code=204)
 async def stop(herder: Served, name: Name) -> None:
     await herder.set_target_state(name, TargetState.STOPPED)
 
@@ -250,12 +250,12 @@ async def fence(herder: Served, name: Name, request: Request) -> None:
     await herder.fence(name, await request.body(), request.headers)
 
 
-@CONNECT.get(f"{_C}/tasks/{{task}}/status", summary="What a task does")
+@CONNECT.get(f"{_C}/tasks/{{task}}/status", summary="The state of a task")
 async def task_status(herder: Served, name: Name, task: Number) -> models.TaskStatus:
     return _task_status(task, await herder.task_status(TaskId(name, task)))
 
 
-@CONNECT.post(f"{_C}/tasks/{{task}}/restart", summary="Start a task again", status_code=204)
+@CONNECT.post(f"{_C}/tasks/{{task}}/restart", summary="Restart a task", status_code=204)
 async def restart_task(herder: Served, name: Name, task: Number) -> None:
     await herder.restart_task(TaskId(name, task))
 
@@ -269,13 +269,13 @@ async def topics(herder: Served, name: Name) -> dict[str, models.Topics]:
 
 
 @CONNECT.put(
-    f"{_C}/topics/reset", summary="Forget the topics that a connector used", status_code=202, response_class=Response
+    f"{_C}/topics/reset", summary="Reset the topics that a connector used", status_code=202, response_class=Response
 )
 async def reset_topics(herder: Served, name: Name) -> None:
     await herder.reset_active_topics(name)
 
 
-@CONNECT.get(f"{_C}/offsets", summary="How far a connector has come (KIP-875)")
+@CONNECT.get(f"{_C}/offsets", summary="The offsets of a connector (KIP-875)")
 async def offsets(herder: Served, name: Name) -> models.Offsets:
     found = await herder.offsets(name)
     return models.Offsets.model_validate(
@@ -283,7 +283,7 @@ async def offsets(herder: Served, name: Name) -> models.Offsets:
     )
 
 
-@CONNECT.patch(f"{_C}/offsets", summary="Set offsets of a stopped connector")
+@CONNECT.patch(f"{_C}/offsets", summary="Change the offsets of a stopped connector")
 async def alter_offsets(herder: Served, name: Name, wanted: models.Offsets) -> models.Message:
     if not wanted.offsets:
         raise BadRequest("Partitions / offsets need to be provided for an alter offsets request")
@@ -293,7 +293,7 @@ async def alter_offsets(herder: Served, name: Name, wanted: models.Offsets) -> m
     return models.Message(message=await herder.alter_offsets(name, offsets))
 
 
-@CONNECT.delete(f"{_C}/offsets", summary="Forget all offsets of a stopped connector")
+@CONNECT.delete(f"{_C}/offsets", summary="Reset all offsets of a stopped connector")
 async def reset_offsets(herder: Served, name: Name) -> models.Message:
     return models.Message(message=await herder.reset_offsets(name))
 
@@ -301,7 +301,7 @@ async def reset_offsets(herder: Served, name: Name) -> models.Message:
 # --- Plugins ---
 
 
-@CONNECT.get("/connector-plugins", summary="The plugins there are", response_model=list[models.Plugin])
+@CONNECT.get("/connector-plugins", summary="The available plugins", response_model=list[models.Plugin])
 async def plugins(
     herder: Served,
     connectors_only: Annotated[
@@ -315,12 +315,14 @@ async def plugins(
     return await herder.plugins(connectors_only=connectors_only)
 
 
-@CONNECT.get(f"{_P}/config", summary="The keys a plugin takes (KIP-769)", response_model=list[models.ConfigKey])
+@CONNECT.get(
+    f"{_P}/config", summary="The configuration keys of a plugin (KIP-769)", response_model=list[models.ConfigKey]
+)
 async def plugin_config(herder: Served, plugin: Plugin) -> Sequence[ConfigKey]:
     return await herder.plugin_config(plugin)
 
 
-@CONNECT.put(f"{_P}/config/validate", summary="Look a configuration through", response_model=models.ConfigInfos)
+@CONNECT.put(f"{_P}/config/validate", summary="Validate a configuration", response_model=models.ConfigInfos)
 async def validate(herder: Served, plugin: Plugin, config: Patch) -> ConfigInfos:
     named = config.get("connector.class")
     if named is not None and _simple(named) != _simple(plugin):
@@ -353,13 +355,15 @@ async def logger(herder: Served, name: Logger) -> LoggerLevel:
     "/loggers/{logger}",
     summary="Set the level of a logger",
     response_model=list[str],
-    responses={204: {"description": "Every worker was told"}},
+    responses={204: {"description": "All workers were notified"}},
 )
 async def set_logger(
     herder: Served,
     name: Logger,
     wanted: models.SetLogger,
-    scope: Annotated[str, Query(description="`cluster`: in every worker (KIP-976); `worker`: in this one")] = "worker",
+    scope: Annotated[
+        str, Query(description="`cluster`: in all workers (KIP-976); `worker`: in this worker")
+    ] = "worker",
 ) -> Any:
     if wanted.level is None:
         raise BadRequest("Desired 'level' parameter was not specified in request.")

@@ -77,7 +77,7 @@ def _reply(answer: httpx.Response) -> Response:
         body = None
     if answer.status_code >= 400:
         message = body.get("message") if isinstance(body, dict) else None
-        raise _Elsewhere(answer.status_code, message or f"the leader answered with HTTP status {answer.status_code}")
+        raise _Elsewhere(answer.status_code, message or f"the leader responded with HTTP status {answer.status_code}")
     location = answer.headers.get("location")
     headers = {} if location is None else {"location": urlsplit(location).path}
     return Response(None, answer.status_code) if body is None else JSONResponse(body, answer.status_code, headers)

@@ -167,7 +167,7 @@ class ConfigKey(_Shown):
     width: Width
     display_name: str = Field(validation_alias="title")
     dependents: list[str]
-    order: int = Field(description="What Kafka before 4.0 called `order_in_group`: its clients ask for that.")
+    order: int = Field(description="The name of `order_in_group` before Kafka 4.0, whose clients use it.")
 
 
 class ConfigValue(_Shown):

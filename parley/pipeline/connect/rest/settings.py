@@ -52,8 +52,8 @@ class RestSettings:
         login = BasicLogin(jaas_file_of(config.given)) if config["rest.extension.classes"] else None
         if login is not None and config.values.get("connect.protocol", "sessioned") != "sessioned":
             raise ConnectError(
-                "rest.extension.classes needs connect.protocol=sessioned: otherwise requests among workers have "
-                "neither a login nor a signature"
+                "rest.extension.classes needs connect.protocol=sessioned: otherwise requests between workers "
+                "have neither a login nor a signature"
             )
         return cls(
             listeners,

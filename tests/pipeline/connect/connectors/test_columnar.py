@@ -255,7 +255,8 @@ def test_what_does_not_fit_a_table_is_said(tmp_path: Path) -> None:
     other: Schema = struct({"id": STRING})
     records = [record(1, Struct(other, {"id": "text"}), value_schema=other)]
     with pytest.raises(
-        ConnectError, match="t-0 offset 1: the field id has a text, no exact value of its column type int32"
+        ConnectError,
+        match="t-0 offset 1: the field id has a text, which cannot be stored exactly in its column of type int32",
     ):
         delta(tmp_path).put_range(OffsetRange("t", 0, 1, 2), records)
     assert delta(tmp_path).committed([PARTITION]) == {PARTITION: 1}

@@ -101,9 +101,9 @@ def test_values_in_json_are_exact(service: Service) -> None:
         (-math.inf, "t-0 offset 1: its value has infinity, for which JSON has no value"),
         (
             {"a": Decimal("NaN")},
-            "t-0 offset 1: the field a has a decimal that is no number, for which JSON has no value",
+            "t-0 offset 1: the field a has a decimal that is not a number, for which JSON has no value",
         ),
-        ("\ud800", "t-0 offset 1: its value has a text with half a surrogate pair, for which JSON has no value"),
+        ("\ud800", "t-0 offset 1: its value has a text with a lone surrogate, for which JSON has no value"),
     ],
 )
 def test_a_value_that_json_does_not_have_is_refused_by_name(

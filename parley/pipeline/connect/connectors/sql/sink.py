@@ -308,7 +308,7 @@ def _parameters(stored: StoredRow, table: sa.Table, columns: Columns, dialect: s
             try:
                 found[name] = sql_value(stored.values.get(name), column, columns.kinds[name], dialect)
             except DoesNotFit as error:
-                what = f"{error.given}, no exact value of its column type {error.kind}"
+                what = f"{error.given}, which cannot be stored exactly in its column of type {error.kind}"
                 raise Refused(f"{place(stored.row.record)}: the field {error.below(name).path} has {what}") from None
     return found
 
