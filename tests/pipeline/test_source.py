@@ -260,7 +260,7 @@ def test_a_topic_that_is_gone(reader: Reader, topic: str, kafka_broker: KafkaBro
     start = strict.initialOffset()
     assert lenient.initialOffset() == start
     admin.delete_topics([topic])[topic].result()
-    with pytest.raises(OptionError, match="topic .* does not exist"):
+    with pytest.raises(OptionError, match=r"topic .* does not exist"):
         strict.latestOffset(start, ReadAllAvailable())
     end = lenient.latestOffset(start, ReadAllAvailable())
     assert lenient.partitions(start, end) == []
