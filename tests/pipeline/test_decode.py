@@ -264,7 +264,10 @@ def test_offset_of_a_batch_that_is_wrong_is_no_gap(byte: int, bit: int) -> None:
         log += build([Record(first + number, 1, None, b"v") for number in range(10)], base_offset=first)
     log[len(log) // 3 + byte] ^= 1 << bit
     answer = FetchResponse.PartitionData(partition_index=0, high_watermark=130, records=bytes(log))
-    with pytest.raises(KafkaError, match=r"töpic-3 has at offset 100 or behind it a batch .*: the log is corrupt"):
+    with pytest.raises(
+        KafkaError,
+        match=r"töpic-3 contains a batch with impossible offsets at or after offset 100, .*: the log is corrupt",
+    ):
         fetched_in(PARTITION, 100, answer)
 
 

@@ -99,7 +99,7 @@ def test_batches_do_not_exceed_their_bound_but_for_a_single_record() -> None:
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"key": [b""]}, "no column 'value' among key"),
+        ({"key": [b""]}, "column 'value' is missing. Columns: key"),
         ({"value": [1]}, "'value' must be binary or string, not int64"),
         ({"value": [b""], "key": [1.5]}, "'key' must be binary or string, not double"),
         ({"value": [b""], "timestamp": ["today"]}, "'timestamp' must be a timestamp, or a long"),

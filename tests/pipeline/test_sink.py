@@ -239,7 +239,7 @@ SOURCE = {"kafka.bootstrap.servers": "localhost:9092", "topic": "t"}
 @pytest.mark.parametrize(
     ("ddl", "given", "says"),
     [
-        ({"v": "string"}, {}, "no column 'value' among v"),
+        ({"v": "string"}, {}, "column 'value' is missing. Columns: v"),
         ({"value": "integer"}, {}, r"'value' is int; .*CAST\(value AS STRING\)"),
         ({"value": "string", "key": "long"}, {}, "'key' is bigint"),
         ({"value": "string"}, {"topic": ""}, "'topic' is empty"),

@@ -130,7 +130,10 @@ def test_rows_without_timestamp_get_the_time_of_writing(cluster: Cluster) -> Non
         ({"value": [b""]}, "no topic is given"),
         ({"value": [b""], "topic": [None]}, "'topic' must be string"),
         ({"value": [b"", b""], "topic": ["t", None]}, "'topic' is null"),
-        ({"value": [b""], "topic": ["t"], "partition": [PARTITIONS]}, "'partition' holds 3; t has partitions 0 to 2"),
+        (
+            {"value": [b""], "topic": ["t"], "partition": [PARTITIONS]},
+            "'partition' contains 3; t has partitions 0 to 2",
+        ),
         ({"value": [b""], "topic": ["t"], "partition": ["0"]}, "'partition' must be an integer"),
         ({"value": [1], "topic": ["t"]}, "'value' must be binary"),
     ],

@@ -22,7 +22,7 @@ from parley.protocol.errors import ErrorCode
 ENCODED_BYTES_MAX: Final = 32 * 1024 * 1024
 """The most memory for encoded topics, in bytes. They are kept for each listener and each version that clients use."""
 ENTRY_BYTES: Final = 300
-"""The approximate memory of an encoded topic besides its bytes."""
+"""The approximate memory of an encoded topic in addition to its bytes."""
 
 Encode = Callable[[int, ListenerView, TopicImage], bytes]
 """Encodes a topic for a version of the response."""

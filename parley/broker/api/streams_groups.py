@@ -238,7 +238,7 @@ def _check_id(value: str | None, name: str) -> None:
 
 
 def _check_supported(request: StreamsGroupHeartbeatRequest) -> None:
-    """Reject what Kafka 4.3 does not support yet, either."""
+    """Reject features that Kafka 4.3 does not support yet either."""
     _require(request.instance_id is None, "Static membership is not yet supported.")
     _require(request.task_offsets is None, "TaskOffsets are not supported yet.")
     _require(request.task_end_offsets is None, "TaskEndOffsets are not supported yet.")

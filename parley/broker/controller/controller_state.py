@@ -19,7 +19,7 @@ from parley.broker.runtime.states import step
 
 
 class ControllerState(Enum):
-    """What a broker is doing as a candidate for controller, or as the controller."""
+    """The states of a broker as a candidate for controller, or as the controller."""
 
     IDLE = auto()
     CANDIDATE = auto()
@@ -29,7 +29,7 @@ class ControllerState(Enum):
 
 
 class ControllerEvent(Enum):
-    """What changes a ``ControllerState``."""
+    """The events that change a ``ControllerState``."""
 
     STARTED = auto()
     ELECTED = auto()

@@ -20,7 +20,7 @@ controller."""
 
 
 class UpgradeType(IntEnum):
-    """How a level may change. Parley's features lose nothing in a downgrade, so safe and unsafe downgrades are the
+    """How a level may change. A downgrade of Parley's features loses no metadata, so safe and unsafe downgrades are the
     same."""
 
     UPGRADE = 1

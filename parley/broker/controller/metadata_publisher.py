@@ -1,4 +1,4 @@
-"""What the controller sends to the other brokers in response to FetchMetadata: the latest deltas, or a whole image.
+"""The controller's responses to FetchMetadata from the other brokers: the latest deltas, or a whole image.
 
 Each delta of the controller's metadata is encoded once and kept until newer deltas displace it. A broker that is too
 far behind, or has the image of another controller's term, gets the whole image. Each fetch of a broker is also a sign

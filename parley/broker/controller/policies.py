@@ -22,7 +22,7 @@ class PolicyViolation(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NewTopicRequest:
-    """What a ``create.topic.policy.class.name`` policy validates."""
+    """The request that a ``create.topic.policy.class.name`` policy validates."""
 
     topic: str
     partitions: int
@@ -33,7 +33,8 @@ class NewTopicRequest:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChangeRequest:
-    """What an ``alter.config.policy.class.name`` policy validates: all entries as they would be after the change."""
+    """The change that an ``alter.config.policy.class.name`` policy validates: all entries as they would be after the
+    change."""
 
     resource: ConfigResource
     configs: Mapping[str, str]

@@ -150,8 +150,8 @@ class InternalTopic:
         return InternalPartition(self._partitions.find(self.name, partition), self._purgatory, self._now_ms)
 
     def batch_bytes_max(self, partition: int) -> int:
-        """Return the size of the largest batch that a partition accepts. Raises KafkaError if it has no log on this
-        broker."""
+        """Return the size of the largest batch that a partition accepts. Raises KafkaError if this broker has no log of
+        the partition."""
         return self.open(partition).batch_bytes_max
 
 

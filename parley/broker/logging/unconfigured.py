@@ -20,7 +20,7 @@ class UnconfiguredLog(logging.Handler):
         self._secrets: frozenset[str] = frozenset()
 
     def hide(self, secrets: frozenset[str]) -> None:
-        """Also replace these secrets wherever they occur."""
+        """Mask these secrets, too, wherever they occur."""
         self._secrets |= secrets
         self.setFormatter(LineFormatter(as_json=False, secrets=self._secrets))
 

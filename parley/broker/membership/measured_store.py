@@ -144,7 +144,7 @@ class StoreCounts:
         return list(self.errors.items())
 
     def session_metrics(self) -> Iterable[Labeled]:
-        """Return the metrics of the current session, and of everything that has happened to sessions so far."""
+        """Return the metrics of the current session, and the totals of all sessions so far."""
         session, numbers = self._session, self.session
         has_one = session is not None and session.state is not SessionState.LOST
         numbers.connected = session is not None and session.state is SessionState.CONNECTED

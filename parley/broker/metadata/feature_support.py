@@ -37,7 +37,7 @@ _CONTENTS: Final = {
     SHARE_VERSION: "share groups of KIP-932",
     STREAMS_VERSION: "streams groups of KIP-1071",
 }
-"""What the metadata contains if it uses a feature, as shown in error messages."""
+"""The content of the metadata that uses a feature, for error messages."""
 
 
 def check_all_support(feature: str, image: MetadataImage) -> None:

@@ -33,7 +33,7 @@ LOG_PERIOD_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """What a client must do to get access: nothing by default."""
+    """The conditions for access to the metrics. By default there are none."""
 
     tls: ServerTls | None = None
     users: Passwords | None = None

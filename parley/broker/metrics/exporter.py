@@ -196,7 +196,8 @@ class Exporter:
         return _json(fine, body if has_facts else {"status": body["status"]})
 
     async def _answer_waited_for(self, path: str, has_facts: bool) -> HttpResponse:
-        """Respond whether a rolling restart may continue after this broker (``/insyncz``), or stop it (``/stopz``)."""
+        """Report whether a rolling restart may continue after this broker (``/insyncz``), or may stop it
+        (``/stopz``)."""
         serves, health = self._health.report()
         body: dict[str, Any] = {"status": health["status"]}
         fine = serves or path == MAY_STOP

@@ -18,7 +18,7 @@ PLAIN_TEXT: Final = (("Content-Type", "text/plain; charset=utf-8"),)
 
 
 class Stage(Enum):
-    """What a connection waits for."""
+    """The stages of a connection: what it waits for."""
 
     HEADER = "the TLS handshake and the header of the request"
     ANSWER = "the response, or that the client reads it"

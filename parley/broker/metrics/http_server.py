@@ -219,7 +219,7 @@ class HttpConnection(asyncio.Protocol):
         self.address = address
         self.stage = Stage.HEADER
         self.task: asyncio.Task[None] | None = None
-        """What works for the connection."""
+        """The task that serves the connection."""
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._header = bytearray()

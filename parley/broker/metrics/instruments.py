@@ -1,4 +1,4 @@
-"""How metrics are defined and counted.
+"""The definition and counting of metrics.
 
     class TopicMetrics(Instruments, labels=("topic",), title="Topics"): bytes_in: int = counter("parley_topic_in_bytes",
     "Bytes of records accepted from producers.", "kafka.server:...")

@@ -78,7 +78,7 @@ class ConnectedClient:
 
 @dataclass(slots=True)
 class RequestContext:
-    """What a handler knows about a request, apart from its body. ``received_at`` is in monotonic seconds."""
+    """The context of a request for its handler, apart from the body. ``received_at`` is in monotonic seconds."""
 
     api_key: int
     api_version: int

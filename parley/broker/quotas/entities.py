@@ -23,7 +23,7 @@ ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
 
 
 class QuotaKey(StrEnum):
-    """What a quota limits."""
+    """The kinds of quotas."""
 
     PRODUCER_BYTE_RATE = "producer_byte_rate"
     """Bytes per second that clients produce."""

@@ -30,7 +30,7 @@ class Windows:
 
 
 class _Sample:
-    """What was recorded in one window."""
+    """The amount recorded in one window."""
 
     __slots__ = ("began_s", "last_s", "total")
 

@@ -26,7 +26,7 @@ M = TypeVar("M")
 
 
 class Usage(Generic[M]):
-    """What the clients that share a quota have used of it."""
+    """The usage of a quota by the clients that share it."""
 
     __slots__ = ("last_used_s", "limit", "measure", "throttle_seconds", "throttles", "used")
 

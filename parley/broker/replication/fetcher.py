@@ -67,7 +67,7 @@ class Config(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetcherParts:
-    """What all fetchers of a broker have in common."""
+    """The parts that all fetchers of a broker share."""
 
     broker_id: int
     partitions: HostedPartitions

@@ -19,7 +19,7 @@ from parley.protocol.sentinels import NO_EPOCH
 
 @dataclass(frozen=True, slots=True)
 class LeaderSnapshot:
-    """What a leader knows about a partition when it checks its followers."""
+    """A leader's view of a partition when it checks its followers."""
 
     broker_id: int
     state: PartitionState

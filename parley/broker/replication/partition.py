@@ -45,7 +45,7 @@ LOW_WATERMARK = "low watermark"
 
 
 class Isolation(IntEnum):
-    """What a reader may see. The numbers of the first two are those of the Fetch API (KIP-98)."""
+    """The records that a reader may see. The numbers of the first two levels are those of the Fetch API (KIP-98)."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1

@@ -1,4 +1,4 @@
-"""What a rolling restart must wait for: replicas that have caught up, and replicas that are needed.
+"""The conditions of a rolling restart: all replicas have caught up, and no replica is needed.
 
 The pages ``/insyncz`` and ``/stopz`` of ``metrics.listener`` show it. Both use only the broker's own metadata, so they
 need no login and no request to another broker.

@@ -59,7 +59,7 @@ class StartOver:
 
 
 class Loss(Enum):
-    """Whether a truncation removes committed records, and why."""
+    """The reason why a truncation removes committed records, or NONE."""
 
     NONE = "it removes none"
     EXPLAINED = "an unclean election has given them up, or the topic allows such elections"

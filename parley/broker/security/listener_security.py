@@ -49,7 +49,8 @@ class ListenerSecurity:
         credentials: CredentialSource,
         wall_ms: Callable[[], int],
     ) -> None:
-        """Blocks on reading files. Raises ConfigError if the configuration does not allow the listener to be opened."""
+        """Reads files, and so blocks. Raises ConfigError if the configuration does not allow the listener
+        to be opened."""
         self.address = address
         self._credentials = credentials
         self._wall_ms = wall_ms

@@ -67,7 +67,7 @@ _RETIRING = ("etcdserver: no leader", "etcdserver: request timed out", "etcdserv
 
 
 def classify(code: grpc.StatusCode, details: str) -> Failure:
-    """Return the failure for an error of gRPC or etcd."""
+    """Return the kind of failure that an error of gRPC or etcd means."""
     text = f"etcd: {details or code.name}"
     retires = code in _BROKEN or details.startswith(_RETIRING)
     if details.startswith(_NOT_APPLIED):

@@ -75,7 +75,7 @@ class LogEnded(KafkaError):
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         super().__init__(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition} ends at offset {offset}: later records were never written, or were truncated",
+            f"{partition} ends at offset {offset}: the requested records were never written, or were truncated",
         )
         self.partition = partition
         self.offset = offset

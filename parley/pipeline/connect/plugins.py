@@ -155,8 +155,8 @@ class Plugins:
 
 
 def kafkas_name(kind: type) -> str:
-    """Return a class's name in Kafka, without the part that a transform changes; its location if it has no
-    such name."""
+    """Return a class's name in Kafka, without a transform's suffix ``$Key`` or ``$Value``. If the class has no such
+    name, return its location."""
     return _KAFKAS.get((kind.__module__, kind.__qualname__)) or f"{kind.__module__}.{kind.__qualname__}"
 
 

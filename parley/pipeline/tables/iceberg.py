@@ -151,7 +151,7 @@ class IcebergTable:
         return {each: found[each] for each in applications if each in found}
 
     def append(self, rows: pa.Table, offsets: Mapping[str, int]) -> None:
-        """Append rows. The table gets their columns. Raises IcebergConflict."""
+        """Append rows. Columns that the table lacks are added to it. Raises IcebergConflict."""
 
         def write(transaction: Transaction, summary: dict[str, str]) -> None:
             self._widen(transaction, rows.schema)

@@ -79,8 +79,8 @@ def compress(codec: Compression, data: Buffer, level: int | None = None, *, magi
 
 
 def decompress(codec: Compression, data: Buffer, max_bytes: int, *, magic: int = 2) -> bytes:
-    """Decompress all of ``data``. Raises InvalidRecord for bytes that the codec cannot have written,
-    DecompressedTooLarge."""
+    """Decompress all of ``data``. Raises InvalidRecord if the bytes are invalid for the codec, and DecompressedTooLarge
+    if the result exceeds ``max_bytes``."""
     if codec is Compression.NONE:
         return _copied(data, max_bytes)  # a log may have millions of batches with one record
     return b"".join(pieces(codec, data, max_bytes, magic=magic))

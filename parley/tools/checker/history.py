@@ -166,7 +166,7 @@ def payload(producer: str, number: int, size: int = 0) -> bytes:
 
 
 def seen(offset: int, value: bytes | None) -> Seen:
-    """Return the record that this value identifies. Its producer is None if ``payload`` did not make the value."""
+    """Return the record that this value identifies. Its producer is None if ``payload`` did not create the value."""
     try:
         producer, number, checksum, padding = (value or b"").split(b":", 3)
         if int(checksum, 16) == zlib.crc32(b"%s:%s:%s" % (producer, number, padding)):

@@ -82,7 +82,7 @@ def test_strings_and_base64() -> None:
     layout = Layout(key_format="string", value_format="base64")
     (row,) = loaded(layout, batch(b"\xff"))
     assert (row["key"], row["value"]) == ("k", "/w==")
-    with pytest.raises(BadRecord, match="the value of t-0 at offset 11 is no UTF-8"):
+    with pytest.raises(BadRecord, match="the value of t-0 at offset 11 is not UTF-8"):
         loaded(Layout(value_format="string"), batch(b"good", b"\xff"))
 
 

@@ -250,7 +250,7 @@ async def test_tls_and_a_login_at_the_registry(stored_broker: tuple[Broker, str]
     ("url", "properties", "values", "reason"),
     [
         (None, {"schema.registry.basic.auth.user.info": "a:b"}, [], "'schema.registry.url' is missing"),
-        ("http://a", {"schema.registry.strange": "1"}, [], "'schema.registry.strange' is not known"),
+        ("http://a", {"schema.registry.strange": "1"}, [], "'schema.registry.strange' is unknown"),
         ("http://a", {"schema.registry.ssl.truststore.location": "x.jks"}, [], "must be a PEM file"),
         (None, {}, ["orders"], "must be TOPIC=FILE"),
         (None, {}, ["orders=a.txt"], "ends with .avsc"),

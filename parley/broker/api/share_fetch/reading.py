@@ -1,4 +1,4 @@
-"""What a share fetch reads from a partition: the headers of batches, and their positions in the file.
+"""Reads for share fetches: the headers of a partition's batches, and their positions in the file.
 
 This module does not read the records. They are sent from the file, like those of other fetches.
 """

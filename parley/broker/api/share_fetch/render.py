@@ -22,7 +22,7 @@ RENDERED_IN_A_TURN: Final = 500
 
 @dataclass(slots=True)
 class Fetched:
-    """What a share fetch has found in one partition."""
+    """The result of a share fetch for one partition."""
 
     read: LogRead | None = None
     acquired: list[Acquired] = field(default_factory=list)

@@ -38,7 +38,7 @@ _AWAITS_OPERATOR = (
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What a partition without a leader waits for."""
+    """The reasons why a partition without a leader waits."""
 
     brokers: tuple[int, ...]
     """The brokers whose return or report is awaited. If it is empty, only an operator can have a leader elected."""

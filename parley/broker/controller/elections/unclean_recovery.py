@@ -185,7 +185,7 @@ class UncleanRecovery:
 
 
 def wait_of(state: PartitionState, strategy: RecoveryStrategy, live: Set[int]) -> Wait | None:
-    """Return what a partition without a leader waits for, or None if its brokers can be asked for reports now."""
+    """Return the reason why a partition without a leader must wait, or None if its brokers can report now."""
     if not needs_recovery(state, strategy):
         return Wait(state.elr, is_ordinary=True)  # all of them are dead; if there are none, an operator must decide
     dead = tuple(broker for broker in awaited_at_least(state, strategy) if broker not in live)

@@ -59,7 +59,8 @@ Note = tuple[str, Mapping[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the decisions of a shard depend on besides its groups, and the actions they cause outside it."""
+    """Everything outside its groups on which the decisions of a shard depend, and the actions that they cause outside
+    it."""
 
     config: Callable[[], BrokerConfig]
     image: Callable[[], MetadataImage]

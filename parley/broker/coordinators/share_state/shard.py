@@ -21,7 +21,8 @@ from parley.protocol.sentinels import NO_OFFSET
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the decisions of a shard depend on besides its share partitions, and the actions they cause outside it."""
+    """Everything outside its share partitions on which the decisions of a shard depend, and the actions that they cause
+    outside it."""
 
     config: Callable[[], BrokerConfig]
     image: Callable[[], MetadataImage]

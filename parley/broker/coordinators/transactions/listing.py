@@ -13,7 +13,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which transactional ids to list. ``states`` of None and an empty set of ``producer_ids`` match all."""
+    """The selection of transactional ids to list. ``states`` of None and an empty set of ``producer_ids`` match all."""
 
     states: frozenset[TransactionState] | None = None
     producer_ids: frozenset[int] = frozenset()

@@ -25,7 +25,7 @@ class Alert:
     summary: str
     """The problem in one sentence; may use Prometheus templates."""
     action: str
-    """What to do."""
+    """The recommended action."""
     runbook: str
     """A page and section below ``docs/``."""
 

@@ -28,7 +28,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A graph of some queries. ``unit`` is Grafana's; ``why`` says what to look for."""
+    """A graph of some queries. ``unit`` is Grafana's unit; ``why`` explains what to look for."""
 
     title: str
     unit: str

@@ -80,7 +80,7 @@ _STEPS: dict[tuple[LoginState, LoginEvent], LoginState] = {
 
 @dataclass(frozen=True, slots=True)
 class LoginRules:
-    """What a listener demands of logins. A login uses the rules that are current at each SaslHandshake."""
+    """A listener's rules for logins. A login uses the rules that are current at each SaslHandshake."""
 
     mechanisms: Mapping[str, Mechanism]
     max_reauth_ms: Mapping[str, int]

@@ -396,11 +396,13 @@ class Herder:
         return await in_thread(self._worker.offsets, name, config)
 
     async def alter_offsets(self, name: str, offsets: Offsets) -> str:
-        """Set offsets of a stopped connector. Returns a text about the result. Raises NotFound, BadRequest."""
+        """Change offsets of a stopped connector. Returns a message about the result. Raises NotFound, or BadRequest if
+        the connector is not stopped."""
         return await self._alter(name, offsets)
 
     async def reset_offsets(self, name: str) -> str:
-        """Delete all offsets of a stopped connector. Returns a text about the result. Raises NotFound, BadRequest."""
+        """Delete all offsets of a stopped connector. Returns a message about the result. Raises NotFound, or BadRequest
+        if the connector is not stopped."""
         return await self._alter(name, None)
 
     async def _alter(self, name: str, offsets: Offsets | None) -> str:
@@ -415,7 +417,7 @@ class Herder:
             return await in_thread(self._worker.alter_offsets, name, info.config, offsets)
 
     async def _stopped(self, name: str) -> ConnectorInfo:
-        """Return the connector, which must be stopped. Raises NotFound, BadRequest."""
+        """Return the connector. Raises NotFound, or BadRequest if it is not stopped."""
         await self._done(self._configs.refresh())
         info = await self.connector(name)
         if self._configs.state.target(name) is not TargetState.STOPPED or info.tasks:

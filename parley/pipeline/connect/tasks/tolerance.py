@@ -1,4 +1,4 @@
-"""Decides about records that cannot be converted or transformed: retry, skip, or fail the task (KIP-298).
+"""Handles records that cannot be converted or transformed: retry, skip, or fail the task (KIP-298).
 
 Rules:
 

@@ -172,7 +172,7 @@ def test_permanent_refusals_are_reported_or_fail(service: Service) -> None:
     task = started(HttpSinkTask(), {"http.url": service.url}, errant_records=Reporter())
     task.put([record(0, "a"), record(1, "b"), record(2, "c")])
     assert [offset for offset, _ in reported] == [0, 1]
-    assert "answers 404: said" in reported[0][1]
+    assert "responds with 404: said" in reported[0][1]
     task.stop()
     service.statuses = [404]
     task = started(HttpSinkTask(), {"http.url": service.url})

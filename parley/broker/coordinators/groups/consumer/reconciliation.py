@@ -34,7 +34,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a decision about a member depends on, besides the member's progress."""
+    """The inputs of a decision about a member, in addition to the member's progress."""
 
     target: Target
     subscribed: Set[UUID]
