@@ -16,7 +16,7 @@ _NUMBERS_END = 1 << 62  # the database's numbers are int64, and rise one by one
 
 
 class LatestChange:
-    """The open file. All processes that use the store write it."""
+    """The file, open for reading and writing. All processes that use the store write to it."""
 
     def __init__(self, directory: Path, identity: str) -> None:
         """``identity`` is the identity of the store. Raises OSError."""

@@ -15,9 +15,9 @@ from parley.protocol.records.batch_header import headers
 from parley.protocol.records.errors import CorruptRecord
 
 LATEST: Final = -1
-"""As a timestamp: the offset after the last readable record."""
+"""Used as a timestamp, this requests the offset after the last readable record."""
 EARLIEST: Final = -2
-"""As a timestamp: the offset of the first record."""
+"""Used as a timestamp, this requests the offset of the first record."""
 FETCH_BYTES: Final = 4 * 1024 * 1024
 """The default limit of a response: large enough that the cost of a request does not matter."""
 _NAMES_VERSION_MAX: Final = 12

@@ -85,7 +85,7 @@ class Copied:
     out_of_range: tuple[int, int] | None = None
     """The source's first and end offsets, if it no longer has the requested ones."""
     cut_at: int | None = None
-    """As the function ``cut_at``."""
+    """The result of the function ``cut_at``."""
     refused: bool = False
     """True if the target accepts nothing more of the anchor's producer id: another one is needed."""
     waited: bool = False

@@ -86,7 +86,7 @@ def test_what_makes_no_sense_is_said(changes: dict[str, str], text: str) -> None
 def test_two_clusters_that_keep_names_must_not_mirror_each_other() -> None:
     identity = {"replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"}
     assert from_mm2(BASIC | identity).flows[0].policy.remote("A", "t") == "t"
-    with pytest.raises(BadSettings, match="copy each other.s records forever"):
+    with pytest.raises(BadSettings, match=r"copy each other.s records forever"):
         from_mm2(BASIC | identity | {"B->A.enabled": "true"})
 
 

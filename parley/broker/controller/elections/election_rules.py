@@ -15,9 +15,9 @@ class RecoveryStrategy(StrEnum):
     BALANCED = "Balanced"
     """When all replicas that were the last eligible ones have reported their logs."""
     AGGRESSIVE = "Aggressive"
-    """As soon as the live replicas have reported, even if an eligible replica may return."""
+    """Recover as soon as the live replicas have reported, even if an eligible replica may return."""
     NONE = "None"
-    """Only when an operator requests an unclean election."""
+    """Recover only when an operator requests an unclean election."""
 
 
 @dataclass(frozen=True, slots=True)

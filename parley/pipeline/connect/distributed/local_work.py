@@ -83,28 +83,28 @@ class Running:
     # Events of the worker.
 
     def connector_state(self, name: str, state: State, trace: str | None) -> None:
-        """As WorkerEvents."""
+        """See ``WorkerEvents.connector_state``."""
         self._loop.call_soon_threadsafe(self._say, name, state, trace)
 
     def task_state(self, task: TaskId, state: State, trace: str | None) -> None:
-        """As WorkerEvents."""
+        """See ``WorkerEvents.task_state``."""
         self._loop.call_soon_threadsafe(self._say, task, state, trace)
 
     def reconfigure(self, name: str) -> None:
-        """As WorkerEvents."""
+        """See ``WorkerEvents.reconfigure``."""
         self._loop.call_soon_threadsafe(self._reconfigure, name)
 
     def topic_used(self, task: TaskId, topic: str) -> None:
-        """As WorkerEvents."""
+        """See ``WorkerEvents.topic_used``."""
         if self._tracks_topics:
             self._loop.call_soon_threadsafe(self._telling.topic, task, topic, self._now_ms())
 
     def fence(self, task: TaskId) -> None:
-        """As WorkerEvents."""
+        """See ``WorkerEvents.fence``."""
         asyncio.run_coroutine_threadsafe(self._fence(task), self._loop).result()
 
     def verify(self, task: TaskId, generation: int) -> None:
-        """As WorkerEvents."""
+        """See ``WorkerEvents.verify``."""
         asyncio.run_coroutine_threadsafe(self._verify(task, generation), self._loop).result()
 
     def _say(self, of: str | TaskId, state: State, trace: str | None = None) -> None:

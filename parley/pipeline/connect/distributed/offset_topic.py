@@ -49,11 +49,11 @@ class TopicOffsetStore:
         self._keys: dict[str, bytes] = {}
 
     def start(self) -> None:
-        """As OffsetStore: read the stored offsets."""
+        """See ``OffsetStore.start``. Reads the stored offsets."""
         self._run(lambda: self._log.start(self._take))
 
     def stop(self) -> None:
-        """As OffsetStore; the stores of other topics end with it."""
+        """See ``OffsetStore.stop``. Also stops the stores of other topics."""
         with self._opening:
             others = list(self._others.values())
             self._others.clear()
@@ -62,7 +62,7 @@ class TopicOffsetStore:
         self._run(self._log.stop)
 
     def at(self, connection: Connection, topic: str) -> TopicOffsets:
-        """As TopicOffsets."""
+        """See ``TopicOffsets.at``."""
         if self._open_log is None:
             raise ConnectError(f"offsets cannot be stored in the separate topic {topic}")
         with self._opening:
@@ -78,25 +78,25 @@ class TopicOffsetStore:
             return known
 
     def get(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        """As OffsetStore, with what other workers have stored."""
+        """See ``OffsetStore.get``. Includes the offsets that other workers have stored."""
         self._run(self._log.read_to_end)
         with self._lock:
             return self._offsets.get(connector, partitions)
 
     def all(self, connector: str) -> list[SourceOffset]:
-        """As OffsetStore, with what other workers have stored."""
+        """See ``OffsetStore.all``. Includes the offsets that other workers have stored."""
         self._run(self._log.read_to_end)
         with self._lock:
             return self._offsets.all(connector)
 
     def store(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
-        """As OffsetStore: returns when all in-sync replicas have them."""
+        """See ``OffsetStore.store``. Returns when all in-sync replicas have the offsets."""
         records = self.encoded(connector, offsets)
         if records:
             self._run(lambda: self._log.send(records))
 
     def encoded(self, connector: str, offsets: Iterable[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
-        """As TopicOffsets."""
+        """See ``TopicOffsets.encoded``."""
         with self._lock:
             return [(self._key(connector, partition), _value(offset)) for partition, offset in offsets]
 
@@ -142,17 +142,17 @@ class _OwnTopic:
         self.start, self.stop, self.at, self.encoded = own.start, own.stop, workers.at, own.encoded
 
     def get(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        """As OffsetStore."""
+        """See ``OffsetStore.get``."""
         own, workers = (one.get(connector, partitions) for one in (self._own, self._workers))
         return [offset if offset is not None else other for offset, other in zip(own, workers, strict=True)]
 
     def all(self, connector: str) -> list[SourceOffset]:
-        """As OffsetStore."""
+        """See ``OffsetStore.all``."""
         found = [*self._workers.all(connector), *self._own.all(connector)]
         return list({key_of(connector, partition): (partition, offset) for partition, offset in found}.values())
 
     def store(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
-        """As OffsetStore."""
+        """See ``OffsetStore.store``."""
         given = list(offsets)
         self._workers.store(connector, [one for one in given if one[1] is None])
         self._own.store(connector, given)
