@@ -98,6 +98,8 @@ def take_replicas_offline(
         if broker_id in state.replicas:
             min_isr = rules(image, topic).min_insync_replicas
             elected = elect_leader(state, live, min_isr, suspect=(broker_id,))
+            if elected.leader != NO_LEADER:  # a later recovery must not wait for this disk
+                elected = elect_leader(state, live, min_isr, lost=(broker_id,))
             if elected is not state:
                 changes.append(PartitionChanged(topic, index, elected))
     return Decision(tuple(changes), None)

@@ -94,8 +94,8 @@ class PartitionState:
     replicas that a reassignment in progress adds and removes (KIP-455).
 
     ``elr`` contains the eligible leader replicas (KIP-966): replicas outside the ISR that contain every committed
-    record. ``last_known_elr`` contains the replicas that have left both sets since the partition lost its leader,
-    because they may have lost records: a recovery waits for their reports.
+    record. ``last_known_elr`` contains the replicas that have left both sets since the ISR is smaller than
+    ``min.insync.replicas``, because they may have lost records: a recovery waits for their reports.
 
     ``directories`` contains, for each of ``replicas``, the id of its log directory (KIP-858); ``()`` means that all are
     unassigned. ``unclean_epoch`` is the last leader epoch that began with an unclean election or a recovery, or -1.
@@ -112,6 +112,11 @@ class PartitionState:
     last_known_elr: tuple[int, ...] = ()
     directories: tuple[UUID, ...] = ()
     unclean_epoch: int = -1
+
+    @property
+    def relies_on_others(self) -> bool:
+        """True while replicas outside the ISR are relied on for every committed record: the ISR was too small."""
+        return bool(self.elr or self.last_known_elr)
 
     def directory(self, broker_id: int) -> UUID:
         """Return the id of the log directory of a broker's replica; ``UNASSIGNED_DIRECTORY`` if it is not known."""

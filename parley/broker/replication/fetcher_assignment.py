@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from random import Random
 from typing import Final
 
@@ -57,12 +57,14 @@ class ReplicaFetchers:
         tasks: TaskSet,
         *,
         epoch: Callable[[], int],
+        leave: Callable[[Partition], Awaitable[None]],
         rng: Random,
     ) -> None:
-        """``epoch`` returns this broker's epoch, by which leaders recognize the fetches of an earlier run."""
+        """``epoch`` returns this broker's epoch, by which leaders recognize the fetches of an earlier run. ``leave`` is
+        for ``Truncations``."""
         self._partitions = partitions
         self._per_leader = fetchers_per_leader(config())
-        self.truncations = Truncations(partitions, config)
+        self.truncations = Truncations(partitions, config, leave)
         self._parts = FetcherParts(
             broker_id=broker_id,
             partitions=partitions,

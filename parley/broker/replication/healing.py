@@ -177,7 +177,7 @@ class Healing:
             damaged.step(HealEvent.HEAL)
             return
         starts_over = any(each.is_compacted_otherwise for each in refused) and self._may_start_over(partition)
-        partition.before_start_over = partial(self._leave_isr_and_elr, partition) if starts_over else None
+        partition.before_start_over = partial(self.leave, partition) if starts_over else None
         damaged.step(HealEvent.FAIL)
         damaged.failures += 1
         if interrupted and damaged.interruptions.is_due():
@@ -223,29 +223,28 @@ class Healing:
         min_isr = min(partition.log.config.min_insync_replicas, len(state.replicas))
         return state.leader in others and len(others) >= min_isr
 
-    async def _leave_isr_and_elr(self, partition: Partition) -> None:
-        """Ask the controller to remove this replica from the ISR and the ELR, and wait until the metadata shows that.
+    async def leave(self, partition: Partition) -> None:
+        """Ask the controller to remove this replica from the ISR, the ELR and the last known ELR, and wait until the
+        metadata shows that.
 
-        The controller is asked even if the replica is outside of both, because its leader may be about to add it. The
-        fetcher checks that the leader is still the same. Raises ``KafkaError``.
+        The controller is asked even if the replica is outside of all three, because its leader may be about to add it.
+        The fetcher checks that the leader is still the same. Raises ``KafkaError``.
         """
         known = partition.state
-
-        def is_outside() -> bool:
-            return self._broker_id not in (*partition.state.isr, *partition.state.elr)
 
         def has_left(image: MetadataImage) -> bool:
             state = partition.state
             return state.leader_epoch != known.leader_epoch or (
-                state.partition_epoch > known.partition_epoch and is_outside()
+                state.partition_epoch > known.partition_epoch
+                and self._broker_id not in (*state.isr, *state.elr, *state.last_known_elr)
             )
 
-        if not is_outside() and not self._may_start_over(partition):
+        if self._broker_id in (*known.isr, *known.elr) and not self._may_start_over(partition):
             partition.before_start_over = None  # until a later attempt to heal finds that the replica may
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "the ISR would be too small without the replica")
         await self._report(partition, starts_over=True)
         if not await self._metadata.until(has_left, HAND_OVER_S):
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the replica is still in the ISR or the ELR")
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the replica has not left the ISR, ELR and last known ELR")
 
     async def _report(self, partition: Partition, *, starts_over: bool) -> None:
         """Report to the controller that a log is damaged. Raises ``KafkaError``."""

@@ -503,17 +503,17 @@ class Partition:
     def _advance_high_watermark(self, appended_bytes: int) -> None:
         """Move the high watermark to the offset that the whole ISR has reached, and notify waiting requests.
 
-        It does not move while the ISR is too small, or while there is an ELR, whose members must have all committed
-        records. ``appended_bytes`` is the number of bytes appended since the last call. Waiting fetches count bytes
-        when they become visible: immediately if this broker is the only ISR member, otherwise when the high watermark
-        moves.
+        It does not move while the ISR is too small, or while there is an ELR or a last known ELR, whose members must
+        have all committed records. ``appended_bytes`` is the number of bytes appended since the last call. Waiting
+        fetches count bytes when they become visible: immediately if this broker is the only ISR member, otherwise when
+        the high watermark moves.
         """
         log = self.log
         reached = log.log_end_offset
         for progress in self._awaited_followers:
             if progress.log_end_offset < reached:
                 reached = progress.log_end_offset
-        if reached > log.high_watermark and self.has_enough_replicas and not self.state.elr:
+        if reached > log.high_watermark and self.has_enough_replicas and not self.state.relies_on_others:
             unstable = log.producers.first_unstable_offset
             log.high_watermark = reached
             self._purgatories.produce.notify(self)

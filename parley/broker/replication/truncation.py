@@ -11,7 +11,8 @@ leader lacks committed records. Then the truncation is logged at ``error``, and:
 
 A follower that starts over loses nothing: its leader has the same records, compacted further. The follower must not be
 in the ISR or the ELR. If its damaged log must be fetched again, it first leaves them, at a time when no fetch is
-pending after which the leader could add it again. If its leader or its fetcher has changed meanwhile, it does not start
+pending after which the leader could add it again. It also leaves the last known ELR first, because it may have been the
+only other replica with all committed records. If its leader or its fetcher has changed meanwhile, it does not start
 over yet, because it may have fetched since.
 """
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from parley.broker.config import BrokerConfig
@@ -54,9 +55,16 @@ class TruncationRefused(Exception):
 class Truncations:
     """Truncates the logs of the partitions that this broker follows."""
 
-    def __init__(self, partitions: HostedPartitions, config: Callable[[], BrokerConfig]) -> None:
+    def __init__(
+        self,
+        partitions: HostedPartitions,
+        config: Callable[[], BrokerConfig],
+        leave: Callable[[Partition], Awaitable[None]],
+    ) -> None:
+        """``leave`` removes a replica from the ISR, the ELR and the last known ELR (``Healing.leave``)."""
         self._partitions = partitions
         self._config = config
+        self._leave = leave
         self._refusals: dict[Partition, tuple[int, GrowingInterval]] = {}
         """For each partition: the leader epoch of the last refusal, and when to log it again."""
         self.metrics = TruncationMetrics()
@@ -92,9 +100,9 @@ class Truncations:
     async def _start_over(
         self, partition: Partition, step: StartOver, is_current: Callable[[], bool], facts: dict[str, object]
     ) -> None:
-        leave = partition.before_start_over
-        if leave is not None:
-            await leave()
+        before = partition.before_start_over
+        if before is not None or partition.broker_id in partition.state.last_known_elr:
+            await (self._leave(partition) if before is None else before())
             if not is_current():
                 raise TruncationRefused("the leader has changed")
         if partition.is_leader or partition.broker_id in (*partition.state.isr, *partition.state.elr):
@@ -102,7 +110,7 @@ class Truncations:
         if partition.log.log_end_offset > partition.log.log_start_offset:
             self.metrics.started_over += 1
             why = "it lacks tombstones that its leader has removed"
-            if leave is not None:
+            if before is not None:
                 why = "its log is damaged, and no other replica was compacted in the same way"
             _log.warning("a replica starts over: %s", why, extra=facts)
         await self._partitions.truncate(partition, partial(_start_over, step=step))

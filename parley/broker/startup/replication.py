@@ -47,8 +47,22 @@ def make_replication(
     lifecycle = membership.lifecycle
     # These parts repeat their requests to the controller: a lost response must not delay them for longer than this.
     ask_controller = partial(peers.ask_controller, timeout_s=environment.config.session_timeout_ms / 1000)
+    healing = Healing(
+        broker_id,
+        partitions,
+        opened.manager,
+        base.metadata,
+        peers,
+        config,
+        peers.ask_controller,
+        tasks,
+        epoch=epoch,
+        monotonic=clock.monotonic,
+    )
     return Replication(
-        fetchers=ReplicaFetchers(broker_id, partitions, peers, config, tasks, epoch=epoch, rng=environment.rng),
+        fetchers=ReplicaFetchers(
+            broker_id, partitions, peers, config, tasks, epoch=epoch, leave=healing.leave, rng=environment.rng
+        ),
         offline_replicas=OfflineReplicas(broker_id, partitions, ask_controller, epoch=epoch),
         replica_directories=ReplicaDirectories(broker_id, opened.manager, partitions, ask_controller, epoch=epoch),
         replica_reports=ReplicaReports(
@@ -57,18 +71,7 @@ def make_replication(
         isr=IsrMaintenance(
             broker_id, partitions, ask_controller, config, tasks, epoch=epoch, monotonic=clock.monotonic
         ),
-        healing=Healing(
-            broker_id,
-            partitions,
-            opened.manager,
-            base.metadata,
-            peers,
-            config,
-            peers.ask_controller,
-            tasks,
-            epoch=epoch,
-            monotonic=clock.monotonic,
-        ),
+        healing=healing,
         scrubber=Scrubber(
             opened.manager,
             opened.manager.directories,

@@ -104,6 +104,15 @@ def test_a_returning_isr_member_leads_instead_of_a_replica_on_a_failed_disk() ->
     assert back.partition("t", 0) == PartitionState((1, 2), (2,), 2, 2, 3)
 
 
+def test_a_later_recovery_does_not_wait_for_a_disk_that_failed_under_a_leader() -> None:
+    image = image_with(PartitionState((1, 2), (1, 2), 1), PartitionState((1, 2), (1,), 1, last_known_elr=(2,)))
+    image = image.with_changes(
+        take_replicas_offline(image, 2, 1, [(UUID(int=9), 0), (UUID(int=9), 1)], min_isr_2).changes
+    )
+    assert image.partition("t", 0) == PartitionState((1, 2), (1,), 1, 0, 1)
+    assert image.partition("t", 1) == PartitionState((1, 2), (1,), 1, 0, 1)
+
+
 @pytest.mark.parametrize("notices", [True, False])
 def test_a_restarted_leader_gets_a_new_epoch_wherever_the_writes_are_cut_off(notices: bool) -> None:
     """However many of its writes the controller made that fenced the broker, or registered it again."""

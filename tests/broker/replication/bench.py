@@ -142,24 +142,6 @@ class Node:
         self.peers = Peers(
             self.id, self.metadata, NAME, InterBrokerSecurity(self.config), timeout_s=5, connect_timeout_s=5
         )
-        self.fetchers = ReplicaFetchers(
-            self.id,
-            self.partitions,
-            self.peers,
-            self.config,
-            self.tasks,
-            epoch=lambda: self.epoch,
-            rng=random.Random(self.id),
-        )
-        self.in_sync = IsrMaintenance(
-            self.id,
-            self.partitions,
-            self.ask_controller,
-            self.config,
-            self.tasks,
-            epoch=lambda: self.epoch,
-            monotonic=time.monotonic,
-        )
         self.healing = Healing(
             self.id,
             self.partitions,
@@ -168,6 +150,25 @@ class Node:
             self.peers,
             self.config,
             self.ask_controller,
+            self.tasks,
+            epoch=lambda: self.epoch,
+            monotonic=time.monotonic,
+        )
+        self.fetchers = ReplicaFetchers(
+            self.id,
+            self.partitions,
+            self.peers,
+            self.config,
+            self.tasks,
+            epoch=lambda: self.epoch,
+            leave=self.healing.leave,
+            rng=random.Random(self.id),
+        )
+        self.in_sync = IsrMaintenance(
+            self.id,
+            self.partitions,
+            self.ask_controller,
+            self.config,
             self.tasks,
             epoch=lambda: self.epoch,
             monotonic=time.monotonic,

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from parley.broker.config import BrokerConfig
+from parley.broker.replication.partition import Partition
 from parley.broker.replication.truncation import TruncationRefused, Truncations
 from parley.broker.replication.truncation_decisions import StartOver, Truncate
 from parley.storage.log import Log
 from tests.broker.api.bench import OTHER, Bench
+
+
+async def not_asked(partition: Partition) -> None:
+    raise AssertionError(f"{partition!r} need not leave")
+
+
+def truncations_of(bench: Bench, leave: Callable[[Partition], Awaitable[None]] = not_asked) -> Truncations:
+    return Truncations(bench.partitions, lambda: BrokerConfig.from_properties({}), leave)
 
 
 async def refuse(bench: Bench, truncations: Truncations) -> None:
@@ -34,7 +43,7 @@ async def test_a_refusal_of_a_deleted_topic_does_not_silence_that_of_its_success
     first.mkdir()
     second.mkdir()
     bench = Bench(first)
-    truncations = Truncations(bench.partitions, lambda: BrokerConfig.from_properties({}))
+    truncations = truncations_of(bench)
     await refuse(bench, truncations)
     bench.delete("t")
     bench.logs.directory = second
@@ -51,7 +60,7 @@ async def test_a_replica_that_lacks_removed_tombstones_gives_up_its_committed_re
 ) -> None:
     """Its leader has them, as far as compaction has kept them."""
     bench = Bench(tmp_path)
-    truncations = Truncations(bench.partitions, lambda: BrokerConfig.from_properties({}))
+    truncations = truncations_of(bench)
     await bench.create("t")
     bench.write("t")
     log = bench.partition("t").log
@@ -69,6 +78,23 @@ async def test_a_replica_that_lacks_removed_tombstones_gives_up_its_committed_re
     assert [line.levelno for line in caplog.records if "a replica starts over" in line.message] == [logging.WARNING], (
         "an empty log loses nothing"
     )
+    await bench.tasks.close()
+
+
+async def test_a_replica_leaves_the_last_known_elr_before_it_starts_over(tmp_path: Path) -> None:
+    """Its emptied log must not prove later that nothing is missing."""
+    bench = Bench(tmp_path)
+    ends: list[int] = []
+
+    async def leave(partition: Partition) -> None:
+        ends.append(partition.log.log_end_offset)
+        bench.alter("t", last_known_elr=())
+
+    await bench.create("t")
+    bench.write("t")
+    bench.alter("t", leader=OTHER, replicas=(1, OTHER), isr=(OTHER,), last_known_elr=(1,))
+    await truncations_of(bench, leave).truncate(bench.partition("t"), StartOver(5, 7), lambda: True)
+    assert (ends, bench.partition("t").log.log_end_offset) == ([1], 5)
     await bench.tasks.close()
 
 

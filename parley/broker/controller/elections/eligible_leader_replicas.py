@@ -1,16 +1,20 @@
 """Eligible leader replicas (ELR, KIP-966): replicas outside the ISR that contain all committed records.
 
 A leader does not advance the high watermark while the ISR is smaller than ``min.insync.replicas``. So every replica
-that leaves the ISR during that time contains all committed records: it joins the ELR. The ELR is cleared when the ISR
-is large enough again. A ``suspect`` replica may have lost records, a ``lost`` replica certainly has: neither is
-eligible.
+that leaves the ISR during that time contains all committed records: it joins the ELR. A ``suspect`` replica may have
+lost records, a ``lost`` replica certainly has: neither is eligible.
+
+A suspect replica that leaves the ISR or the ELR during that time joins the last known ELR. If all eligible replicas are
+lost later, its log proves that nothing is missing, even if the controller did not know yet that the leader was dead.
+Both sets are cleared when the ISR is large enough again. A recovery waits for the last known ELR. So while an eligible
+replica leads, only live replicas stay in it, and only those that left under a leader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 
-from parley.broker.metadata.types import PartitionState
+from parley.broker.metadata.types import NO_LEADER, PartitionState
 
 
 def eligible_replicas(
@@ -23,7 +27,7 @@ def eligible_replicas(
 def next_elr(eligible: Iterable[int], isr: tuple[int, ...], replication_factor: int, min_isr: int) -> tuple[int, ...]:
     """Return the ELR that goes with this ISR: empty if the ISR is large enough, otherwise the eligible replicas outside
     it."""
-    if len(isr) >= min(min_isr, replication_factor):
+    if is_large_enough(isr, replication_factor, min_isr):
         return ()
     return tuple([broker for broker in eligible if broker not in isr])
 
@@ -31,7 +35,21 @@ def next_elr(eligible: Iterable[int], isr: tuple[int, ...], replication_factor: 
 def next_last_known_elr(
     known: PartitionState, replicas: Iterable[int], suspect: Iterable[int], lost: Iterable[int]
 ) -> tuple[int, ...]:
-    """Return the replicas that left the ISR and ELR while the partition had no leader, and may contain all records."""
+    """Return the last known ELR of a partition that has no leader now."""
     leaving = {*known.isr, *known.elr}.intersection(suspect)
     remembered = leaving.union(known.last_known_elr).difference(lost)
     return tuple([broker for broker in replicas if broker in remembered])
+
+
+def last_known_while_led(
+    known: PartitionState, last_known: Iterable[int], isr: Container[int], live: Container[int]
+) -> tuple[int, ...]:
+    """Return the part of ``last_known`` that is kept while an eligible replica leads and the ISR is too small."""
+    if known.leader == NO_LEADER:
+        return ()
+    return tuple([broker for broker in last_known if broker in live and broker not in isr])
+
+
+def is_large_enough(isr: tuple[int, ...], replication_factor: int, min_isr: int) -> bool:
+    """Return True if records can be committed with this ISR."""
+    return len(isr) >= min(min_isr, replication_factor)

@@ -5,8 +5,8 @@
   partition has no leader, and only a recovery can elect one (``unclean_leader_choice.py``).
 * Dead replicas leave the ISR, which may become empty. ``eligible_leader_replicas.py`` decides which of them join the
   ELR.
-* A ``suspect`` replica, which may have lost records, leaves both. If the partition then has no leader, the replica
-  joins ``last_known_elr``, and the recovery waits for it. A ``lost`` replica leaves all three.
+* A ``suspect`` replica, which may have lost records, leaves both. If the ISR is then too small, the replica joins
+  ``last_known_elr``, and a recovery waits for it. A ``lost`` replica leaves all three.
 * A reassignment (KIP-455) is complete when every replica that it adds is in the ISR. The replicas that it removes leave
   at that moment.
 """
@@ -18,6 +18,8 @@ from dataclasses import replace
 
 from parley.broker.controller.elections.eligible_leader_replicas import (
     eligible_replicas,
+    is_large_enough,
+    last_known_while_led,
     next_elr,
     next_last_known_elr,
 )
@@ -64,7 +66,11 @@ def next_partition_state(
     leader = _leader(settled, eligible, live)
     isr = settled.isr or (() if leader == NO_LEADER else (leader,))
     elr = next_elr(eligible, isr, len(settled.replicas), min_isr)
-    last_known_elr = next_last_known_elr(known, settled.replicas, suspect, lost) if leader == NO_LEADER else ()
+    last_known_elr = next_last_known_elr(known, settled.replicas, suspect, lost)
+    if is_large_enough(isr, len(settled.replicas), min_isr):
+        last_known_elr = ()
+    elif leader != NO_LEADER:
+        last_known_elr = last_known_while_led(known, last_known_elr, isr, live)
     if (leader, isr, elr, last_known_elr) == (known.leader, known.isr, known.elr, known.last_known_elr) and (
         settled.replicas == known.replicas and settled.adding == known.adding and settled.removing == known.removing
     ):

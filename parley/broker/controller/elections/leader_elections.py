@@ -146,12 +146,12 @@ def elect_other_leaders(
 def remove_damaged_replicas(
     image: MetadataImage, broker_id: int, epoch: int, replicas: Iterable[tuple[UUID, int]], rules: RulesOf
 ) -> Decision[None]:
-    """Remove a broker's replicas from the ISR and the ELR because the broker must fetch their logs again from the
-    leaders.
+    """Remove a broker's replicas from the ISR, the ELR and the last known ELR because the broker must fetch their logs
+    again from the leaders.
 
-    A replica stays if it leads, or if the ISR would have fewer than ``min.insync.replicas`` live members without it.
-    The partition epoch increases even if the replica is outside both: the leader may be about to add the replica to the
-    ISR, and that proposal must be refused.
+    A replica stays if it leads, or if it is in the ISR or ELR and the ISR would have fewer than ``min.insync.replicas``
+    live members without it. The partition epoch increases even if the replica is outside of all three: the leader may
+    be about to add the replica to the ISR, and that proposal must be refused.
 
     ``replicas`` are pairs of topic id and partition; unknown ones are ignored. Raises STALE_BROKER_EPOCH unless the
     broker is registered under this epoch.
@@ -185,7 +185,7 @@ def reconcile_leaders(image: MetadataImage, rules: RulesOf) -> Decision[None]:
         unsettled = [
             (index, state)
             for index, state in enumerate(topic.partitions)
-            if state.elr or state.leader not in live or not live.issuperset(state.isr)
+            if state.relies_on_others or state.leader not in live or not live.issuperset(state.isr)
         ]
         min_isr = rules(image, name).min_insync_replicas if unsettled else 1
         for index, state in unsettled:

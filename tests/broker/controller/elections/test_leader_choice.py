@@ -39,9 +39,17 @@ def test_min_insync_replicas_counts_no_further_than_the_replicas() -> None:
     assert elect_leader(PartitionState((1,), (), NO_LEADER, elr=(1,)), {1}, 2) == PartitionState((1,), (1,), 1, 1, 1)
 
 
-def test_suspect_replicas_are_last_known_once_there_is_no_leader() -> None:
-    first = elect_leader(STATE, {2}, 2, suspect=(1,))
-    assert first == PartitionState((1, 2, 3), (2,), 2, 6, 10)
+def test_suspect_replicas_are_last_known_once_the_isr_is_too_small() -> None:
+    first = elect_leader(STATE, {1, 2}, 2, suspect=(1,))
+    assert first == PartitionState((1, 2, 3), (2,), 2, 6, 10, last_known_elr=(1,))
+    assert elect_leader(first, {1, 2}, 2, lost=(1,)).last_known_elr == ()
+    assert elect_leader(first, {2}, 2).last_known_elr == (), "no recovery waits for broker 1 once it is dead"
+    assert elect_leader(first, {1}, 2) == PartitionState((1, 2, 3), (), NO_LEADER, 7, 11, elr=(2,), last_known_elr=(1,))
+    assert elect_leader(first, {1, 2}, 1).last_known_elr == (), "min.insync.replicas was lowered"
+    back = replace(first, isr=(2, 3))
+    assert next_partition_state(first, back, {2, 3}, 2) == PartitionState((1, 2, 3), (2, 3), 2, 6, 11)
+    assert next_partition_state(first, replace(first, isr=(1, 2)), {1, 2}, 3).last_known_elr == (), "it is in the ISR"
+    assert elect_leader(STATE, {1, 2}, 1, suspect=(1,)).last_known_elr == (), "broker 2 commits alone"
     orphan = elect_leader(elect_leader(STATE, set(), 2), {1}, 2, suspect=(1,))
     assert orphan == PartitionState((1, 2, 3), (), NO_LEADER, 6, 11, elr=(2,), last_known_elr=(1,))
     both = elect_leader(orphan, {1, 2}, 2, suspect=(2,))
@@ -79,7 +87,10 @@ def test_rules_that_hold_for_any_state(
     assert set(new.isr) <= eligible & live
     assert not set(new.isr) & set(new.elr)
     assert set(new.elr) == (set() if len(new.isr) >= min(min_isr, 4) else eligible - set(new.isr))
-    assert set(new.last_known_elr) == (((isr | elr) & suspect) - lost if new.leader == NO_LEADER else set())
+    remembered = ((isr | elr) & suspect) - lost
+    if len(new.isr) >= min(min_isr, 4) or NO_LEADER == state.leader != new.leader:
+        remembered = set()
+    assert set(new.last_known_elr) == (remembered if new.leader == NO_LEADER else remembered & live)
     assert (new.leader_epoch > state.leader_epoch) == (new.leader != state.leader)
     assert (new.partition_epoch > state.partition_epoch) == (new != state)
     assert elect_leader(new, live, min_isr) is new

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -88,10 +89,11 @@ def test_an_election_for_all_partitions_returns_only_those_that_needed_one() -> 
 
 def test_the_elr_follows_a_lower_min_insync_replicas() -> None:
     """Until then the leader does not advance the high watermark: the members of the ELR have all committed records."""
-    image = image_with(PartitionState((1, 2), (1,), 1, 5, 7, elr=(2,)))
+    small = PartitionState((1, 2), (1,), 1, 5, 7)
+    image = image_with(replace(small, elr=(2,)), replace(small, last_known_elr=(2,)))
     assert reconcile_leaders(image, min_isr_2).changes == ()
     after = image.with_changes(reconcile_leaders(image, balanced).changes)
-    assert after.partition(TOPIC, 0) == PartitionState((1, 2), (1,), 1, 5, 8)
+    assert [after.partition(TOPIC, index) for index in (0, 1)] == [replace(small, partition_epoch=8)] * 2
 
 
 def test_changes_that_a_dead_controller_left_unfinished_are_finished() -> None:
@@ -193,6 +195,13 @@ def test_a_damaged_replica_outside_of_the_isr_that_starts_over_makes_proposals_o
     after = image.with_changes(decision.changes).partition(TOPIC, 0)
     assert after is not None
     assert (after.leader, after.leader_epoch, after.isr, after.partition_epoch) == (2, 5, (2,), 8)
+
+
+def test_a_replica_that_starts_over_leaves_the_last_known_elr() -> None:
+    image = image_with(PartitionState((1, 2, 3), (2,), 2, 5, 7, elr=(3,), last_known_elr=(1,)))
+    decision = remove_damaged_replicas(image, 1, epoch_of(1), [(TOPIC_ID, 0)], min_isr_2)
+    after = image.with_changes(decision.changes).partition(TOPIC, 0)
+    assert after == PartitionState((1, 2, 3), (2,), 2, 5, 8, elr=(3,))
 
 
 @pytest.mark.parametrize(
