@@ -16,6 +16,8 @@ from parley.storage.checkpoints import write_atomically
 
 BOOT_FILE = ".boot-id"
 """A file in each log directory: the id of the boot during which a broker last recovered the directory."""
+POWER_CUT_FILE = ".power-cut"
+"""A file in each log directory with logs that a restart of the machine without a clean shutdown may have cut."""
 _CURRENT = Path("/proc/sys/kernel/random/boot_id")
 
 _log = logging.getLogger(__name__)
@@ -50,6 +52,24 @@ def note_boot(directory: Path) -> None:
     if not path.is_dir():
         # A crash of the machine makes the id wrong, so it may be lost. The first file must not be.
         write_atomically(path, current, sync=not path.exists())
+
+
+def had_power_cut(directory: Path) -> bool:
+    """Return True if a power cut was noted for the log directory and has not been forgotten."""
+    return (directory / POWER_CUT_FILE).exists()
+
+
+def note_power_cut(directory: Path) -> None:
+    """Note that logs in the directory may lack records that were acknowledged but not synced. Raises ``OSError``.
+
+    Nothing is synced: after another restart of the machine, the logs may lack such records in any case.
+    """
+    write_atomically(directory / POWER_CUT_FILE, b"", sync=False)
+
+
+def forget_power_cut(directory: Path) -> None:
+    """Forget the power cut: all logs contain what is committed again. Raises ``OSError``."""
+    (directory / POWER_CUT_FILE).unlink(missing_ok=True)
 
 
 def _current() -> bytes:

@@ -19,7 +19,14 @@ from pathlib import Path
 from random import Random
 
 from parley.protocol.uuids import UUID
-from parley.storage.boot_id import is_same_boot, note_boot, was_recovered
+from parley.storage.boot_id import (
+    forget_power_cut,
+    had_power_cut,
+    is_same_boot,
+    note_boot,
+    note_power_cut,
+    was_recovered,
+)
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import CleanShutdown, take_marker
 from parley.storage.future_log import REPLACES
@@ -65,6 +72,8 @@ class DirectoryLoader:
         self._waiting: deque[tuple[TopicPartition, Path]] = deque()
         self.marker: CleanShutdown | None = None
         """The marker of a clean shutdown that ``prepare`` found."""
+        self.had_power_cut = False
+        """True if logs here may lack records that had not been synced when the machine stopped."""
         self._same_boot = False
         self._is_kafkas = False
         self._recovery_points: dict[TopicPartition, int] = {}
@@ -91,6 +100,7 @@ class DirectoryLoader:
             self.marker = take_marker(directory.path)
             if self.marker is None:
                 directory.sync()  # a log's directory may be newer than the last flush
+            self._note_power_cut(bool(contents.partitions))
         except OSError as error:
             self._failed(error)
             return
@@ -109,6 +119,16 @@ class DirectoryLoader:
         if self.partitions and self.marker is None:
             facts = {"path": str(directory), "logs": len(self.partitions)}
             _log.warning("a log directory was not shut down cleanly: its logs are recovered", extra=facts)
+
+    def _note_power_cut(self, has_logs: bool) -> None:
+        path = self.directory.path
+        if not has_logs:
+            forget_power_cut(path)
+            return
+        self.had_power_cut = had_power_cut(path)
+        if self.marker is None and not self._same_boot and not self.had_power_cut:
+            note_power_cut(path)
+            self.had_power_cut = True
 
     def work(self) -> None:
         """Open logs until none is left. Several threads may call this."""

@@ -28,7 +28,8 @@ T = TypeVar("T")
 class CopiesOwner(Protocol):
     """The part of the log manager that copies use."""
 
-    lost_below: dict[Log, int]
+    def succeed(self, log: Log, copy: Log) -> None:
+        """Note that a copy in another directory has replaced the log."""
 
     @property
     def compaction_paused(self) -> Callable[[Log], AbstractAsyncContextManager[None]]:
@@ -139,8 +140,7 @@ class LogCopies:
         del self.in_progress[key]
         self._locations.remove(key, log, self._locations.home_of((log.topic, log.partition)))
         self._locations.add(key, copy, directory)
-        if log in self._owner.lost_below:
-            self._owner.lost_below[copy] = self._owner.lost_below.pop(log)
+        self._owner.succeed(log, copy)
 
     async def retire(self, log: Log, directory: LogDirectory) -> None:
         """Set aside the log in ``directory`` that a copy has replaced, and remove it later.

@@ -18,6 +18,7 @@ from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ from typing import Any, TypeVar
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
 from parley.protocol.uuids import UUID
+from parley.storage.boot_id import forget_power_cut
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import CLOSERS, DirectoryCloser, common_epoch, release_all, write_marker
 from parley.storage.damage.mending import Mending
@@ -117,6 +119,9 @@ class LogManager:
         self.lost_below: dict[Log, int] = {}
         """The logs that ended below their persisted high watermark at this startup, each with that high watermark. A
         log is removed once it contains all committed records again, or the cluster has given up the missing ones."""
+        self._cut_by_power: dict[LogDirectory, set[Log]] = {}
+        """The logs that may lack acknowledged records that were not synced before a power cut, until they are settled,
+        by the directory that has the note of the power cut."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loaders: Sequence[DirectoryLoader] = ()
         self._open = False
@@ -179,6 +184,8 @@ class LogManager:
         for partition, log in loader.logs.items():
             self._locations.add(partition, log, directory)
         self.lost_below.update(loader.lost_below)
+        if loader.had_power_cut:
+            self._cut_by_power[directory] = set(loader.logs.values())
 
     def _adopt_copies(self, loader: DirectoryLoader) -> None:
         directory = loader.directory
@@ -322,6 +329,37 @@ class LogManager:
         """Return the highest known high watermark: with all committed records, the log reaches at least this offset."""
         return max(log.high_watermark, self.lost_below.get(log, 0))
 
+    @property
+    def unsettled(self) -> list[Log]:
+        """The logs that lack committed records, or may lack some. ``settle`` removes a log."""
+        return [*self.lost_below, *chain.from_iterable(self._cut_by_power.values())]
+
+    def may_be_cut_by_power(self, log: Log) -> bool:
+        """Return True if the log may lack acknowledged records that were not synced before a power cut."""
+        return any(log in logs for logs in self._cut_by_power.values())
+
+    def settle(self, log: Log) -> None:
+        """Note that the log contains all committed records again, or that the missing ones no longer matter.
+
+        A directory's power cut is forgotten, in a task, once all its logs are settled.
+        """
+        self.lost_below.pop(log, None)
+        for directory, logs in list(self._cut_by_power.items()):
+            logs.discard(log)
+            if not logs:
+                del self._cut_by_power[directory]
+                forget = self.run(directory, forget_power_cut, directory.path)
+                self._start_task(forget, name=f"forgetting a power cut of {directory}")
+
+    def succeed(self, log: Log, copy: Log) -> None:
+        """Note that a copy in another directory has replaced the log: it lacks the same records."""
+        if log in self.lost_below:
+            self.lost_below[copy] = self.lost_below.pop(log)
+        for logs in self._cut_by_power.values():
+            if log in logs:
+                logs.remove(log)
+                logs.add(copy)
+
     async def get_or_create(
         self,
         topic: str,
@@ -402,7 +440,7 @@ class LogManager:
         with self._locations.busy(key):
             async with self.compaction_paused(log):
                 self._locations.remove(key, log, directory)
-                self.lost_below.pop(log, None)
+                self.settle(log)
                 aside = await self.run(directory, self.set_aside, directory, log, Mark.DELETE)
                 if aside:  # the checkpoints of offsets do not name a log without files
                     await self._maintenance.checkpoint(directory)
@@ -459,7 +497,7 @@ class LogManager:
         with self._locations.busy(key):
             async with self.compaction_paused(log):
                 self._locations.remove(key, log, directory)
-            self.lost_below.pop(log, None)
+            self.settle(log)
             try:
                 aside = await self.run(
                     directory, self.set_aside, directory, log, Mark.DELETE if deleted else Mark.STRAY

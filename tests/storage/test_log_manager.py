@@ -24,7 +24,7 @@ from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
 from parley.protocol.uuids import UUID
 from parley.storage import directory_loader
-from parley.storage.boot_id import BOOT_FILE, is_same_boot
+from parley.storage.boot_id import BOOT_FILE, POWER_CUT_FILE, is_same_boot, note_power_cut
 from parley.storage.checkpoints import RECOVERY_POINTS, OffsetCheckpoint
 from parley.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from parley.storage.directory_loader import DirectoryLoader, TwinLogs
@@ -191,6 +191,38 @@ async def test_the_first_start_on_a_directory_of_kafka_brings_its_logs_to_disk(h
     assert OffsetCheckpoint(path / RECOVERY_POINTS).read() == {("topic", 0): 2}
     assert is_same_boot(path)
     await home.crash(manager)
+
+
+async def test_logs_that_a_power_cut_may_have_cut_are_known_until_all_are_settled(home: Home) -> None:
+    first, second = home.paths
+    async with home.opened() as manager:
+        for index in range(3):
+            append(await manager.get_or_create("topic", index), b"kept")
+        kept = {log.partition for log in manager.logs_in(manager.directories[0])}
+    (first / CLEAN_SHUTDOWN_FILE).unlink()
+    (first / BOOT_FILE).unlink()
+    for _ in range(2):  # after another restart, they still lack what they lacked
+        async with home.opened() as manager:
+            assert {log.partition for log in manager.logs if manager.may_be_cut_by_power(log)} == kept
+            assert {log.partition for log in manager.unsettled} == kept
+    async with home.opened() as manager:
+        for log in manager.unsettled:
+            assert (first / POWER_CUT_FILE).exists()
+            manager.settle(log)
+        assert not any(map(manager.may_be_cut_by_power, manager.logs))
+        await asyncio.gather(*home.tasks._tasks)
+    async with home.opened() as manager:
+        assert manager.unsettled == []
+    assert not (second / POWER_CUT_FILE).exists()
+
+
+async def test_a_power_cut_of_a_directory_without_logs_is_forgotten(home: Home) -> None:
+    async with home.opened():
+        note_power_cut(home.paths[0])
+    async with home.opened() as manager:
+        append(await manager.get_or_create("topic", 0), b"new")
+    async with home.opened() as manager:
+        assert manager.unsettled == []
 
 
 async def test_a_clean_stop_leaves_the_epoch_of_the_registration(home: Home) -> None:

@@ -33,6 +33,8 @@ class ReplicaReport:
     partition_epoch: int = NO_EPOCH
     directory: UUID = UNASSIGNED_DIRECTORY
     error: ErrorCode = ErrorCode.NONE
+    may_be_cut_by_power: bool = False
+    """True if the machine has lost power: acknowledged records that were not synced may be missing, unnoticed."""
 
     @property
     def is_conclusive(self) -> bool:

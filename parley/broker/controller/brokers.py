@@ -170,7 +170,7 @@ def _elections_after_loss(
             elected = elect_leader(state, live, topic_rules.min_insync_replicas, suspect=suspect, lost=lost)
             if report and state.replicas == (broker_id,) and needs_recovery(elected, topic_rules.recovery):
                 own = {broker_id: report.replica(topic.topic_id, index)}
-                elected, choice = recover_leader(elected, own, topic_rules.recovery)
+                elected, choice = recover_leader(elected, own, topic_rules, topic_rules.recovery)
                 recoveries.append(Recovery(topic.name, index, choice, own))
             if elected is not state:
                 changes.append(PartitionChanged(topic.name, index, elected))

@@ -108,4 +108,5 @@ def _replica(log: GetReplicaLogInfoResponse.PartitionLogInfo) -> ReplicaReport:
         partition_epoch=log.partition_epoch,
         directory=UNASSIGNED_DIRECTORY if log.directory_id == ZERO_UUID else log.directory_id,
         error=ErrorCode(log.error_code),
+        may_be_cut_by_power=log.may_be_cut_by_power,
     )

@@ -4,8 +4,9 @@ The controller requests them before it registers this broker, and when it must c
 not in sync. So they are built from the logs on disk and need no metadata.
 
 A log that has lost committed records is reported with its previous high watermark, even after a restart, so that no
-election takes a short log for a complete one. This ends when the replica is again in the ISR of a leader, after the
-controller has registered this process: the replica has then caught up, or a recovery has given up the records.
+election takes a short log for a complete one. A log whose machine has lost power is reported as perhaps cut. Both end
+when the replica is again in the ISR of a leader, after the controller has registered this process: the replica has then
+caught up, or a recovery has given up the records.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from parley.broker.metadata.changes import Delta
+from parley.broker.metadata.changes import Delta, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER
 from parley.broker.replication.hosted_partitions import HostedPartitions
@@ -53,12 +54,20 @@ class ReplicaReports:
         self._partitions = partitions
         self._incarnation_id = incarnation_id
         self._registered_epoch = registered_epoch
+        self._was_registered = False
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Drop the losses that no longer matter (as a subscriber of ``Metadata``)."""
-        if self._logs.lost_below and self._is_registered(image):
-            for log in [log for log in self._logs.lost_below if self._is_in_sync(log, image)]:
-                del self._logs.lost_below[log]
+        """Settle the logs that are in sync again (as a subscriber of ``Metadata``)."""
+        if not self._is_registered(image):
+            return
+        unsettled: Iterable[Log] = self._logs.unsettled
+        if self._was_registered:
+            changed = {(each.topic, each.partition) for each in delta.changes if isinstance(each, PartitionChanged)}
+            unsettled = (log for log in unsettled if (log.topic, log.partition) in changed) if changed else ()
+        self._was_registered = True
+        for log in unsettled:
+            if self._is_in_sync(log, image):
+                self._logs.settle(log)
 
     def _is_registered(self, image: MetadataImage) -> bool:
         """Return True if the controller has seen this process's logs: it requests a report before it registers the
@@ -142,6 +151,7 @@ class ReplicaReports:
             directory_id=self._logs.directory_of(log).id or ZERO_UUID,
             high_watermark=self._logs.known_high_watermark(log),
             partition_epoch=hosted.state.partition_epoch if hosted is not None and is_hosted else NO_EPOCH,
+            may_be_cut_by_power=self._logs.may_be_cut_by_power(log),
         )
         return info, log.topic_id or ZERO_UUID
 

@@ -106,7 +106,7 @@ def _election_rules(config: DynamicConfig) -> RulesOf:
         strategy = RecoveryStrategy(settings.unclean_recovery_strategy)
         if settings.unclean_leader_election_enable:
             strategy = RecoveryStrategy.AGGRESSIVE
-        return ElectionRules(settings.min_insync_replicas, strategy)
+        return ElectionRules(settings.min_insync_replicas, strategy, settings.flush_messages == 1)
 
     return rules
 

@@ -183,6 +183,8 @@ class GetReplicaLogInfoResponse(Response, key=93, versions="0", flexible="0+"):
         directory_id: UUID = field("0+", tag=10000, tagged="0+", default=ZERO_UUID, ignorable=True)
         high_watermark: i64 = field("0+", tag=10001, tagged="0+", default=-1, ignorable=True)
         partition_epoch: i32 = field("0+", tag=10002, tagged="0+", default=-1, ignorable=True)  # -1: unknown
+        # the machine has lost power: records that were not synced may be missing
+        may_be_cut_by_power: bool = field("0+", tag=10003, tagged="0+", default=False, ignorable=True)
 
     throttle_time_ms: i32 = 0
     broker_epoch: i64  # of the sender's registration; -1: it is not registered

@@ -138,6 +138,6 @@ def test_a_log_that_knows_no_more_than_the_store_changes_nothing() -> None:
 def test_the_leader_epoch_of_a_recovery_is_above_every_reported_one() -> None:
     uncommitted = replace(log(5, 30), high_watermark=15)
     reports = {1: uncommitted, 2: log(7, 20, current=12), 3: replace(log(7, 19), high_watermark=15)}
-    state, choice = recover_leader(distrusted(STATE), reports, RecoveryStrategy.BALANCED)
+    state, choice = recover_leader(distrusted(STATE), reports, ElectionRules(), RecoveryStrategy.BALANCED)
     assert choice.leader == 2, "its last record has the highest epoch, and of those its log is the longest"
     assert (state.leader, state.isr, state.leader_epoch) == (2, (2,), 13)

@@ -89,13 +89,13 @@ async def test_the_proposed_isr_counts_though_the_present_one_is_published_again
     assert partition.high_watermark == 1
 
 
-@pytest.mark.parametrize("outside", [{"elr": (OTHER,)}, {"last_known_elr": (OTHER,)}])
+@pytest.mark.parametrize(("elr", "last_known_elr"), [((OTHER,), ()), ((), (OTHER,))])
 async def test_the_high_watermark_waits_while_replicas_outside_the_isr_must_have_it(
-    bench: Bench, outside: dict[str, tuple[int, ...]]
+    bench: Bench, elr: tuple[int, ...], last_known_elr: tuple[int, ...]
 ) -> None:
     """``min.insync.replicas`` was lowered, and the controller has not cleared the ELR and the last known ELR yet."""
     await bench.create("t", replicas=(BROKER, OTHER))
-    bench.alter("t", isr=(BROKER,), **outside)
+    bench.alter("t", isr=(BROKER,), elr=elr, last_known_elr=last_known_elr)
     bench.write("t")
     assert bench.partition("t").high_watermark == 0
     bench.alter("t", elr=(), last_known_elr=())

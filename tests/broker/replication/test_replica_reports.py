@@ -201,9 +201,12 @@ async def test_a_log_that_has_lost_committed_records_shows_it_until_it_is_in_syn
         log = await broker.logs.get_or_create("t", 0, topic_id=topic_id)
         append(log, 2, epoch=3)
         broker.logs.lost_below[log] = 5
+        broker.logs._cut_by_power[broker.logs.directory_of(log)] = {log}
 
         def high_watermark() -> int:
-            return broker.all().topic_partition_log_info_list[0].partition_log_info[0].high_watermark
+            info = broker.all().topic_partition_log_info_list[0].partition_log_info[0]
+            assert info.may_be_cut_by_power == (info.high_watermark == 5)
+            return info.high_watermark
 
         broker.bench.alter("t", leader=2)
         assert high_watermark() == 5

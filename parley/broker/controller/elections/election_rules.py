@@ -26,6 +26,8 @@ class ElectionRules:
 
     min_insync_replicas: int = 1
     recovery: RecoveryStrategy = RecoveryStrategy.BALANCED
+    is_every_append_synced: bool = False
+    """True if no record is acknowledged before it is synced (``flush.messages=1``)."""
 
 
 RulesOf = Callable[[MetadataImage, str], ElectionRules]

@@ -5,8 +5,11 @@
 * ``Balanced`` waits until all replicas in ``last_known_elr`` have reported. If none of them is intact, it waits for all
   replicas. ``Aggressive``, and an election that an operator requests, choose among the replicas that have reported.
 * A replica is intact if its log is undamaged and reaches every high watermark that has been reported. If a replica in
-  ``last_known_elr`` is intact, an intact replica wins. If, in addition, all of them have reported, no acknowledged
-  record is lost. Otherwise the recovery is unclean: acknowledged records may be lost.
+  ``last_known_elr`` is intact, an intact replica wins. If, in addition, all of them have reported, and the machine of
+  one has not lost power, no acknowledged record is lost.
+* If the machines of all intact replicas have lost power, records that no disk had may be lost. At least
+  ``min.insync.replicas`` intact ones are the best evidence that can exist: the recovery is only ``is_after_power_cut``.
+* Otherwise the recovery is unclean: acknowledged records may be lost.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from dataclasses import dataclass
 
 from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.elections.election_rules import RecoveryStrategy, RulesOf
+from parley.broker.controller.elections.election_rules import ElectionRules, RecoveryStrategy, RulesOf
 from parley.broker.controller.elections.leader_choice import recovered
 from parley.broker.metadata.changes import Change, PartitionChanged
 from parley.broker.metadata.image import MetadataImage
@@ -29,6 +32,8 @@ class Choice:
 
     leader: int = NO_LEADER
     is_unclean: bool = False
+    is_after_power_cut: bool = False
+    """True if only records may be lost that no disk had when the machines of all eligible replicas lost power."""
     missing_records: int = 0
     """How many records below the highest reported high watermark the leader lacks."""
     awaited: tuple[int, ...] = ()
@@ -52,36 +57,43 @@ def _awaited(
     """Return the brokers that must report before a leader may be chosen."""
     conclusive = {broker for broker, report in reports.items() if report.is_conclusive}
     waiting = tuple(broker for broker in awaited_at_least(state, strategy) if broker not in conclusive)
-    if waiting or strategy is RecoveryStrategy.AGGRESSIVE or _is_any_intact(state, reports):
+    if waiting or strategy is RecoveryStrategy.AGGRESSIVE or _intact(state, reports):
         return waiting
     return tuple(broker for broker in state.replicas if broker not in conclusive)
 
 
-def choose_leader(state: PartitionState, reports: Mapping[int, ReplicaReport], strategy: RecoveryStrategy) -> Choice:
+def choose_leader(
+    state: PartitionState, reports: Mapping[int, ReplicaReport], rules: ElectionRules, strategy: RecoveryStrategy
+) -> Choice:
     """Choose a leader among the replicas that have reported.
 
-    ``reports`` contains the reports of live brokers only. For an election that an operator requests, pass
-    ``AGGRESSIVE``.
+    ``reports`` contains the reports of live brokers only. ``strategy`` is that of the rules; for an election that an
+    operator requests, pass ``AGGRESSIVE``.
     """
     waiting = _awaited(state, reports, strategy)
     candidates = [broker for broker in state.replicas if broker in reports and reports[broker].is_conclusive]
     if waiting or not candidates:
         return Choice(awaited=waiting or state.replicas)
     committed = _committed(state, reports)
-    is_any_intact = _is_any_intact(state, reports)
-    electable = [broker for broker in candidates if not is_any_intact or _is_intact(reports[broker], committed)]
-    is_unclean = not is_any_intact or any(broker not in candidates for broker in (*state.elr, *state.last_known_elr))
+    witnesses = _intact(state, reports)
+    electable = [broker for broker in candidates if not witnesses or _is_intact(reports[broker], committed)]
     leader = max(electable, key=lambda broker: _rank(state, broker, reports[broker]))
     missing = max(0, committed - max(0, reports[leader].log_end_offset))
-    return Choice(leader, is_unclean=is_unclean, missing_records=missing)
+    is_cut = not rules.is_every_append_synced and all(each.may_be_cut_by_power for each in witnesses)
+    is_unclean = (
+        not witnesses
+        or any(broker not in candidates for broker in (*state.elr, *state.last_known_elr))
+        or (is_cut and len(witnesses) < min(rules.min_insync_replicas, len(state.replicas)))
+    )
+    return Choice(leader, is_unclean=is_unclean, is_after_power_cut=is_cut and not is_unclean, missing_records=missing)
 
 
 def recover_leader(
-    state: PartitionState, reports: Mapping[int, ReplicaReport], strategy: RecoveryStrategy
+    state: PartitionState, reports: Mapping[int, ReplicaReport], rules: ElectionRules, strategy: RecoveryStrategy
 ) -> tuple[PartitionState, Choice]:
     """Return the state with the chosen leader, and the choice. If no leader can be chosen yet, the state is the same
     object."""
-    choice = choose_leader(state, reports, strategy)
+    choice = choose_leader(state, reports, rules, strategy)
     if choice.leader == NO_LEADER:
         return state, choice
     highest = max(report.current_leader_epoch for report in reports.values())
@@ -124,12 +136,13 @@ def recover_leaders(
     outcomes = []
     for topic, index in wanted:
         state = image.partition(topic, index)
-        strategy = RecoveryStrategy.AGGRESSIVE if requested else rules(image, topic).recovery
+        topic_rules = rules(image, topic)
+        strategy = RecoveryStrategy.AGGRESSIVE if requested else topic_rules.recovery
         if state is None or not needs_recovery(state, strategy):
             continue
         topic_id = image.topics[topic].topic_id
         found = {b: present[b].replica(topic_id, index) for b in state.replicas if b in present}
-        after, choice = recover_leader(state, found, strategy)
+        after, choice = recover_leader(state, found, topic_rules, strategy)
         if after is not state:
             changes.append(PartitionChanged(topic, index, after))
         outcomes.append(Recovery(topic, index, choice, found))
@@ -151,7 +164,8 @@ def _is_intact(report: ReplicaReport | None, committed: int) -> bool:
     return report is not None and report.is_intact and report.log_end_offset >= committed
 
 
-def _is_any_intact(state: PartitionState, reports: Mapping[int, ReplicaReport]) -> bool:
-    """Return True if a replica that was eligible last has reported an intact log."""
+def _intact(state: PartitionState, reports: Mapping[int, ReplicaReport]) -> list[ReplicaReport]:
+    """Return the intact logs of replicas that were eligible last."""
     committed = _committed(state, reports)
-    return any(_is_intact(reports.get(broker), committed) for broker in state.last_known_elr)
+    found = (reports.get(broker) for broker in state.last_known_elr)
+    return [report for report in found if report is not None and _is_intact(report, committed)]

@@ -167,6 +167,8 @@ class UncleanRecovery:
         """Count and log the leaders that recoveries have elected."""
         elected = [recovery for recovery in recoveries if recovery.choice.leader != NO_LEADER]
         unclean = [recovery for recovery in elected if recovery.choice.is_unclean]
+        cut = sum(recovery.choice.is_after_power_cut for recovery in elected)
+        whole = len(elected) - len(unclean) - cut
         self.metrics.recovered += len(elected)
         self.metrics.unclean += len(unclean)
         for recovery in unclean[:LOGGED_MAX]:
@@ -176,11 +178,17 @@ class UncleanRecovery:
                 "more leaders were elected that may lack acknowledged records",
                 extra={"partitions": len(unclean) - LOGGED_MAX},
             )
-        if len(unclean) < len(elected):
+        if cut:
+            _log.error(
+                "leaders were elected after a power cut of all eligible replicas: acknowledged records that had not "
+                "been synced may be missing",
+                extra={"partitions": cut},
+            )
+        if whole:
             _log.warning(
                 "leaders were elected from the reports of all replicas, after an unclean stop or a store that was set "
                 "back: none lacks committed records",
-                extra={"partitions": len(elected) - len(unclean)},
+                extra={"partitions": whole},
             )
 
 

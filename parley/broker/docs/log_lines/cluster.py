@@ -190,13 +190,21 @@ _LEADERS: Final = Section(
         Line(
             "leaders were elected from the reports of all replicas, after an unclean stop or a store that was set "
             "back: none lacks committed records",
-            "After a power cut or a crash of several brokers: a replica that was eligible last is intact.",
+            "After a crash of several brokers: a replica that was eligible last is intact, and its machine has not "
+            "lost power.",
             NOTHING,
         ),
         Line(
+            "leaders were elected after a power cut of all eligible replicas: acknowledged records that had not "
+            "been synced may be missing",
+            "The longest logs lead; no disk has more. The line contains the number of partitions.",
+            "Producers must send the last seconds before the power cut again. `flush.messages=1` rules this out. "
+            "([leaders](operations.md#partitions-without-a-leader))",
+        ),
+        Line(
             "a leader was elected that may lack acknowledged records",
-            "No eligible replica was intact. The line has each replica's report, and how many records are known "
-            "to be missing.",
+            "No eligible replica was intact, or all lost power and fewer than `min.insync.replicas` are intact. The "
+            "line has each replica's report, and how many records are known to be missing.",
             "Keep the disks of the other replicas, and compare. ([leaders](operations.md#partitions-without-a-leader))",
         ),
         Line(

@@ -21,6 +21,7 @@ from parley.protocol.errors import ErrorCode
 from parley.protocol.uuids import UUID
 from tests.broker.controller.clusters import TOPIC, TOPIC_ID, aggressive, balanced, image_with
 
+RULES = ElectionRules(2)
 BALANCED, AGGRESSIVE = RecoveryStrategy.BALANCED, RecoveryStrategy.AGGRESSIVE
 STATE = PartitionState((1, 2, 3), (), NO_LEADER, 5, 7, last_known_elr=(1, 3))
 
@@ -30,9 +31,12 @@ def log(end: int, epoch: int = 4, high_watermark: int = 0) -> ReplicaReport:
 
 
 def chosen(
-    reports: dict[int, ReplicaReport], state: PartitionState = STATE, strategy: RecoveryStrategy = BALANCED
+    reports: dict[int, ReplicaReport],
+    state: PartitionState = STATE,
+    strategy: RecoveryStrategy = BALANCED,
+    rules: ElectionRules = RULES,
 ) -> Choice:
-    return choose_leader(state, reports, strategy)
+    return choose_leader(state, reports, rules, strategy)
 
 
 def test_it_waits_for_all_that_were_eligible_last() -> None:
@@ -67,7 +71,9 @@ def test_a_log_below_a_reported_high_watermark_is_not_intact() -> None:
 
 def test_if_no_last_known_replica_is_intact_all_replicas_must_report() -> None:
     assert chosen({1: MISSING, 3: log(5, high_watermark=9)}) == Choice(awaited=(2,))
-    assert chosen({1: MISSING, 2: MISSING, 3: log(5, high_watermark=9)}) == Choice(3, True, 4)
+    assert chosen({1: MISSING, 2: MISSING, 3: log(5, high_watermark=9)}) == Choice(
+        3, is_unclean=True, missing_records=4
+    )
     lost = replace(STATE, last_known_elr=())
     assert chosen({1: log(0, epoch=-1), 2: log(7)}, lost) == Choice(awaited=(3,))
     assert chosen({1: log(0, epoch=-1), 2: log(7), 3: log(6)}, lost) == Choice(2, is_unclean=True)
@@ -78,6 +84,17 @@ def test_a_whole_log_is_preferred_to_a_damaged_one() -> None:
     assert chosen({1: damaged, 3: log(9)}) == Choice(3), "broker 3 was eligible, so it has all committed records"
     assert chosen({1: damaged, 2: log(9), 3: damaged}) == Choice(1, is_unclean=True)
     assert chosen({1: damaged, 2: log(10), 3: damaged}) == Choice(2, is_unclean=True)
+
+
+def test_after_a_power_cut_of_all_intact_replicas_unsynced_records_may_be_missing() -> None:
+    whole, cut, longer = log(9), replace(log(9), may_be_cut_by_power=True), replace(log(10), may_be_cut_by_power=True)
+    assert chosen({1: whole, 3: longer}) == Choice(3), "broker 1 has all committed records, and 3 even more"
+    assert chosen({1: cut, 3: longer}) == Choice(3, is_after_power_cut=True)
+    assert chosen({1: cut, 3: longer}, rules=ElectionRules(2, is_every_append_synced=True)) == Choice(3)
+    assert chosen({2: whole, 3: longer}, replace(STATE, last_known_elr=(3,))) == Choice(3, is_unclean=True)
+    assert chosen({1: MISSING, 2: whole, 3: cut}) == Choice(2, is_unclean=True)
+    single = PartitionState((3,), (), NO_LEADER, last_known_elr=(3,))
+    assert chosen({3: cut}, single) == Choice(3, is_after_power_cut=True), "there is only one replica"
 
 
 def test_an_aggressive_recovery_waits_for_no_broker() -> None:
