@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from parley.storage.boot_id import BOOT_FILE
 from tests.system.clusters import IMPATIENT, POLL_S, ClusterOfProcesses, losing_nothing
 from tests.system.conftest import watched
 from tests.system.running import BrokerDied, BrokerProcess
@@ -95,6 +96,18 @@ def test_all_are_killed_and_a_damaged_one_starts_first(
     if damage is not None:
         damage(cluster.brokers[first])
     everything_is_there(cluster, first)
+
+
+@pytest.mark.soak
+def test_after_a_power_cut_of_all_machines_unsynced_records_may_be_missing(cluster: ClusterOfProcesses) -> None:
+    """Nothing is missing here, but no broker can know: the machine seems to have restarted."""
+    for broker in cluster.brokers.values():
+        broker.kill()
+        (broker.data / BOOT_FILE).write_text("another boot")
+    everything_is_there(cluster, 1)
+    assert any(
+        "acknowledged records that had not been synced may be missing" in b.log() for b in cluster.brokers.values()
+    )
 
 
 def test_brokers_are_killed_one_after_the_other_and_the_last_one_is_emptied(cluster: ClusterOfProcesses) -> None:
