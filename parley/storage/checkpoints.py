@@ -6,7 +6,8 @@ Rules:
    directory is synced. A crash leaves the old file or the new one, never a mixture.
 2. A malformed file is treated as missing, with a warning. Its contents can be recovered from the log (recovery points,
    leader epochs) or are safe to lose.
-3. A disk error does not make a file malformed: ``OSError`` is passed on, so that the directory goes offline.
+3. The format has no checksum. A checkpoint whose altered offsets would hide records has one in a file of its own.
+4. A disk error does not make a file malformed: ``OSError`` is passed on, so that the directory goes offline.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
+
+from crc32c import crc32c
 
 from parley.storage.resource_exhaustion import with_room
 
@@ -34,6 +37,9 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
+
+CHECKSUMS = ".crc"
+"""The suffix of the file with the CRC-32C of a checkpoint, and that of the checkpoint that it replaces."""
 
 _VERSION = 0
 _DIGITS = re.compile(r"[0-9]{1,19}", re.ASCII)
@@ -142,16 +148,41 @@ def read(path: Path, entry: Callable[[list[str]], Entry]) -> list[Entry]:
 class OffsetCheckpoint:
     """A file of ``topic partition offset`` lines in one log directory, such as ``RECOVERY_POINTS``."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, has_checksum: bool = False) -> None:
+        """With ``has_checksum``, an altered file counts as malformed. A file without checksum is accepted."""
         self.path = path
+        self._checksums = path.with_name(path.name + CHECKSUMS) if has_checksum else None
 
     def read(self) -> dict[TopicPartition, int]:
         """Return the offsets in the file; empty if it is missing or malformed. Raises ``OSError`` if the disk fails."""
+        if self._checksums is not None and not _is_honest(self.path, self._checksums):
+            _log.error("%s was altered: its checksum is wrong. Treating it as missing", self.path)
+            return {}
         return dict(read(self.path, _partition_offset))
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Replace the file. Blocks until it is on disk. Raises ``OSError``."""
-        write_atomically(self.path, encode(f"{topic} {index} {offset}" for (topic, index), offset in offsets.items()))
+        data = encode(f"{topic} {index} {offset}" for (topic, index), offset in offsets.items())
+        if self._checksums is not None:  # written first: a crash leaves the old checkpoint or the new one
+            write_atomically(self._checksums, f"{_checksum(data)}\n{_checksum(_content(self.path))}\n".encode())
+        write_atomically(self.path, data)
+
+
+def _is_honest(path: Path, checksums: Path) -> bool:
+    """Return False if the file at ``path`` has none of the checksums. Raises ``OSError``."""
+    accepted = _content(checksums).split()
+    return not accepted or _checksum(_content(path)).encode() in accepted
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _checksum(data: bytes) -> str:
+    return f"{crc32c(data):08x}"
 
 
 def _partition_offset(words: list[str]) -> tuple[TopicPartition, int]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from parley.storage.checkpoints import (
     INT64_MAX,
+    LOG_START_OFFSETS,
     MalformedCheckpoint,
     OffsetCheckpoint,
     decode,
@@ -31,6 +32,29 @@ def test_the_format_is_kafkas(tmp_path: Path) -> None:
     checkpoint.write({("my.topic", 0): 42, ("other-topic", 11): 0})
     assert checkpoint.path.read_bytes() == b"0\n2\nmy.topic 0 42\nother-topic 11 0\n"
     assert os.listdir(tmp_path) == [checkpoint.path.name]
+
+
+def test_an_altered_checkpoint_with_a_checksum_counts_as_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint = OffsetCheckpoint(tmp_path / LOG_START_OFFSETS, has_checksum=True)
+    checkpoint.path.write_bytes(encode(["t 0 4"]))
+    assert checkpoint.read() == {("t", 0): 4}, "Apache Kafka writes no checksum"
+    for offset in (5, 6):
+        before = checkpoint.path.read_bytes()
+        checkpoint.write({("t", 0): offset})
+        after = checkpoint.path.read_bytes()
+        assert after == encode([f"t 0 {offset}"])
+        assert checkpoint.read() == {("t", 0): offset}
+        checkpoint.path.write_bytes(before)  # a crash came before the checkpoint was replaced
+        assert checkpoint.read() == {("t", 0): offset - 1}
+        checkpoint.path.write_bytes(after)
+    assert not caplog.records
+    checkpoint.path.write_bytes(encode(["t 0 7"]))
+    assert checkpoint.read() == {}
+    assert f"{checkpoint.path} was altered" in caplog.text
+    checkpoint.path.unlink()
+    assert checkpoint.read() == {}
 
 
 @given(offsets)

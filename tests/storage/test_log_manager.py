@@ -216,6 +216,19 @@ async def test_logs_that_a_power_cut_may_have_cut_are_known_until_all_are_settle
     assert not (second / POWER_CUT_FILE).exists()
 
 
+async def test_an_altered_checkpoint_of_log_starts_hides_no_records(home: Home) -> None:
+    """A leader with a higher log start would make all replicas delete the records."""
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0)
+        for _ in range(3):
+            append(log, b"kept")
+        path = manager.directory_of(log).path / "log-start-offset-checkpoint"
+    path.write_text(path.read_text().replace("topic 0 0", "topic 0 2"))
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0)
+        assert (log.log_start_offset, list(values_of(log))) == (0, [0, 1, 2])
+
+
 async def test_a_power_cut_of_a_directory_without_logs_is_forgotten(home: Home) -> None:
     async with home.opened():
         note_power_cut(home.paths[0])

@@ -313,6 +313,12 @@ _RECOVERY: Final = Section(
             _DISK,
         ),
         Line(
+            "... was altered: its checksum is wrong. Treating it as missing",
+            "The checkpoint of log starts was damaged, or another program has written it. Each log begins at its first "
+            "segment: records that were deleted with DeleteRecords may be visible again.",
+            "Check the disk.",
+        ),
+        Line(
             "... is malformed (...): treating it as missing",
             "A checkpoint was damaged; it is rebuilt from the logs.",
             "Check the disk if it happens again.",
