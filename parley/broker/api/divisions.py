@@ -8,9 +8,9 @@ element.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 from parley.broker.api.authorization.refused_requests import refuse
 from parley.broker.config.dynamic_config import DynamicConfig
@@ -18,7 +18,12 @@ from parley.broker.controller.acls import too_many_acls
 from parley.broker.controller.client_quotas import too_many_quotas
 from parley.broker.controller.topics import asked_increase, asked_partitions, too_many_partitions
 from parley.broker.metadata.current import Metadata
+from parley.broker.network.dispatch import RequestContext
 from parley.broker.network.division import Division, Level, in_order, named
+from parley.broker.runtime.steps import Steps, each_of
+from parley.broker.security.authorization import EVERYONE_MAY, Authorization
+from parley.broker.security.operations import Operation
+from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import KafkaError
 from parley.protocol.messages import APIS
 from parley.protocol.messages.acls import CreateAclsRequest
@@ -29,6 +34,10 @@ _COSTLY: Final = 100
 """Elements of a part if each takes about 100 microseconds, because the controller stores it or it has dozens of
 entries."""
 
+
+_COUNTED_IN_A_STEP: Final = 500
+"""Elements whose sizes are added up before the event loop serves other clients: a millisecond or two."""
+T = TypeVar("T")
 
 _PARTITIONS: Final = named("partitions", "partition_index")
 _INDEXES: Final = named("partition_indexes")
@@ -129,25 +138,43 @@ _DIVISIONS: Final[dict[str, Division | tuple[Division, ...]]] = {
 
 # --- Requests that are refused as a whole if they change too much ---
 
+_Refusal: TypeAlias = Steps[KafkaError | None]
 
-def _refuses_too_much(config: DynamicConfig, metadata: Metadata) -> dict[str, Division]:
-    def too_many_topics(request: CreateTopicsRequest) -> KafkaError | None:
+
+def _sum_of(elements: Iterable[T], size_of: Callable[[T], int]) -> Steps[int]:
+    total = 0
+
+    def count(element: T) -> None:
+        nonlocal total
+        total += size_of(element)
+
+    yield from each_of(elements, _COUNTED_IN_A_STEP, count)
+    return total
+
+
+def _refuses_too_much(config: DynamicConfig, metadata: Metadata, authorization: Authorization) -> dict[str, Division]:
+    def too_many_topics(context: RequestContext, request: CreateTopicsRequest) -> _Refusal:
         usual = config().num_partitions
-        return too_many_partitions(
-            sum(asked_partitions(each.assignments, each.num_partitions, usual) for each in request.topics)
+        total = yield from _sum_of(
+            request.topics, lambda each: asked_partitions(each.assignments, each.num_partitions, usual)
         )
+        return too_many_partitions(total)
 
-    def too_many_more(request: CreatePartitionsRequest) -> KafkaError | None:
-        image = metadata.image
-        return too_many_partitions(sum(asked_increase(image, each.name, each.count) for each in request.topics))
+    def too_many_more(context: RequestContext, request: CreatePartitionsRequest) -> _Refusal:
+        image, may_alter = metadata.image, authorization.probe(context, Operation.ALTER, ResourceType.TOPIC)
+        total = yield from _sum_of(
+            request.topics, lambda each: asked_increase(image, each.name, each.count) if may_alter(each.name) else 0
+        )
+        return too_many_partitions(total)
 
-    def too_many_creations(request: CreateAclsRequest) -> KafkaError | None:
+    def too_many_creations(context: RequestContext, request: CreateAclsRequest) -> _Refusal:
+        yield from ()
         return too_many_acls(len(request.creations))
 
-    def too_many_alterations(request: AlterClientQuotasRequest) -> KafkaError | None:
-        return too_many_quotas(sum(len(each.ops) for each in request.entries))
+    def too_many_alterations(context: RequestContext, request: AlterClientQuotasRequest) -> _Refusal:
+        return too_many_quotas((yield from _sum_of(request.entries, lambda each: len(each.ops))))
 
-    def bounded(field: str, into: str, refusal: Callable[[Any], KafkaError | None], *names: str) -> Division:
+    def bounded(field: str, into: str, refusal: Callable[[Any, Any], _Refusal], *names: str) -> Division:
         level = named(field, *names) if names else in_order(field)
         return Division((level,), (in_order(into),), size=_COSTLY, refusal=refusal, refuse=refuse)
 
@@ -159,8 +186,10 @@ def _refuses_too_much(config: DynamicConfig, metadata: Metadata) -> dict[str, Di
     }
 
 
-def divisions(config: DynamicConfig, metadata: Metadata) -> dict[int, tuple[Division, ...]]:
+def divisions(
+    config: DynamicConfig, metadata: Metadata, authorization: Authorization = EVERYONE_MAY
+) -> dict[int, tuple[Division, ...]]:
     """Return the divisions of each API, by API key. The first division whose lists a request contains applies."""
-    table = {**_DIVISIONS, **_refuses_too_much(config, metadata)}
+    table = {**_DIVISIONS, **_refuses_too_much(config, metadata, authorization)}
     keys = {api.name: key for key, api in APIS.items()}
     return {keys[name]: each if isinstance(each, tuple) else (each,) for name, each in table.items()}

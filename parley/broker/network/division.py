@@ -20,6 +20,7 @@ from operator import attrgetter
 from typing import Any
 
 from parley.broker.network.responses_in_making import ResponseInMaking, ResponsesInMaking
+from parley.broker.runtime.steps import Steps, in_turns
 from parley.broker.runtime.turns import next_turn
 from parley.protocol.errors import KafkaError
 from parley.protocol.schema import Response
@@ -62,20 +63,26 @@ def _raised(context: Any, request: Any, error: KafkaError) -> Response:
     raise error
 
 
+def _never(context: Any, request: Any) -> Steps[KafkaError | None]:
+    yield from ()
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Division:
     """How to divide the requests of one API and join their responses.
 
     ``request`` and ``response`` are the lists, from the outermost to the innermost. A part contains ``size`` elements
     of the innermost lists. If ``only_reads``, a request is dropped once its client has disconnected. ``refusal``
-    returns the error for a request that is too large as a whole, and ``refuse`` returns the response that reports it.
+    returns, in steps, the error for a request that is too large as a whole, and ``refuse`` returns the response that
+    reports it. Neither may reveal what the client has no right to know.
     """
 
     request: tuple[Level, ...]
     response: tuple[Level, ...]
     size: int = 500
     only_reads: bool = False
-    refusal: Callable[[Any], KafkaError | None] = lambda request: None
+    refusal: Callable[[Any, Any], Steps[KafkaError | None]] = _never
     refuse: Callable[[Any, Any, KafkaError], Response] = _raised
 
     def parts(self, request: Any) -> list[Any]:
@@ -195,11 +202,11 @@ class JoinedResponse:
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """A divided request. ``refusal`` is the error of a request that is too large as a whole."""
+    """A divided request: the parts, and the request as a whole."""
 
     division: Division
     parts: list[Any]
-    refusal: KafkaError | None = None
+    whole: Any
 
 
 def divided(request: Any, divisions: Iterable[Division]) -> Divided | None:
@@ -209,7 +216,7 @@ def divided(request: Any, divisions: Iterable[Division]) -> Divided | None:
     """
     for division in divisions:
         if parts := division.parts(request):
-            return Divided(division, parts, division.refusal(request))
+            return Divided(division, parts, request)
     return None
 
 
@@ -228,8 +235,9 @@ async def handled_in_parts(
     request is returned, and the rest is not handled. Returns None if the client has disconnected and the request only
     reads.
     """
-    if request.refusal is not None:
-        handler = partial(_refused, request.division, request.refusal)
+    refusal = await in_turns(request.division.refusal(context, request.whole))
+    if refusal is not None:
+        handler = partial(_refused, request.division, refusal)
     response = making.begin(len(request.parts))
     try:
         return await _joined_response(context, handler, request, making, response, size_of)

@@ -82,7 +82,7 @@ async def accept(environment: Environment, bound: Bound, parts: Parts) -> Listen
         monotonic=environment.clock.monotonic,
         throttling=parts.quotas,
         threads=environment.threads,
-        divisions=divisions(parts.config, parts.metadata),
+        divisions=divisions(parts.config, parts.metadata, parts.authorization),
     )
     dispatcher.serve_only(SERVED_FIRST)
     reload = SecurityReload(tuple(security.values()), parts.config, environment.threads.upkeep)

@@ -20,6 +20,12 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.network import division as division_module
 from parley.broker.network.division import Divided, Division, JoinedResponse, Level, divided
 from parley.broker.network.responses_in_making import ResponsesInMaking
+from parley.broker.runtime.steps import in_turns
+from parley.broker.security.audit import AuditLog
+from parley.broker.security.authorization import Authorization
+from parley.broker.security.authorizer import Authorizer
+from parley.broker.security.operations import Operation
+from parley.broker.security.resources import ResourceType
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages import APIS
@@ -28,6 +34,7 @@ from parley.protocol.messages.group_offsets import OffsetDeleteResponse
 from parley.protocol.messages.groups import DeleteGroupsRequest
 from parley.protocol.messages.offsets import ListOffsetsRequest
 from parley.protocol.messages.topics import (
+    CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -35,6 +42,8 @@ from parley.protocol.messages.topics import (
 )
 from parley.protocol.schema import ZERO_UUID, Struct
 from parley.protocol.uuids import UUID
+from tests.broker.api.authorization.test_guards import AllBut, context_of, metadata
+from tests.broker.api.test_every_version import TOPIC
 
 OUTER, INNER = 3, 5
 """Elements in each outer list, and in the innermost one."""
@@ -130,14 +139,14 @@ async def test_the_loop_has_a_turn_before_each_part(
     small = replace(division, size=2)
     request = _large(key, division.request)
     context = SimpleNamespace(client=SimpleNamespace(has_disconnected=False))
-    assert await _handled(context, handle, Divided(small, small.parts(request))) == APIS[key].response.blank()
+    assert await _handled(context, handle, Divided(small, small.parts(request), request)) == APIS[key].response.blank()
     assert events[::2] == ["turn"] * (len(events) // 2)
     assert max(events[1::2]) == 2
     assert sum(events[1::2]) == len(_innermost(request, division.request))
 
     events.clear()
     context.client.has_disconnected = True
-    await _handled(context, handle, Divided(small, small.parts(request)))
+    await _handled(context, handle, Divided(small, small.parts(request), request))
     assert (events == ["turn"]) is division.only_reads, "changes go on to their end"
 
 
@@ -192,6 +201,25 @@ async def test_a_request_that_changes_too_much_is_refused_as_a_whole() -> None:
     assert [each.name for each in response.topics] == [each.name for each in request.topics]
 
 
+async def test_partitions_of_topics_that_the_client_may_not_alter_do_not_count() -> None:
+    """The refusal would reveal that the topic exists, and how many partitions it has."""
+    more = CreatePartitionsRequest.CreatePartitionsTopic
+    topics = [more(name=TOPIC, count=20_000, assignments=None)] + [
+        more(name=f"t{number}", count=1, assignments=None) for number in range(300)
+    ]
+    request = CreatePartitionsRequest(topics=topics, timeout_ms=1)
+    config = DynamicConfig(1, BrokerConfig.from_properties({}))
+    context = context_of(CreatePartitionsRequest.API_KEY, 3)
+
+    async def refused_by(authorizer: Authorizer) -> bool:
+        authorization = Authorization(authorizer, AuditLog(lambda: 0.0))
+        (division,) = divisions(config, metadata(), authorization)[CreatePartitionsRequest.API_KEY]
+        return await in_turns(division.refusal(context, request)) is not None
+
+    assert await refused_by(AllBut())
+    assert not await refused_by(AllBut((ResourceType.TOPIC, Operation.ALTER)))
+
+
 def _never_called(context: Any, request: Any) -> Any:
     raise AssertionError(request)
 
@@ -201,7 +229,7 @@ async def test_responses_that_wait_hold_up_no_part_and_an_error_of_the_whole_req
     topics = [DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=partitions)]
     request = DeleteRecordsRequest(topics=topics, timeout_ms=1)
     division = replace(_DIVISIONS[DeleteRecordsRequest.API_KEY][0], size=2)
-    parts = Divided(division, division.parts(request))
+    parts = Divided(division, division.parts(request), request)
     context: Any = SimpleNamespace(client=SimpleNamespace(has_disconnected=False))
     waiting: list[asyncio.Future[Any]] = []
 
@@ -239,7 +267,8 @@ async def test_the_responses_in_the_making_hold_bounded_memory() -> None:
 
     def request(parts: int) -> Divided:
         division = replace(_DIVISIONS[DeleteGroupsRequest.API_KEY][0], size=1)
-        return Divided(division, division.parts(DeleteGroupsRequest(groups_names=[f"g{n}" for n in range(parts)])))
+        whole = DeleteGroupsRequest(groups_names=[f"g{n}" for n in range(parts)])
+        return Divided(division, division.parts(whole), whole)
 
     contexts = [SimpleNamespace(client=SimpleNamespace(has_disconnected=False), fails=n == 3) for n in range(20)]
     tasks = [
