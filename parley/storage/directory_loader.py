@@ -8,6 +8,7 @@ Rules:
    of the process.
 3. Two directories may contain logs of the same partition, if its topic was deleted and created again while one
    directory was offline. Their topic ids tell the logs apart. If they do not, the broker refuses to start.
+4. The broker also refuses to start if a directory contains the log of another partition of its topic.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory, Mark, partition_name
 from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.meta_properties import MalformedIdentity
-from parley.storage.partition_metadata import read_topic_id
+from parley.storage.partition_metadata import PARTITION_FILE, read_partition, read_topic_id
 from parley.storage.recovery import LastKnown
 from parley.storage.resource_exhaustion import reserve_for
 from parley.storage.unwritten_logs import UnwrittenLog
@@ -47,6 +48,10 @@ NAMED_MAX = 10
 
 class TwinLogs(RuntimeError):
     """Two directories contain logs of the same partition of the same topic."""
+
+
+class MisplacedLog(RuntimeError):
+    """The directory of a partition contains the log of another partition."""
 
 
 class DirectoryLoader:
@@ -176,6 +181,8 @@ class DirectoryLoader:
 
     def _open(self, partition: TopicPartition, path: Path) -> Log:
         topic_id = _topic_id(path)
+        if topic_id is not None:
+            _check_partition(path, partition[1])
         (path / REPLACES).unlink(missing_ok=True)  # the replaced log no longer exists
         log_start = self._log_starts.get(partition)
         known = LastKnown(
@@ -201,6 +208,16 @@ class DirectoryLoader:
             raise error
         if self.directory.fail(error):
             _log.error("%s is offline: %s", self.directory, error)
+
+
+def _check_partition(path: Path, partition: int) -> None:
+    """Raise MisplacedLog if the log in ``path`` belongs to another partition of its topic."""
+    found = read_partition(path)
+    if found not in (None, partition):
+        raise MisplacedLog(
+            f"{path} contains the log of partition {found}, according to its {PARTITION_FILE}: folders were exchanged "
+            f"or renamed. Rename the folder so that it ends in -{found}. If only the file is damaged, remove the file"
+        )
 
 
 def _topic_id(path: Path) -> UUID | None:

@@ -47,7 +47,7 @@ from parley.storage.log_append import (
 from parley.storage.log_directory import FULL
 from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.log_reader import LogRead
-from parley.storage.partition_metadata import write_topic_id
+from parley.storage.partition_metadata import write_partition_metadata
 from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note
 from parley.storage.readable_log import ReadableLog
@@ -113,7 +113,7 @@ class Log(ReadableLog):
         ``OSError``."""
         with self._lock:
             if self.is_written:
-                write_topic_id(self.directory, topic_id)
+                write_partition_metadata(self.directory, topic_id, self.partition)
                 self._durability.topic_id_written()
             self.topic_id = topic_id
 
@@ -122,7 +122,7 @@ class Log(ReadableLog):
         if not self.is_written:
             self.directory.mkdir(exist_ok=True)
             if self.topic_id is not None:
-                write_topic_id(self.directory, self.topic_id)
+                write_partition_metadata(self.directory, self.topic_id, self.partition)
             self._durability.directory_created()
             self._segments.begin_files(self.config, self._now_ms())
             self.is_written = True

@@ -90,7 +90,7 @@ class LogCopies:
         return copy
 
     def _begin_in(self, log: Log, directory: LogDirectory, name: str) -> Log:
-        path = directory.create(name, log.topic_id)
+        path = directory.create(name, log.topic_id, log.partition)
         settings = replace(self._settings, config=log.config)
         on_io_error = partial(self._owner.on_io_error, directory)
         copy = Log.open(LogPlace(path, log.topic, log.partition, log.topic_id, on_io_error), settings)

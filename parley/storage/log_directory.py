@@ -39,7 +39,7 @@ from parley.storage.checkpoints import (
     sync_directory,
 )
 from parley.storage.meta_properties import DIRECTORY_FILE, DirectoryIdentity, MalformedIdentity
-from parley.storage.partition_metadata import decode_id, encode_id, write_topic_id
+from parley.storage.partition_metadata import decode_id, encode_id, write_partition_metadata
 from parley.storage.unwritten_logs import UNWRITTEN_LOGS, UnwrittenLog, UnwrittenLogs
 
 LOCK_FILE = ".lock"
@@ -257,12 +257,12 @@ class LogDirectory:
                 extra={"path": str(path)},
             )
 
-    def create(self, name: str, topic_id: UUID | None) -> Path:
+    def create(self, name: str, topic_id: UUID | None, partition: int) -> Path:
         """Create the directory of a partition if it does not exist; ``sync`` makes that durable. Raises ``OSError``."""
         path = self.path / name
         path.mkdir(exist_ok=True)
         if topic_id is not None:
-            write_topic_id(path, topic_id)
+            write_partition_metadata(path, topic_id, partition)
         return path
 
     def set_aside(self, path: Path, random: Random, mark: Mark) -> Path:

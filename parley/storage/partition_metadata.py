@@ -1,6 +1,7 @@
-"""``partition.metadata``: the id of the topic that a partition's directory belongs to (KIP-516).
+"""``partition.metadata``: the id of the topic that a partition's directory belongs to (KIP-516), and the partition.
 
-The id distinguishes a topic from an earlier, deleted topic of the same name.
+The id distinguishes a topic from an earlier, deleted topic of the same name. The line with the partition is Parley's:
+nothing else in a log shows that the directories of two partitions of a topic were exchanged. Apache Kafka ignores it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from parley.storage.meta_properties import MalformedIdentity
 
 PARTITION_FILE = "partition.metadata"
 
-_PARTITION = re.compile(r"version: ?([0-9]+)\s+topic_id: ?([A-Za-z0-9_-]{22})\s*", re.ASCII)
+_PARTITION = re.compile(
+    r"version: ?([0-9]+)\s+topic_id: ?([A-Za-z0-9_-]{22})(?:\s+partition: ?([0-9]{1,10}))?\s*", re.ASCII
+)
 
 
 def encode_id(value: UUID) -> str:
@@ -38,7 +41,26 @@ def read_topic_id(partition_directory: Path) -> UUID | None:
 
     Raises ``MalformedIdentity``, and ``OSError`` if the disk fails.
     """
-    path = partition_directory / PARTITION_FILE
+    match = _read(partition_directory / PARTITION_FILE)
+    return None if match is None else decode_id(match[2])
+
+
+def read_partition(partition_directory: Path) -> int | None:
+    """Return the partition in ``partition.metadata``; None if the file is missing or does not contain one.
+
+    Raises what ``read_topic_id`` raises.
+    """
+    match = _read(partition_directory / PARTITION_FILE)
+    return None if match is None or match[3] is None else int(match[3])
+
+
+def write_partition_metadata(partition_directory: Path, topic_id: UUID, partition: int) -> None:
+    """Write ``partition.metadata`` without a sync; the first flush of the log syncs it. Raises ``OSError``."""
+    text = f"version: 0\ntopic_id: {encode_id(topic_id)}\npartition: {partition}"
+    write_atomically(partition_directory / PARTITION_FILE, text.encode(), sync=False)
+
+
+def _read(path: Path) -> re.Match[str] | None:
     try:
         text = path.read_bytes().decode("latin-1")
     except FileNotFoundError:
@@ -48,10 +70,4 @@ def read_topic_id(partition_directory: Path) -> UUID | None:
         raise MalformedIdentity(f"{path} is malformed: it must contain a version and a topic_id")
     if match[1] != "0":
         raise MalformedIdentity(f"{path} has unknown version {match[1]}")
-    return decode_id(match[2])
-
-
-def write_topic_id(partition_directory: Path, topic_id: UUID) -> None:
-    """Write ``partition.metadata`` without a sync; the first flush of the log syncs it. Raises ``OSError``."""
-    text = f"version: 0\ntopic_id: {encode_id(topic_id)}"
-    write_atomically(partition_directory / PARTITION_FILE, text.encode(), sync=False)
+    return match

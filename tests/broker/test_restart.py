@@ -21,7 +21,7 @@ from parley.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsReq
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
 from parley.protocol.uuids import UUID
-from parley.storage.partition_metadata import write_topic_id
+from parley.storage.partition_metadata import write_partition_metadata
 
 
 async def create(client: Client, name: str) -> None:
@@ -126,7 +126,7 @@ async def test_the_log_of_a_topic_deleted_meanwhile_is_deleted_and_any_other_str
         await client.send(DeleteTopicsRequest(topic_names=["gone"], timeout_ms=5000), version=5)
     (tmp_path / "copy").rename(tmp_path / "gone-0")
     if not is_known:
-        write_topic_id(tmp_path / "gone-0", UUID(int=7))
+        write_partition_metadata(tmp_path / "gone-0", UUID(int=7), 0)
     async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
         strays = [name for name in os.listdir(tmp_path) if name.endswith("-stray")]
         if is_known:

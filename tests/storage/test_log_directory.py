@@ -33,7 +33,13 @@ from parley.storage.meta_properties import (
     MalformedIdentity,
     parse_properties,
 )
-from parley.storage.partition_metadata import decode_id, encode_id, read_topic_id, write_topic_id
+from parley.storage.partition_metadata import (
+    decode_id,
+    encode_id,
+    read_partition,
+    read_topic_id,
+    write_partition_metadata,
+)
 
 topics = st.text("abcXYZ019._-", min_size=1, max_size=249).filter(lambda name: name not in (".", ".."))
 
@@ -170,9 +176,11 @@ def test_java_properties_are_understood() -> None:
 def test_the_topic_id_is_kept_in_kafkas_format(tmp_path: Path) -> None:
     topic_id = UUID("12345678-9abc-def0-1234-56789abcdef0")
     assert read_topic_id(tmp_path) is None
-    write_topic_id(tmp_path, topic_id)
-    assert (tmp_path / "partition.metadata").read_text() == "version: 0\ntopic_id: EjRWeJq83vASNFZ4mrze8A"
-    assert read_topic_id(tmp_path) == topic_id
+    write_partition_metadata(tmp_path, topic_id, 5)
+    assert (tmp_path / "partition.metadata").read_text() == "version: 0\ntopic_id: EjRWeJq83vASNFZ4mrze8A\npartition: 5"
+    assert (read_topic_id(tmp_path), read_partition(tmp_path)) == (topic_id, 5)
+    (tmp_path / "partition.metadata").write_text("version: 0\ntopic_id: EjRWeJq83vASNFZ4mrze8A")
+    assert (read_topic_id(tmp_path), read_partition(tmp_path)) == (topic_id, None), "as Apache Kafka writes it"
 
 
 @pytest.mark.parametrize("text", ["", "version: 1\ntopic_id: EjRWeJq83vASNFZ4mrze8A", "version: 0\ntopic_id: short"])
@@ -290,10 +298,10 @@ def test_contents(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_deleted_partition_is_set_aside_and_removed(tmp_path: Path) -> None:
     directory = opened(tmp_path)
-    path = directory.create("topic-0", UUID(int=7))
+    path = directory.create("topic-0", UUID(int=7), 0)
     assert read_topic_id(path) == UUID(int=7)
     (path / "00000000000000000000.log").write_bytes(b"data")
-    assert directory.create("topic-0", None) == path
+    assert directory.create("topic-0", None, 0) == path
     aside = directory.set_aside(path, Random(1), Mark.DELETE)
     assert directory.contents().partitions == {}
     assert directory.contents().deleted == [aside]

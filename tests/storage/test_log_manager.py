@@ -27,7 +27,7 @@ from parley.storage import directory_loader
 from parley.storage.boot_id import BOOT_FILE, POWER_CUT_FILE, is_same_boot, note_power_cut
 from parley.storage.checkpoints import RECOVERY_POINTS, OffsetCheckpoint
 from parley.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
-from parley.storage.directory_loader import DirectoryLoader, TwinLogs
+from parley.storage.directory_loader import DirectoryLoader, MisplacedLog, TwinLogs
 from parley.storage.log import Log
 from parley.storage.log_config import DAY_MS, NEVER, LogConfig
 from parley.storage.log_directory import DirectoryInUse, LogDirectory
@@ -399,6 +399,26 @@ async def test_one_log_in_two_directories_is_refused(home: Home) -> None:
     (home.paths[1] / "topic-0").rmdir()
     async with home.opened() as manager:
         assert len(manager.logs) == 1
+
+
+async def test_exchanged_directories_of_two_partitions_are_refused(home: Home) -> None:
+    async with Home(home.paths[:1]).opened() as manager:
+        for index in range(2):
+            append(await manager.get_or_create("topic", index, topic_id=TOPIC_ID), b"%d" % index)
+    one, other = (home.paths[0] / name for name in ("topic-0", "topic-1"))
+    exchange(one, other)
+    with pytest.raises(MisplacedLog, match=r"topic-[01] contains the log of partition [01],"):
+        await Home(home.paths[:1]).manager().open("cluster", 1)
+    exchange(one, other)
+    async with Home(home.paths[:1]).opened() as manager:
+        assert sorted(log.partition for log in manager.logs) == [0, 1]
+
+
+def exchange(one: Path, other: Path) -> None:
+    between = one.with_name("between")
+    one.rename(between)
+    other.rename(one)
+    between.rename(other)
 
 
 async def twins(home: Home, ids: tuple[UUID | None, UUID | None]) -> None:

@@ -18,7 +18,7 @@ from parley.storage import durability
 from parley.storage.checkpoints import sync_directory
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory
-from parley.storage.partition_metadata import read_topic_id, write_topic_id
+from parley.storage.partition_metadata import read_topic_id, write_partition_metadata
 from parley.tools.simulation.disk import Disk, Disks
 from tests.storage.logs import NOW, SMALL, append, check, fill, open_log, reopened, values_of
 
@@ -184,7 +184,7 @@ def test_segments_removed_by_retention_are_not_taken_for_lost_ones(tmp_path: Pat
 @pytest.mark.parametrize("seed", range(5))
 def test_a_flushed_log_keeps_its_topic_id(disk: Disk, seed: int) -> None:
     log = open_on(disk)
-    write_topic_id(log.directory, UUID(int=7))
+    write_partition_metadata(log.directory, UUID(int=7), 0)
     fill(log, 5)
     log.flush()
     after_crash(log, disk, Random(seed), log.recovery_point)

@@ -493,7 +493,7 @@ def _reason(error: Exception, config: BrokerConfig) -> str:
     from parley.broker.membership.identity import NoBrokerId
     from parley.broker.membership.registration import DuplicateBrokerId
     from parley.consensus.errors import CoordinationError
-    from parley.storage.directory_loader import TwinLogs
+    from parley.storage.directory_loader import MisplacedLog, TwinLogs
     from parley.storage.log_directory import DirectoryInUse
     from parley.storage.log_manager import NoLogDirectory
     from parley.storage.meta_properties import InconsistentIdentity, MalformedIdentity
@@ -515,7 +515,7 @@ def _reason(error: Exception, config: BrokerConfig) -> str:
     if isinstance(error, CoordinationError):
         return _of_the_store(error, config)
     explained = (DirectoryInUse, DuplicateBrokerId, InconsistentIdentity, MalformedIdentity)
-    if isinstance(error, (*explained, NoLogDirectory, TwinLogs, NoBrokerId, ConfigError)):
+    if isinstance(error, (*explained, NoLogDirectory, TwinLogs, MisplacedLog, NoBrokerId, ConfigError)):
         return _sentence(error)
     logging.getLogger(__name__).error("the start failed", exc_info=error)
     return f"{_sentence(repr(error))} This is a bug in Parley: please report it with the log above."
