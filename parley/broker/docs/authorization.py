@@ -11,35 +11,34 @@ from parley.protocol.messages import APIS
 _INTRODUCTION: Final = """\
 # Authorization
 
-`make docs` generates this page from the table in `parley/broker/security/requirements.py`. The checks of rights on the
-cluster as a whole come from the table, too. The other checks are code, which may not check any right that the table
-does not declare.
+`make docs` generates this page from the table in `parley/broker/security/requirements.py`. It describes how a broker
+decides what a client may do, and lists the rights that each request needs. Brokers check the rights on the cluster
+directly from the table. Other checks are code, which may only check rights that the table declares.
 
 With `authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer` a broker checks each request
 against the cluster's ACLs, by Kafka's rules:
 
 * An ACL allows or denies a principal an operation on resources, from some hosts. `User:*` is every user, `*` every
   host or every name; a host can be a range of addresses (`10.0.0.0/8`), and a pattern can be a prefix of names.
-* One ACL that denies outweighs all that allow. What no ACL allows is denied, unless no ACL concerns the resource and
-  `allow.everyone.if.no.acl.found` is true.
+* An ACL of type DENY outweighs all of type ALLOW. An operation that no ACL allows is denied, unless no ACL concerns the
+  resource and `allow.everyone.if.no.acl.found` is true.
 * Allowing Read, Write, Delete or Alter also allows Describe; allowing AlterConfigs also allows DescribeConfigs.
-* `super.users` may do everything. The principals of the brokers belong there: a broker that starts has no ACLs yet when
-  the controller asks it for its logs.
-* Topics that a client may not describe do not exist for it: no response names them.
+* `super.users` may do everything. Add the brokers' principals to it: a starting broker has no ACLs yet when the
+  controller requests the state of its logs.
+* To a client, topics that it may not describe do not exist: no response names them.
 
-`parley acls` changes the ACLs, as kafka-acls does. All brokers apply a change before the response, or within a
-second. Denied operations are in the broker's log as `denied`, with the principal, the address, the operation, the
-resource and the rule that decided; allowed ones are logged at the level DEBUG of `parley.broker.security.audit`.
+`parley acls` changes the ACLs, like kafka-acls. All brokers apply a change before the response, or within a
+second. The broker logs a denied operation as `denied`, with the principal, the address, the operation, the
+resource and the rule that decided. It logs allowed operations at the level DEBUG of `parley.broker.security.audit`.
 
-Another authorizer is a subclass of `parley.broker.security.authorizer.Authorizer`, named by an entry point of the
-group `parley.authorizers` or as `package.module.Class`. It is asked for the checks below, for
-ClusterAction of clients that call themselves brokers, and for the authorized operations that a response lists
-(KIP-430).
+To use another authorizer, write a subclass of `parley.broker.security.authorizer.Authorizer`, and name it by an entry
+point of the group `parley.authorizers` or as `package.module.Class`. Brokers call it for the checks below, for
+ClusterAction of clients that claim to be brokers, and for the authorized operations that a response lists (KIP-430).
 
 ## Differences from Apache Kafka
 
-* A host can be a range of addresses. Kafka 4.3 stores such a host, and it never matches.
-* `*` also matches names that begin with `*`. In Kafka it does not, and neither allows nor denies them.
+* A host can be a range of addresses. Kafka 4.3 stores such a host, but it never matches.
+* `*` also matches names that begin with `*`. In Kafka it neither allows nor denies them.
 * Both SCRAM mechanisms of a user can be changed in one request.
 """
 
@@ -51,7 +50,7 @@ def authorization_page() -> str:
         lines.append(f"| {_pascal(type.name)} | {', '.join(_pascal(each.name) for each in operations)} |")
     lines += [
         "",
-        "`All` stands for all of them.",
+        "`All` means all of them.",
         "",
         "## What each request needs",
         "",
