@@ -55,7 +55,7 @@ class Columns:
 
 
 def build_records(columns: Columns, order: bytes, pos: i64, limit: i64) -> tuple[bytes, i64]:
-    """Build v2 records of the rows ``order[pos:]``, up to ``limit`` bytes. Returns them and the position behind them.
+    """Build v2 records of the rows ``order[pos:]``, up to ``limit`` bytes. Returns them and the position after them.
 
     There is at least one record, however large. Offset deltas are 0, 1, 2, ...; timestamps are relative to the first.
     """
@@ -63,7 +63,7 @@ def build_records(columns: Columns, order: bytes, pos: i64, limit: i64) -> tuple
     end: i64 = len(order) // 8
     delta: i64 = 0
     if pos >= end:
-        raise ValueError("there is no row left")
+        raise ValueError("no row is left")
     base: i64 = read_i64_le(columns.timestamps, 8 * read_i64_le(order, 8 * pos))
     with_headers: bool = len(columns.header_lists) > 0
     while pos < end:
@@ -139,7 +139,7 @@ def _headers_size(columns: Columns, row: i64) -> i64:
     while at < behind:
         size: i64 = _length(columns.header_keys, at)
         if size < 0:
-            raise ValueError("the key of a header is null")
+            raise ValueError("null header key")
         total += _varint_size(size) + size
         size = _length(columns.header_values, at)
         total += _varint_size(size) + (size if size > 0 else 0)

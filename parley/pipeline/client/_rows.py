@@ -51,14 +51,14 @@ class Rows:
         Raises ValueError if the bytes are not such records. Then nothing is added.
         """
         if end > len(data) or pos < 0 or pos > end or end + shift > 0x7FFF_FFFF:
-            raise ValueError("the records are outside their bytes")
+            raise ValueError("the records lie outside the bytes")
         before: i64 = len(self.flags)
         headers_before: i64 = len(self.headers)
         try:
             self._locate(data, pos, end, shift, count, base_offset, base_timestamp)
         except IndexError:
             self._truncate(before, headers_before)
-            raise ValueError("the bytes end inside a record") from None
+            raise ValueError("truncated record") from None
         except ValueError:
             self._truncate(before, headers_before)
             raise
@@ -85,7 +85,7 @@ class Rows:
             count -= 1
             size, pos = read_varint(data, pos, end)
             if size < 0 or size > end - pos:
-                raise ValueError("a record is longer than its batch")
+                raise ValueError("record exceeds its batch")
             stop: i64 = pos + size
             number, pos = read_varlong(data, pos + 1, stop)
             if not -_EVERYDAY < number < _EVERYDAY:
@@ -101,7 +101,7 @@ class Rows:
             write_i64_le(bounds, pos + shift)
             if size >= 0:
                 if size > stop - pos:
-                    raise ValueError("a key is longer than its record")
+                    raise ValueError("key exceeds its record")
                 pos += size
             else:
                 seen = NULL_KEY
@@ -110,7 +110,7 @@ class Rows:
             write_i64_le(bounds, pos + shift)
             if size >= 0:
                 if size > stop - pos:
-                    raise ValueError("a value is longer than its record")
+                    raise ValueError("value exceeds its record")
                 pos += size
             else:
                 seen |= NULL_VALUE
@@ -124,36 +124,36 @@ class Rows:
                 pos = _skip_headers(data, pos, stop)
             flags.append(seen)
             if pos != stop:
-                raise ValueError("the fields of a record do not fill its length")
+                raise ValueError("record length does not match its fields")
         if pos != end:
-            raise ValueError("a batch holds other than the number of records that it says")
+            raise ValueError("the number of records differs from the batch header")
 
 
 def _skip_headers(data: bytes, pos: i64, end: i64) -> i64:
-    """Return the position behind the headers that begin at ``pos``."""
+    """Return the position after the headers that begin at ``pos``."""
     size: i64 = 0
     count, pos = read_varint(data, pos, end)
     if count < 0 or count > (end - pos) // 2:
-        raise ValueError("there are more headers than bytes for them")
+        raise ValueError("more headers than the remaining bytes can contain")
     while count > 0:
         count -= 1
         size, pos = read_varint(data, pos, end)
         if size < 0 or size > end - pos:
-            raise ValueError("the key of a header is longer than its record")
+            raise ValueError("header key exceeds its record")
         pos += size
         size, pos = read_varint(data, pos, end)
         if size >= 0:
             if size > end - pos:
-                raise ValueError("the value of a header is longer than its record")
+                raise ValueError("header value exceeds its record")
             pos += size
     return pos
 
 
 def find_headers(data: bytes, spans: bytes) -> tuple[bytes, bytes, bytes]:
-    """Find the headers of records. ``spans`` are positions in ``data``, as ``Rows.headers`` has them.
+    """Find the headers of records. ``spans`` are positions in ``data``, as in ``Rows.headers``.
 
     Returns the number of headers in each span (int64), the bounds of each header's key and value (as ``Rows.bounds``),
-    and a byte for each header that is not 0 if its value is null. Raises ValueError.
+    and a byte for each header, which is nonzero if its value is null. Raises ValueError.
     """
     counts = BytesWriter()
     bounds = BytesWriter()
@@ -171,7 +171,7 @@ def find_headers(data: bytes, spans: bytes) -> tuple[bytes, bytes, bytes]:
             count -= 1
             size, pos = read_varint(data, pos, end)
             if size < 0 or size > end - pos:
-                raise ValueError("the key of a header is longer than its record")
+                raise ValueError("header key exceeds its record")
             write_i64_le(bounds, pos)
             pos += size
             write_i64_le(bounds, pos)
@@ -179,7 +179,7 @@ def find_headers(data: bytes, spans: bytes) -> tuple[bytes, bytes, bytes]:
             write_i64_le(bounds, pos)
             if size >= 0:
                 if size > end - pos:
-                    raise ValueError("the value of a header is longer than its record")
+                    raise ValueError("header value exceeds its record")
                 pos += size
                 nulls.append(0)
             else:

@@ -9,8 +9,8 @@ Rules:
 
 * It reads only ``bytes``, by index, which mypyc compiles to a load. Callers copy a piece at a time.
 * Invalid bytes raise ValueError with the reason, and nothing else; the caller turns it into a protocol error.
-* The compiled and the interpreted form agree on every input. So a number beyond 64 bits is refused before it is
-  computed, and no constant in a loop exceeds 61 bits (mypyc would make an object of it each time).
+* The compiled and the interpreted form agree on every input. So a number beyond 64 bits is rejected before it is
+  computed, and no constant in a loop exceeds 61 bits (mypyc would create an object for it each time).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 Fields = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
-"""Offset, timestamp, key, value and headers of a record."""
+"""The offset, timestamp, key, value and headers of a record."""
 
 _EVERYDAY: Final = 1 << 60
 """Timestamps between this and its negative can be added without an overflow check."""
@@ -30,23 +30,23 @@ _OVERFLOW: Final = "a timestamp is longer than 64 bits"
 
 
 def read_varint(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
-    """Read the zigzag varint of up to 32 bits at ``pos``; return it and the position after it."""
+    """Read the zigzag varint of up to 32 bits at ``pos``. Returns it and the position after it."""
     value: i64 = 0
     shift: i64 = 0
     while pos < end:
         byte: i64 = data[pos]
         pos += 1
         if shift == 28 and byte > 15:
-            raise ValueError("a number is longer than 32 bits")
+            raise ValueError("varint is longer than 32 bits")
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), pos
         shift += 7
-    raise ValueError("the bytes end inside a number")
+    raise ValueError("truncated varint")
 
 
 def read_varlong(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
-    """Read the zigzag varint of up to 64 bits at ``pos``; return it and the position after it."""
+    """Read the zigzag varint of up to 64 bits at ``pos``. Returns it and the position after it."""
     value: i64 = 0
     shift: i64 = 0
     while pos < end:
@@ -54,14 +54,14 @@ def read_varlong(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
         pos += 1
         if shift == 63:
             if byte > 1:
-                raise ValueError("a number is longer than 64 bits")
-            # Put together without the 64th bit, which is the sign of a C integer.
+                raise ValueError("varint is longer than 64 bits")
+            # Assembled without the 64th bit, which is the sign of a C integer.
             return ((value >> 1) | (byte << 62)) ^ -(value & 1), pos
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), pos
         shift += 7
-    raise ValueError("the bytes end inside a number")
+    raise ValueError("truncated varint")
 
 
 def _rest(data: bytes, pos: i64, value: i64) -> tuple[i64, i64]:
@@ -75,7 +75,7 @@ def _rest(data: bytes, pos: i64, value: i64) -> tuple[i64, i64]:
         byte: i64 = data[pos]
         pos += 1
         if shift == 28 and byte > 15:
-            raise ValueError("a number is longer than 32 bits")
+            raise ValueError("varint is longer than 32 bits")
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, pos
@@ -100,33 +100,33 @@ class Walk:
     def __init__(self, base_timestamp: i64, consecutive: bool) -> None:
         self.base_timestamp: i64 = base_timestamp
         self.consecutive = consecutive
-        """If True, offset deltas must be 0, 1, 2, ...; otherwise they must only rise (compaction leaves gaps)."""
+        """If True, offset deltas must be 0, 1, 2, ...; otherwise they must only increase (compaction leaves gaps)."""
         self.count: i64 = 0
         self.last_delta: i64 = -1
         self.max_timestamp: i64 = -1
         self.min_timestamp: i64 = 0x7FFF_FFFF_FFFF_FFFF
-        """The least timestamp of the records that have one (-1 means none)."""
+        """The smallest timestamp of the records that have one (-1 means none)."""
         self.first_null_key: i64 = -1
         """The index of the first record without a key; -1 if all have one."""
         self.wanted: i64 = 0
         """After ``feed``: how many bytes the cut-off record needs (0 if even its length was cut off)."""
 
     def feed(self, data: bytes, pos: i64, end: i64, count_max: i64) -> i64:
-        """Check the whole records in ``data[pos:end]``; return the position of the first unused byte.
+        """Check the whole records in ``data[pos:end]``. Returns the position of the first unused byte.
 
         Unused bytes must be at the start of the next piece. ``count_max`` is the number of records of the whole batch:
         one more raises ValueError. After a ValueError, ``count`` is the index of the invalid record.
         """
         if end > len(data) or pos < 0:
-            raise ValueError("the piece is outside its bytes")
+            raise ValueError("the piece lies outside the bytes")
         try:
             return self._feed(data, pos, end, count_max)
         except IndexError:
-            raise ValueError("the bytes end inside a record") from None
+            raise ValueError("truncated record") from None
 
     def _feed(self, data: bytes, pos: i64, end: i64, count_max: i64) -> i64:
         # Two bytes of each number are read in place, because calls would cost twice as much as everything else. A read
-        # past the end of a record is noticed at its end; a read past the end of the data is an IndexError.
+        # past the end of a record is detected at its end; a read past the end of the data raises IndexError.
         byte: i64 = 0
         number: i64 = 0
         delta: i64 = self.last_delta
@@ -148,16 +148,16 @@ class Walk:
                     number, pos = _rest(data, pos, number)
             number = (number >> 1) ^ -(number & 1)
             if number < 0:
-                raise ValueError("the length of a record is negative")
+                raise ValueError("negative record length")
             if number > end - pos:
                 self.wanted = pos - start + number
                 pos = start
                 break
             stop: i64 = pos + number
             if self.count >= count_max:
-                raise ValueError("there are more records than the batch claims")
+                raise ValueError("more records than the batch claims")
 
-            pos += 1  # attributes: none is in use
+            pos += 1  # the attributes, which are unused
             number = data[pos]
             pos += 1
             if number >= 0x80:
@@ -190,9 +190,9 @@ class Walk:
             number = (number >> 1) ^ -(number & 1)
             if number != delta + 1:
                 if self.consecutive:
-                    raise ValueError("the offsets of the records are not consecutive")
+                    raise ValueError("record offsets are not consecutive")
                 if number <= delta:
-                    raise ValueError("the offsets of the records do not rise")
+                    raise ValueError("record offsets do not increase")
             delta = number
 
             number = data[pos]
@@ -206,10 +206,10 @@ class Walk:
             number = (number >> 1) ^ -(number & 1)
             if number >= 0:
                 if number > stop - pos:
-                    raise ValueError("a key is longer than its record")
+                    raise ValueError("key exceeds its record")
                 pos += number
             elif number != -1:
-                raise ValueError("the length of a key is negative")
+                raise ValueError("negative key length")
             elif self.first_null_key < 0:
                 self.first_null_key = self.count
 
@@ -224,17 +224,17 @@ class Walk:
             number = (number >> 1) ^ -(number & 1)
             if number > 0:
                 if number > stop - pos:
-                    raise ValueError("a value is longer than its record")
+                    raise ValueError("value exceeds its record")
                 pos += number
             elif number < -1:
-                raise ValueError("the length of a value is negative")
+                raise ValueError("negative value length")
 
             if data[pos] == 0:
                 pos += 1
             else:
                 pos = _skip_headers(data, pos, stop)
             if pos != stop:
-                raise ValueError("the fields of a record do not fill its length")
+                raise ValueError("record length does not match its fields")
             self.count += 1
         self.last_delta = delta
         self.max_timestamp = max_timestamp
@@ -257,22 +257,22 @@ def _skip_headers(data: bytes, pos: i64, end: i64) -> i64:
     size: i64 = 0
     count, pos = read_varint(data, pos, end)
     if count < 0:
-        raise ValueError("the number of headers is negative")
+        raise ValueError("negative number of headers")
     if count > (end - pos) // 2:
-        raise ValueError("there are more headers than bytes for them")
+        raise ValueError("more headers than the remaining bytes can contain")
     while count > 0:
         size, pos = read_varint(data, pos, end)
         if size < 0:
-            raise ValueError("the key of a header is null")
+            raise ValueError("null header key")
         if size > end - pos:
-            raise ValueError("the key of a header is longer than its record")
+            raise ValueError("header key exceeds its record")
         pos += size
         size, pos = read_varint(data, pos, end)
         if size < -1:
-            raise ValueError("the length of a header's value is negative")
+            raise ValueError("negative header value length")
         if size > 0:
             if size > end - pos:
-                raise ValueError("the value of a header is longer than its record")
+                raise ValueError("header value exceeds its record")
             pos += size
         count -= 1
     return pos
@@ -288,7 +288,7 @@ def read_records(
     make: Callable[[Any, Fields], Any],
     record: Any,
 ) -> tuple[list[Any], i64]:
-    """Read at most ``count_max`` records, each as ``make(record, fields)``; return them and the position after them.
+    """Read at most ``count_max`` records, each as ``make(record, fields)``. Returns them and the position after them.
 
     ``fixed_timestamp`` is the timestamp of all records if the broker set it (LogAppendTime).
     """
@@ -300,7 +300,7 @@ def read_records(
         count_max -= 1
         size, pos = read_varint(data, pos, end)
         if size < 0 or size > end - pos:
-            raise ValueError("a record is longer than its batch")
+            raise ValueError("record exceeds its batch")
         stop: i64 = pos + size
         number, pos = read_varlong(data, pos + 1, stop)
         timestamp: i64 = _plus(base_timestamp, number)
@@ -311,13 +311,13 @@ def read_records(
         number, pos = read_varint(data, pos, stop)
         if number >= 0:
             if number > stop - pos:
-                raise ValueError("a key is longer than its record")
+                raise ValueError("key exceeds its record")
             key = data[pos : pos + number]
             pos += number
         number, pos = read_varint(data, pos, stop)
         if number >= 0:
             if number > stop - pos:
-                raise ValueError("a value is longer than its record")
+                raise ValueError("value exceeds its record")
             value = data[pos : pos + number]
             pos += number
         headers: tuple[tuple[str, bytes | None], ...] = ()
@@ -326,7 +326,7 @@ def read_records(
         else:
             headers, pos = _read_headers(data, pos, stop)
         if pos != stop:
-            raise ValueError("the fields of a record do not fill its length")
+            raise ValueError("record length does not match its fields")
         when: int = timestamp if fixed_timestamp is None else fixed_timestamp
         records.append(make(record, (offset, when, key, value, headers)))
     return records, pos
@@ -336,13 +336,13 @@ def _read_headers(data: bytes, pos: i64, end: i64) -> tuple[tuple[tuple[str, byt
     size: i64 = 0
     count, pos = read_varint(data, pos, end)
     if count < 0 or count > (end - pos) // 2:
-        raise ValueError("there are more headers than bytes for them")
+        raise ValueError("more headers than the remaining bytes can contain")
     headers: list[tuple[str, bytes | None]] = []
     while count > 0:
         count -= 1
         size, pos = read_varint(data, pos, end)
         if size < 0 or size > end - pos:
-            raise ValueError("the key of a header is longer than its record")
+            raise ValueError("header key exceeds its record")
         # Bytes that are not UTF-8 survive a round trip (``encode_records`` does the same).
         name = data[pos : pos + size].decode("utf-8", "surrogateescape")
         pos += size
@@ -350,7 +350,7 @@ def _read_headers(data: bytes, pos: i64, end: i64) -> tuple[tuple[tuple[str, byt
         value: bytes | None = None
         if size >= 0:
             if size > end - pos:
-                raise ValueError("the value of a header is longer than its record")
+                raise ValueError("header value exceeds its record")
             value = data[pos : pos + size]
             pos += size
         headers.append((name, value))
@@ -360,7 +360,7 @@ def _read_headers(data: bytes, pos: i64, end: i64) -> tuple[tuple[tuple[str, byt
 def _varint_bytes(value: int) -> bytes:
     zigzag = 2 * value if value >= 0 else -2 * value - 1
     if zigzag >> 64:
-        raise ValueError("a number is longer than 64 bits")
+        raise ValueError("varint is longer than 64 bits")
     out = bytearray()
     while zigzag > 0x7F:
         out.append(0x80 | (zigzag & 0x7F))

@@ -31,7 +31,7 @@ class OffsetMap:
 
     def __init__(self, slots: i64, limit: i64) -> None:
         if not 0 < limit < slots:
-            raise ValueError("a table of keys needs a free slot")
+            raise ValueError("the table needs a free slot")
         self.slots: i64 = slots
         self.limit: i64 = limit
         self.count: i64 = 0
@@ -104,19 +104,19 @@ def note_keys(records: bytes, count: i64, base_offset: i64, start: i64, keys: Of
         count -= 1
         size, pos = read_varint(records, pos, end)
         if size < 0 or size > end - pos:
-            raise ValueError("a record is longer than its batch")
+            raise ValueError("record exceeds its batch")
         stop: i64 = pos + size
         number, pos = read_varlong(records, pos + 1, stop)
         number, pos = read_varint(records, pos, stop)
         offset: i64 = base_offset + number
         number, pos = read_varint(records, pos, stop)
         if number > stop - pos:
-            raise ValueError("a key is longer than its record")
+            raise ValueError("key exceeds its record")
         if number >= 0 and offset >= start and not keys.put(records[pos : pos + number], offset):
             return False
         pos = stop
     if pos != end:
-        raise ValueError("a batch holds more than the records that its header claims")
+        raise ValueError("more records than the batch header claims")
     return True
 
 
@@ -152,14 +152,14 @@ def select(
         begin: i64 = pos
         size, pos = read_varint(records, pos, end)
         if size < 0 or size > end - pos:
-            raise ValueError("a record is longer than its batch")
+            raise ValueError("record exceeds its batch")
         stop: i64 = pos + size
         delta, pos = read_varlong(records, pos + 1, stop)
         number, pos = read_varint(records, pos, stop)
         offset: i64 = base_offset + number
         number, pos = read_varint(records, pos, stop)
         if number > stop - pos:
-            raise ValueError("a key is longer than its record")
+            raise ValueError("key exceeds its record")
         keeps = True
         if number < 0:
             if offset < end_offset:
@@ -187,7 +187,7 @@ def select(
             kept_from = stop
         pos = stop
     if pos != end:
-        raise ValueError("a batch holds more than the records that its header claims")
+        raise ValueError("more records than the batch header claims")
     if kept_from > 0:
         if end > kept_from:
             kept.append(records[kept_from:end])
@@ -206,7 +206,7 @@ def shift_timestamps(records: bytes, count: i64, by: i64) -> bytes:
         count -= 1
         size, pos = read_varint(records, pos, end)
         if size < 0 or size > end - pos:
-            raise ValueError("a record is longer than its batch")
+            raise ValueError("record exceeds its batch")
         stop: i64 = pos + size
         attributes = records[pos : pos + 1]
         delta, pos = read_varlong(records, pos + 1, stop)
