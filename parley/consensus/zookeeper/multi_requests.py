@@ -99,7 +99,8 @@ WriteOp: TypeAlias = "Create | SetData | DeleteNode | CheckVersion"
 
 @dataclass(frozen=True, slots=True)
 class Multi:
-    """All of these operations or none. There is one result for each; if one is ``Failed``, all are."""
+    """A request that applies all of these operations or none. Each operation has a result; if one is ``Failed``, all
+    are."""
 
     ops: Sequence[WriteOp]
     type: ClassVar[int] = 14

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. A connector's object and the objects of its tasks live in workers: each task in its own thread, beside tasks of other
-   connectors, perhaps in another worker. The runtime finds a task's class by its module and name: both must be
+1. A connector's object and the objects of its tasks live in workers: each task in its own thread, next to tasks of
+   other connectors, possibly in another worker. The runtime finds a task's class by its module and name: both must be
    top-level classes. Tasks of a worker share the interpreter, so they must not change global state.
 2. One thread calls a task's methods, never two at a time: ``initialize``, ``start``, then for a source ``poll`` and
    ``commit_record``/``commit``, for a sink ``open``, ``put``, ``flush``, ``close``; ``stop`` at the end. A task may be
@@ -267,7 +267,8 @@ class SinkTaskContext(Protocol):
 
     @property
     def errant_records(self) -> ErrantRecordReporter | None:
-        """None if the connector's configuration has no destination for such records."""
+        """The reporter of records that the task rejects; None if the connector's configuration has no destination for
+        them."""
         ...
 
     def seek(self, offsets: Mapping[TopicPartition, int]) -> None:

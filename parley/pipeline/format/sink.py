@@ -1,8 +1,8 @@
 """``df.write.format("parley")`` and ``writeStream``: rows to topics, with the options of Spark's Kafka sink.
 
-Columns: ``value`` and, if they exist, ``key``, ``headers``, ``partition`` and ``topic``. Others are ignored. The option
-``topic`` takes precedence over the column. Rows with the same key keep their order, in the partition that Kafka's
-clients choose.
+Columns: ``value`` and, if they exist, ``key``, ``headers``, ``partition`` and ``topic``. Other columns are ignored. The
+option ``topic`` takes precedence over the column. Rows with the same key keep their order, in the partition that
+Kafka's clients choose.
 
 Rules:
 
@@ -10,7 +10,7 @@ Rules:
 * The producer of a task is idempotent, and kept for the next task of its process
   (``parley.pipeline.format.kept_producers``).
 * With ``deliveryGuarantee`` exactly-once (the default), a task or an epoch that runs again writes only the missing
-  rows. ``parley.pipeline.format.epochs`` has the rules.
+  rows. See the rules in ``parley.pipeline.format.epochs``.
 * With ``transactionalIdPrefix``, the rows of a task and its note are one transaction, aborted if the task fails.
 * Rows that cannot be written fail the task before any row of their batch is sent.
 """

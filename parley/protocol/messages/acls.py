@@ -142,7 +142,7 @@ class DeleteAclsResponse(Response, key=31, versions="0-3", flexible="2+"):
     """
 
     class DeleteAclsFilterResult(Struct):
-        """The rules that one filter deleted."""
+        """The ACLs that one filter deleted."""
 
         error_code: i16 = 0
         error_message: str | None = None

@@ -1,4 +1,4 @@
-"""Where the console finds schemas: the registry's settings from properties, and schemas from files."""
+"""The console's sources of schemas: the registry's settings from properties, and schemas from files."""
 
 from __future__ import annotations
 
