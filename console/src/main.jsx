@@ -9,13 +9,14 @@ import { Topics, Topic } from "./pages/topics.jsx";
 import { Groups, Group } from "./pages/groups.jsx";
 import { Coordination } from "./pages/coordination.jsx";
 import { Access } from "./pages/access.jsx";
+import { Connectors } from "./pages/connectors.jsx";
 import { Work, Transactions, Features, Disks, Broker } from "./pages/operations.jsx";
 
 const PAGES = [
   ["overview", "Overview", Overview, "o"], ["topics", "Topics", Topics, "t"], ["groups", "Groups", Groups, "g"],
   ["coordination", "Coordination", Coordination, "c"], ["access", "Users and rights", Access, "u"],
   ["transactions", "Transactions", Transactions, "x"], ["work", "Work in progress", Work, "w"],
-  ["disks", "Log directories", Disks, "d"], ["features", "Features", Features, "f"],
+  ["connectors", "Connectors", Connectors, "n"], ["disks", "Log directories", Disks, "d"], ["features", "Features", Features, "f"],
 ];
 const DETAILS = { topic: [Topic, "topics"], group: [Group, "groups"], broker: [Broker, "overview"] };
 
@@ -122,7 +123,7 @@ function App() {
         {session.canLogOut && <button type="button" onClick={async () => { Object.assign(session, await api("logout", { method: "POST" })); again((n) => n + 1); }}>Log out</button>}
       </header>
       <nav class="side" aria-label="Pages of the console">
-        {PAGES.map(([id, title]) => <a href={`#/${id}`} aria-current={id === current ? "page" : undefined}>{title}</a>)}
+        {PAGES.filter(([id]) => id !== "connectors" || session.connectors).map(([id, title]) => <a href={`#/${id}`} aria-current={id === current ? "page" : undefined}>{title}</a>)}
       </nav>
       <main id="main" tabindex="-1"><Page key={at.join("/")} name={rest[0]} tab={rest[1]} /></main>
       {keys && <Keys onClose={() => setKeys(false)} />}

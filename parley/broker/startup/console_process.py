@@ -55,6 +55,7 @@ def console_settings(config: BrokerConfig, endpoints: Iterable[Endpoint]) -> dic
         "read_only": config.console_read_only,
         "host_names": list(config.console_host_names),
         "schema_registry": config.console_schema_registry_url,
+        "connect_urls": list(config.console_connect_urls),
         "broker": dict(config.given),
     }
 

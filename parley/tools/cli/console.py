@@ -75,6 +75,15 @@ def console(
     key_schema: Annotated[
         list[str], typer.Option("--key-schema", metavar="TOPIC=FILE", help="The same for keys; repeatable.")
     ] = [],  # noqa: B006 - read only
+    connect_url: Annotated[
+        list[str],
+        typer.Option(
+            "--connect-url",
+            metavar="URL",
+            help="Show the connectors of this Connect worker and its group, as http://host:8083; repeatable. Its login "
+            "and TLS are connect.* in --command-config.",
+        ),
+    ] = [],  # noqa: B006 - read only
 ) -> None:
     """Run the console until SIGINT or SIGTERM."""
     from parley.tools.cli.store_client import store_address
@@ -92,6 +101,7 @@ def console(
             schema_registry=schema_registry,
             schemas=schema,
             key_schemas=key_schema,
+            connect_urls=connect_url,
         )
     )
     with requires_library("The console", how_to_install("console")):

@@ -31,6 +31,7 @@ from parley.tools.console import (
 )
 from parley.tools.console.answers import ApiRequest, error_of, text_of
 from parley.tools.console.cluster_view import ClusterView
+from parley.tools.console.connectors_api import ConnectorWindow
 from parley.tools.console.coordination_api import StoreWindow
 from parley.tools.console.messages_api import RecordWindow, produce
 from parley.tools.console.sessions import COOKIE, STREAMS_MAX, Session, Sessions
@@ -61,6 +62,7 @@ class Console:
         self._sessions = Sessions(settings)
         self._store = StoreWindow(settings)
         self._records = RecordWindow(settings.schemas)
+        self._connectors = ConnectorWindow(settings.connect)
         self._assets = read_assets()
         self.app: ASGIApp = _Guarded(Starlette(routes=self._routes()), settings)
 
@@ -69,6 +71,7 @@ class Console:
         await self._sessions.close()
         await self._store.close()
         await self._records.close()
+        await self._connectors.close()
 
     def _routes(self) -> list[Route]:
         get, change = self._get, self._change
@@ -94,6 +97,8 @@ class Console:
             get("/api/groups/{name:path}/detail", groups_api.group),
             change("/api/groups/{name:path}/reset", "POST", groups_api.reset_offsets),
             change("/api/groups/{name:path}/delete", "POST", groups_api.delete),
+            get("/api/connectors", self._connectors.connectors),
+            change("/api/connectors/{worker:int}/{name:path}/{action}", "POST", self._connectors.change),
             get("/api/transactions", operations_api.transactions),
             get("/api/features", operations_api.features),
             get("/api/log-dirs", operations_api.log_dirs),
@@ -204,6 +209,7 @@ class Console:
                 "csrf": session.csrf,
                 "readOnly": self._settings.read_only,
                 "bootstrap": self._settings.bootstrap,
+                "connectors": self._settings.connect is not None,
                 "mechanism": self._settings.mechanism if self._settings.needs_login else "",
                 "version": VERSION,
             }

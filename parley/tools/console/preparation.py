@@ -6,18 +6,23 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from parley.configuration.extras import how_to_install
 from parley.protocol.client import parse_bootstrap
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.spark import requires_library
-from parley.tools.console.settings import MECHANISMS, ConsoleSettings
+from parley.tools.console.settings import MECHANISMS, ConnectSettings, ConsoleSettings
 
 if TYPE_CHECKING:
     from parley.consensus.registry import BackendFactory
     from parley.pipeline.service.server import Listener
     from parley.tools.console.record_schemas import SchemaSettings
+
+
+_CONNECT: Final = "connect."
+"""The prefix of the settings for Connect workers: ``connect.basic.auth.user.info`` and ``connect.ssl.*``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +41,7 @@ class Wanted:
     schema_registry: str | None = None
     schemas: Sequence[str] = ()
     key_schemas: Sequence[str] = ()
+    connect_urls: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +60,8 @@ def prepared(wanted: Wanted) -> Prepared:
         from parley.pipeline.service.server import parse_listeners
         from parley.pipeline.service.tls import server_context
 
-    settings = _settings(wanted)
     try:
+        settings = _settings(wanted)
         listeners = parse_listeners(wanted.listen, 8090)
         return Prepared(
             settings, listeners, server_context(wanted.broker_properties, "listener.name.console.", listeners)
@@ -77,6 +83,7 @@ def _settings(wanted: Wanted) -> ConsoleSettings:
         frozenset(map(str.lower, wanted.host_names)),
         wanted.store,
         _schemas(wanted),
+        _connect(wanted) if wanted.connect_urls else None,
     )
     if settings.needs_login and settings.mechanism not in MECHANISMS:
         raise CommandError(
@@ -103,3 +110,25 @@ def _schemas(wanted: Wanted) -> SchemaSettings | None:
         return schema_settings(wanted.schema_registry, wanted.properties, wanted.schemas, wanted.key_schemas)
     except ValueError as error:
         raise CommandError(f"The schemas: {error}.") from error
+
+
+def _connect(wanted: Wanted) -> ConnectSettings:
+    from parley.pipeline.service.tls import client_context
+
+    with requires_library("Showing connectors", how_to_install("console", "connect")):
+        import_module("httpx")
+    urls = tuple(url.strip().rstrip("/") for url in wanted.connect_urls)
+    for url in urls:
+        try:
+            parts = urlsplit(url)
+            is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_url = False
+        if not is_url:
+            raise CommandError("The URL of a Connect worker must look as http://host:8083.")
+    tls = client_context(wanted.properties, _CONNECT) if any(url.startswith("https:") for url in urls) else None
+    info = wanted.properties.get(f"{_CONNECT}basic.auth.user.info", "")
+    user, colon, password = info.partition(":")
+    if info and not colon:
+        raise CommandError(f"{_CONNECT}basic.auth.user.info must be user:password.")
+    return ConnectSettings(urls, tls, (user, password) if info else None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -12,8 +14,23 @@ if TYPE_CHECKING:
     from parley.consensus.registry import BackendFactory
     from parley.tools.console.record_schemas import SchemaSettings
 
+_LOGIN: Final = re.compile(r"//[^/@]*@")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 """The mechanisms with a user name and a password, which a person can type."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectSettings:
+    """The Connect workers of a console: a URL for each group of workers, and the console's login."""
+
+    urls: tuple[str, ...] = field(repr=False)
+    tls: ssl.SSLContext | None = None
+    login: tuple[str, str] | None = field(default=None, repr=False)
+
+    @property
+    def shown_urls(self) -> tuple[str, ...]:
+        """The URLs without the user and the password that they may contain."""
+        return tuple(_LOGIN.sub("//", url) for url in self.urls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +46,8 @@ class ConsoleSettings:
     """The coordination store, if the console should show it."""
     schemas: SchemaSettings | None = None
     """The schemas with which records are decoded."""
+    connect: ConnectSettings | None = None
+    """The Connect workers, if the console should show connectors."""
 
     @property
     def needs_login(self) -> bool:

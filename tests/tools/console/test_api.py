@@ -264,7 +264,9 @@ async def test_every_change_is_behind_the_token() -> None:
     async with browsing(ConsoleSettings("127.0.0.1:1")) as browser:
         for route in browser_paths:
             for method in (route.methods or set()) - {"GET", "HEAD"}:
-                path = route.path.replace("{name:path}", "x").replace("{name}", "x").replace("{kind}", "topic")
+                path = route.path
+                for name, value in {"name:path": "x", "name": "x", "kind": "topic", "worker:int": "0"}.items():
+                    path = path.replace(f"{{{name}}}", value)
                 answer = await browser.client.request(method, path, json={})
                 assert answer.status_code == 403, (method, path)
     await console.close()

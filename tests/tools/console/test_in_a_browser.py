@@ -38,7 +38,18 @@ CHROMIUM = "/usr/bin/chromium"
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 DESK, PHONE = ViewportSize(width=1280, height=860), ViewportSize(width=390, height=844)
 PATIENCE_MS = 30_000
-PAGES = ("overview", "topics", "groups", "coordination", "access", "transactions", "work", "disks", "features")
+PAGES = (
+    "overview",
+    "topics",
+    "groups",
+    "coordination",
+    "access",
+    "transactions",
+    "work",
+    "connectors",
+    "disks",
+    "features",
+)
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +102,39 @@ def registry(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def address(cluster: Cluster, folder: Path, registry: str) -> Iterator[str]:
+def connect(cluster: Cluster, folder: Path) -> Iterator[str]:
+    """A Connect worker with a sink that runs, and a sink that cannot read its records."""
+    (folder / "shipped.json").write_text(
+        '{"name": "shipped", "config": {"connector.class": "FileStreamSink", "topics": "orders", '
+        f'"file": "{folder}/shipped.txt"}}}}'
+    )
+    (folder / "paid.json").write_text(
+        '{"name": "paid", "config": {"connector.class": "FileStreamSink", "topics": "payments", '
+        f'"value.converter": "org.apache.kafka.connect.json.JsonConverter", "file": "{folder}/paid.txt"}}}}'
+    )
+    properties = folder / "worker.properties"
+    properties.write_text(
+        f"bootstrap.servers={cluster.bootstrap_servers}\nlisteners=http://127.0.0.1:0\n"
+        "key.converter=org.apache.kafka.connect.storage.StringConverter\n"
+        "value.converter=org.apache.kafka.connect.storage.StringConverter\n"
+        f"offset.storage.file.filename={folder}/offsets\noffset.flush.interval.ms=500\n"
+    )
+    files = [properties, folder / "shipped.json", folder / "paid.json"]
+    command = [sys.executable, "-m", "parley", "connect", "standalone", *map(str, files)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("Connect is ready: "), line
+        yield line.split()[-1]
+        process.terminate()
+
+
+@pytest.fixture(scope="module")
+def address(cluster: Cluster, folder: Path, registry: str, connect: str) -> Iterator[str]:
     """Yield the address of a console in a separate process."""
     store = f"local://{folder / 'coordination'}"
     servers = ["--bootstrap-server", cluster.bootstrap_servers, "--coordination-url", store]
-    servers += ["--schema-registry", registry]
+    servers += ["--schema-registry", registry, "--connect-url", connect]
     command = [sys.executable, "-m", "parley", "console", *servers, "--listen", "http://127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -211,6 +250,23 @@ def test_a_group_shows_its_lag_and_is_reset_after_a_preview(page: Page, address:
     expect(page.get_by_label("New offsets").get_by_role("row")).to_have_count(4)
     page.get_by_role("button", name="Commit these offsets").click()
     expect(page.get_by_role("figure", name="Lag 200 records")).to_be_visible()
+
+
+def test_connectors_are_shown_paused_and_resumed(page: Page, address: str) -> None:
+    page.goto(f"{address}/#/connectors")
+    table = page.get_by_label("Connectors", exact=True)
+    shipped = table.get_by_role("row").filter(has_text="shipped")
+    expect(table.get_by_text("1 of 1 task failed")).to_be_visible()
+    expect(table.get_by_text("ConnectError:", exact=False)).to_be_visible()
+    picture(page, "connectors")
+    page.get_by_role("button", name="Connector paid").click()
+    expect(table.get_by_role("heading", name="Task 0")).to_be_visible()
+    shipped.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Pause", exact=True).click()
+    expect(shipped.get_by_text("paused", exact=True)).to_be_visible()
+    shipped.get_by_role("button", name="Resume").click()
+    page.get_by_role("button", name="Resume", exact=True).click()
+    expect(shipped.get_by_text("running", exact=True)).to_be_visible()
 
 
 def test_the_coordination_store_is_shown(page: Page, address: str) -> None:

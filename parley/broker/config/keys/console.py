@@ -55,6 +55,13 @@ class ConsoleKeys(Keys, title="The console"):
         importance=LOW,
         since="",
     )
+    console_connect_urls = strings(
+        "console.connect.urls",
+        (),
+        "The Connect workers whose connectors the console shows, as http://host:8083: one of each group of workers.",
+        importance=LOW,
+        since="",
+    )
     console_schema_registry_url = string(
         "console.schema.registry.url",
         "",
