@@ -251,7 +251,7 @@ def test_a_topic_made_again_under_a_query(
         later = stream.latestOffset(after, ReadAllAvailable())
         assert rows(stream, stream.partitions(after, later)) == [(0, 2)]
         return
-    with pytest.raises(DataLoss, match=f"{topic}-1 is gone; .*from offset 5 on"):
+    with pytest.raises(DataLoss, match=f"{topic}-1 no longer exists; .*from offset 5 on"):
         stream.partitions(end, after)
 
 
