@@ -10,7 +10,7 @@ from parley.broker.controller.decision import Decision
 from parley.broker.controller.distrusted_partitions import distrust_outdated, raise_epochs
 from parley.broker.controller.elections.election_rules import ElectionRules, RulesOf
 from parley.broker.controller.elections.leader_choice import elect_leader
-from parley.broker.controller.elections.replica_conditions import Condition, ConditionOf, conditions
+from parley.broker.controller.elections.replica_conditions import Condition, ConditionOf, conditions, lost_if_missing
 from parley.broker.controller.elections.unclean_leader_choice import Recovery, needs_recovery, recover_leader
 from parley.broker.metadata.changes import BrokerRegistered, BrokerUnregistered, Change, PartitionChanged
 from parley.broker.metadata.feature_support import check_can_read
@@ -60,6 +60,8 @@ def register_broker(
     arrival = BrokerRegistered(joined)
     after = image.with_changes((arrival,))
     condition = conditions(known, joined, report, directories_count=not outdated)
+    if condition is None and report is not None:
+        condition = lost_if_missing(report)
     if condition is None:
         return Decision((*changes, arrival, *_elections(after, joined.broker_id, rules)), [])
     elections, recoveries = _elections_after_loss(after, joined.broker_id, condition, report, rules)

@@ -8,7 +8,7 @@ from parley.broker.controller.broker_reports import BrokerReport, ReplicaReport
 from parley.broker.controller.brokers import register_broker
 from parley.broker.controller.distrusted_partitions import distrust_all, distrusted
 from parley.broker.controller.elections.election_rules import ElectionRules, RecoveryStrategy
-from parley.broker.controller.elections.unclean_leader_choice import recover_leader
+from parley.broker.controller.elections.unclean_leader_choice import recover_leader, recover_leaders
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
 from parley.protocol.uuids import UUID
@@ -120,6 +120,18 @@ def test_a_replica_without_a_log_is_lost_also_if_the_store_was_set_back() -> Non
     first, second = before.with_changes(decision.changes).topics["t"].partitions
     assert (first.leader, first.elr) == (NO_LEADER, ())
     assert (second.leader, second.leader_epoch) == (NO_LEADER, 8)
+
+
+def test_former_replicas_without_logs_prove_nothing_after_a_set_back() -> None:
+    """The partition has moved to other brokers since the backup. The former replicas have deleted their logs."""
+    before = image(STATE)
+    after = before.with_changes(distrust_all(before, ()).changes)
+    for number in (1, 2, 3):
+        joining = broker(number, 7 + number, incarnation=20 + number)
+        after = after.with_changes(register_broker(after, joining, report(20 + number), rules).changes)
+    created = {number: report(20 + number, log(-1, 0)) for number in (1, 2, 3)}
+    (recovery,) = recover_leaders(after, [("t", 0)], created, rules).result
+    assert recovery.choice.is_unclean
 
 
 def test_a_process_that_stayed_up_while_the_store_was_set_back_reports_too() -> None:

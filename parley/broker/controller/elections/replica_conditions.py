@@ -7,6 +7,8 @@
   it: an older copy, or an exchanged directory. Otherwise it is suspect, and the recovery asks the broker again.
 * A process that registers again has lost nothing: it reports a failed disk as soon as it notices the failure.
 * A process that reports no log directories runs a version without these checks. Its replicas count as unharmed.
+* If a partition waits for a recovery, a replica without a log is lost in any case: the broker creates an empty log,
+  which must not count as a complete one. A replica that never had a record has a log.
 * If the store was set back, the directories in it may be outdated. Then only the reported logs count.
 """
 
@@ -16,7 +18,8 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from parley.broker.controller.broker_reports import BrokerReport
-from parley.broker.metadata.types import UNASSIGNED_DIRECTORY, BrokerRegistration, PartitionState
+from parley.broker.metadata.types import NO_LEADER, UNASSIGNED_DIRECTORY, BrokerRegistration, PartitionState
+from parley.protocol.errors import ErrorCode
 from parley.protocol.uuids import UUID
 
 
@@ -76,5 +79,16 @@ def conditions(
         if is_outdated or not found.is_intact or (expected and found.directory not in expected):
             return Condition.LOST
         return Condition.SUSPECT if is_unclean else Condition.UNHARMED
+
+    return condition
+
+
+def lost_if_missing(report: BrokerReport) -> ConditionOf:
+    """Return a function that gives the condition of the replicas of a broker that is otherwise unharmed."""
+
+    def condition(topic_id: UUID, index: int, state: PartitionState) -> Condition:
+        waits = state.leader == NO_LEADER and not state.isr and not state.elr
+        is_missing = report.replica(topic_id, index).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return Condition.LOST if waits and is_missing else Condition.UNHARMED
 
     return condition
