@@ -159,31 +159,48 @@ async def test_a_registry_that_is_away_is_named_without_its_password(stored_brok
     assert "secret" not in "".join(problems)
 
 
-async def test_a_registry_that_hangs_holds_up_no_other_request(
-    stored_broker: tuple[Broker, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("parley.tools.console.record_schemas.WAIT_S", 0.5)
-    asked = asyncio.Event()
+@asynccontextmanager
+async def hanging_registry(released: asyncio.Event, asked: asyncio.Event) -> AsyncIterator[str]:
+    """A registry that sets ``asked`` at each connection, and closes it without a response when it is released."""
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.set()
-        await reader.read()
+        await released.wait()
         writer.close()
 
-    await produced(stored_broker[0], "hanging", (None, framed(1, b"x")), (None, b"text"))
     async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        async with decoding(stored_broker[0], f"http://127.0.0.1:{port}") as browser:
-            reading = asyncio.create_task(read(browser, "hanging"))
-            await asked.wait()
-            assert (await browser.get("overview"))["brokers"]
-            assert not reading.done()
-            values = [one["value"] for one in await reading]
-            again = [one["value"] for one in await read(browser, "hanging")]
-        assert values[0]["problem"].startswith("The schema registry has not responded for")
-        assert values[1]["text"] == "text"
-        assert again == values
-        server.close()
+        try:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        finally:
+            released.set()
+
+
+async def test_a_registry_that_hangs_holds_up_no_other_request(
+    stored_broker: tuple[Broker, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.tools.console.record_schemas.WAIT_S", 600.0)
+    await produced(stored_broker[0], "hanging", (None, framed(1, b"x")), (None, b"text"))
+    released, asked = asyncio.Event(), asyncio.Event()
+    async with hanging_registry(released, asked) as url, decoding(stored_broker[0], url) as browser:
+        reading = asyncio.create_task(read(browser, "hanging"))
+        await asked.wait()
+        assert (await browser.get("overview"))["brokers"]
+        assert not reading.done()
+        released.set()
+        values = [one["value"] for one in await reading]
+    assert values[0]["problem"].startswith("No schema registry responds")
+    assert values[1]["text"] == "text"
+
+
+async def test_a_registry_is_not_waited_for_again(
+    stored_broker: tuple[Broker, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.tools.console.record_schemas.WAIT_S", 0.2)
+    await produced(stored_broker[0], "late", (None, framed(2, b"x")))
+    async with hanging_registry(asyncio.Event(), asyncio.Event()) as url, decoding(stored_broker[0], url) as browser:
+        for _ in range(2):
+            (found,) = await read(browser, "late")
+            assert found["value"]["problem"].startswith("The schema registry has not responded for 0.2 s")
 
 
 async def test_look_ups_and_schemas_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
