@@ -457,7 +457,7 @@ def test_a_log_whose_broker_of_kafka_was_killed_in_its_first_compaction_is_read_
         finally:
             parley.kill()
     assert "damage" not in parley.log()
-    assert "missing" not in parley.log()
+    assert "lost its segments" not in parley.log()
 
 
 def write_segments_that_end_with_an_overwritten_batch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from email.utils import formatdate
 from enum import Enum
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -61,7 +62,12 @@ class HttpResponse:
 
     def encoded(self) -> bytes:
         """Return the response as it is sent."""
-        fields = [*self.headers, ("Content-Length", str(len(self.body))), ("Connection", "close")]
+        fields = [
+            ("Date", formatdate(usegmt=True)),  # `parley doctor` compares it with its own clock
+            *self.headers,
+            ("Content-Length", str(len(self.body))),
+            ("Connection", "close"),
+        ]
         lines = [f"HTTP/1.1 {self.status}", *(f"{name}: {value}" for name, value in fields), "", ""]
         return "\r\n".join(lines).encode("latin-1") + self.body
 
