@@ -61,7 +61,7 @@ class Standing:
         self.records = 0
 
     def progress(self) -> list[object]:
-        from parley.pipeline.mirror.rounds import Progress
+        from parley.pipeline.mirror.internal_records import Progress
 
         return [Progress("A->B", 1, self.records, 100 * self.records, 0)]
 

@@ -4,6 +4,12 @@ import { bytes, count, duration } from "../format.js";
 import { Badge, Loading, Pages, Problem, Search, Table, Title, useSettled } from "../parts.jsx";
 import { Settings } from "./settings.jsx";
 
+function Mirror({ one }) {
+  const state = one.silent ? <Badge kind="bad">silent for {duration(one.ageMs)}</Badge> : <Badge kind="good">alive</Badge>;
+  const left = one.lag === 0 ? "up to date" : one.remainingMs === null ? "–" : duration(one.remainingMs);
+  return <tr><td>{one.source} → {one.target}</td><td>{state}</td><td class="number">{count(one.topics)}</td><td class="number">{count(one.records)} <span class="quiet">{one.bytes !== null && bytes(one.bytes)}</span></td><td class="number">{one.rate === null ? "–" : `${count(Math.round(one.rate))}/s`}</td><td class="number">{count(one.lag)}</td><td>{left}</td></tr>;
+}
+
 export function Work() {
   const work = useData("work", 2000);
   const data = work.data;
@@ -21,6 +27,10 @@ export function Work() {
         <h2>Between log directories</h2>
         <Table label="Between log directories" head={["Partition", "Broker", "To", { number: "Done" }, { number: "Records left" }]} empty="No log moves to another directory.">
           {data.directories.map((one) => <tr><td>{one.topic}-{one.partition}</td><td>{one.broker}</td><td class="mono">{one.to}</td><td class="number">{bytes(one.done)}</td><td class="number">{count(one.lag)}</td></tr>)}
+        </Table>
+        <h2>Mirrors into this cluster</h2>
+        <Table label="Mirrors into this cluster" head={["Flow", "State", { number: "Topics" }, { number: "Copied since its start" }, { number: "Rate" }, { number: "Lag" }, "Time left"]} empty="No mirror has written a heartbeat that you may read.">
+          {data.mirrors.map((one) => <Mirror key={`${one.source}-${one.target}`} one={one} />)}
         </Table>
       </>}
     </>

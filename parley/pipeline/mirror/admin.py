@@ -227,7 +227,7 @@ def commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Commit
 def write(cluster: Cluster, partition: TopicPartition, some: Sequence[Encoded], timestamp: int) -> None:
     """Append records with acks=all. After a temporary error, some records may be duplicated."""
     for at in range(0, len(some), _RECORDS_AT_ONCE):
-        listed = [Record(0, timestamp, one.key, one.value) for one in some[at : at + _RECORDS_AT_ONCE]]
+        listed = [Record(0, timestamp, *one) for one in some[at : at + _RECORDS_AT_ONCE]]
         data = ProduceRequest.PartitionProduceData(index=partition.partition, records=bytes(build(listed)))
         topic = ProduceRequest.TopicProduceData(name=partition.topic, partition_data=[data])
         cluster.retry(_Sent(partition, ProduceRequest(acks=-1, timeout_ms=_TIMEOUT_MS, topic_data=[topic])).send)

@@ -26,7 +26,7 @@ from parley.pipeline.mirror import admin
 from parley.pipeline.mirror.appending import new_producer, tail
 from parley.pipeline.mirror.copying import Anchor, Copied, Range, cut_at
 from parley.pipeline.mirror.groups import new_checkpoints, to_commit
-from parley.pipeline.mirror.internal_records import Checkpoint, Encoded, Heartbeat, OffsetSync
+from parley.pipeline.mirror.internal_records import Checkpoint, Encoded, Heartbeat, OffsetSync, Progress
 from parley.pipeline.mirror.naming import HEARTBEATS
 from parley.pipeline.mirror.notes import Notes, Place
 from parley.pipeline.mirror.settings import FlowSettings
@@ -402,6 +402,10 @@ class Flow:
         with self._lock:
             return sum(max(0, end - self._places[place].anchor.upstream) for place, end in self._ends.items())
 
+    def progress(self) -> Progress:
+        """Return the progress since this mirror was started."""
+        return Progress(self.settings.name, len(self.topics()), self.records, self.size_bytes, self.lag)
+
     # What is stored.
 
     def flush(self) -> None:
@@ -436,9 +440,10 @@ class Flow:
     # Heartbeats and groups.
 
     def beat(self) -> None:
-        """Write a heartbeat to the target to show that this flow is alive."""
+        """Write a heartbeat to the target to show that this flow is alive, and how far it is."""
         source, target = self.settings.source.alias, self.settings.target.alias
-        self._write(self.target, HEARTBEATS, [Heartbeat(source, target, self._now_ms()).encode()])
+        progress = self.progress() if self.settings.choices.enabled else None
+        self._write(self.target, HEARTBEATS, [Heartbeat(source, target, self._now_ms(), progress).encode()])
 
     def refresh_groups(self) -> None:
         """Find the groups whose offsets are mirrored."""

@@ -7,7 +7,8 @@ Numbers are big-endian, a string is its length as an int16 and UTF-8. Keys and v
     OffsetSync    topic, int32 partition         | int64 upstream, int64 downstream
     StoredOffset  JSON of Connect's offset topic | JSON
 
-Upstream is an offset in the source's partition, downstream one in the target's.
+Upstream is an offset in the source's partition, downstream one in the target's. Parley's heartbeats also have headers
+(``Progress``), which MirrorMaker ignores.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, TypeAlias
 
 _VERSION: Final = 0
 _I16, _I32, _I64, _TWO_I64 = (struct.Struct(f">{code}") for code in ("h", "i", "q", "qq"))
 _CONNECTOR: Final = "MirrorSourceConnector"
+_PROGRESS: Final = ("parley.topics", "parley.records", "parley.bytes", "parley.lag")
+
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 
 class MalformedRecord(ValueError):
@@ -27,10 +31,11 @@ class MalformedRecord(ValueError):
 
 
 class Encoded(NamedTuple):
-    """Key and value of a record."""
+    """Key, value and headers of a record."""
 
     key: bytes
     value: bytes
+    headers: Headers = ()
 
 
 def _string(text: str) -> bytes:
@@ -68,22 +73,56 @@ class _Reader:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a flow: its topics, the records and bytes copied since its mirror was started, and the number of
+    source offsets not yet copied (``lag``).
+
+    The headers contain decimal numbers, so that any consumer can show them.
+    """
+
+    flow: str
+    topics: int
+    records: int
+    size_bytes: int
+    lag: int
+
+    def encode(self) -> Headers:
+        numbers = (self.topics, self.records, self.size_bytes, self.lag)
+        return tuple((name, b"%d" % number) for name, number in zip(_PROGRESS, numbers, strict=True))
+
+    @classmethod
+    def decode(cls, flow: str, headers: Headers) -> Self | None:
+        """Return None if the headers are missing or malformed, as in a heartbeat of MirrorMaker."""
+        found = dict(headers)
+        try:
+            topics, records, size_bytes, lag = (int(found[name] or b"") for name in _PROGRESS)
+        except (KeyError, ValueError):
+            return None
+        return cls(flow, topics, records, size_bytes, lag)
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The flow from ``source`` to ``target`` was alive at ``timestamp`` (ms)."""
+    """The flow from ``source`` to ``target`` was alive at ``timestamp`` (ms). ``progress`` is None if MirrorMaker wrote
+    it, or if the flow copies no topics."""
 
     source: str
     target: str
     timestamp: int
+    progress: Progress | None = None
 
     def encode(self) -> Encoded:
-        return Encoded(_string(self.source) + _string(self.target), _I16.pack(_VERSION) + _I64.pack(self.timestamp))
+        value = _I16.pack(_VERSION) + _I64.pack(self.timestamp)
+        headers = () if self.progress is None else self.progress.encode()
+        return Encoded(_string(self.source) + _string(self.target), value, headers)
 
     @classmethod
-    def decode(cls, key: bytes | None, value: bytes | None) -> Self:
+    def decode(cls, key: bytes | None, value: bytes | None, headers: Headers = ()) -> Self:
         """Raises MalformedRecord."""
         names, data = _Reader(key), _Reader(value)
         data.version()
-        return cls(names.string(), names.string(), data.number(_I64))
+        source, target = names.string(), names.string()
+        return cls(source, target, data.number(_I64), Progress.decode(f"{source}->{target}", headers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from typing import Final, Self
 from parley.pipeline.client.fetching import TopicPartition
 from parley.pipeline.mirror.copying import Copied, Range
 from parley.pipeline.mirror.flow import Flow
+from parley.pipeline.mirror.internal_records import Progress
 from parley.pipeline.mirror.settings import MirrorSettings
 from parley.protocol.errors import KafkaError
 
@@ -30,17 +31,6 @@ _log = logging.getLogger(__name__)
 
 Ends = Mapping[int, Mapping[TopicPartition, int]]
 """Flow number -> partition -> the offset to copy up to."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The progress of a flow since this mirror was started. ``lag`` is in offsets."""
-
-    flow: str
-    topics: int
-    records: int
-    size_bytes: int
-    lag: int
 
 
 @dataclass(slots=True)
@@ -96,10 +86,7 @@ class Mirror:
 
     def progress(self) -> list[Progress]:
         """Return the progress of all flows."""
-        return [
-            Progress(flow.settings.name, len(flow.topics()), flow.records, flow.size_bytes, flow.lag)
-            for flow in self.copying
-        ]
+        return [flow.progress() for flow in self.copying]
 
     def ends(self) -> dict[int, dict[TopicPartition, int]]:
         """Return the current ends of everything that can be copied."""

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.protocol.client import Client
-from parley.protocol.errors import ErrorCode, KafkaError
-from parley.protocol.messages.fetch import FetchRequest
+from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.produce import ProduceRequest
-from parley.protocol.records.batch import build, records
-from parley.protocol.records.batch_header import HEADER_SIZE, read_header
-from parley.protocol.records.errors import CorruptRecord, InvalidRecord
+from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
 from parley.tools.cli.cluster_client import led_by
 from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets_of
 from parley.tools.console.answers import ApiRequest, described_topic, integer_of, number, refuse
 from parley.tools.console.cluster_view import ClusterView
 from parley.tools.console.record_filter import RecordFilter
+from parley.tools.console.record_reading import BY_NAME_VERSION_MAX, Scan, fetch
 from parley.tools.console.record_schemas import Decoded, RecordSchemas, SchemaSettings
 from parley.tools.console.record_values import SeenRecord
 
 LIMIT_MAX: Final = 500
 SCANNED_MAX: Final = 100_000
 SCAN_S: Final = 5.0
-_FETCH_BYTES: Final = 1024 * 1024
 _DECODED_AT_ONCE: Final = 100
 """How many records are decoded and filtered before other requests get their turn."""
 _LEADER_S: Final = 5.0
@@ -37,18 +33,8 @@ _LEADER_POLL_S: Final = 0.1
 _NOT_WRITTEN: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Errors after which a record is produced again, for up to ``_LEADER_S``: Apache Kafka's brokers learn of a new topic
 later than the client."""
-_BY_NAME_VERSION_MAX: Final = 12
 _TAIL_WAIT_MS: Final = 500
 _TAIL_AT_ONCE: Final = 200
-
-
-@dataclass(slots=True)
-class _Scan:
-    """The progress of a search: the next offset of each partition, and its end offset."""
-
-    at: dict[int, int]
-    ends: dict[int, int]
-    scanned: int = 0
 
 
 class RecordWindow:
@@ -74,7 +60,7 @@ class RecordWindow:
             open_ = {index: at for index, at in scan.at.items() if at < scan.ends[index]}
             if not open_:
                 break
-            fetched = await _fetch(view.client, name, open_, scan)
+            fetched = await fetch(view.client, name, open_, scan)
             within = [(index, one) for index, one in fetched if one.offset < scan.ends[index]]
             async for index, one, data in self._passing(name, within, wanted):
                 if len(found) == limit:
@@ -104,7 +90,7 @@ class RecordWindow:
             yield {"records": [], "skipped": 0}
             while True:
                 found = []
-                fetched = await _fetch(client, name, scan.at, scan, _TAIL_WAIT_MS)
+                fetched = await fetch(client, name, scan.at, scan, _TAIL_WAIT_MS)
                 async for index, one, data in self._passing(name, fetched, wanted):
                     scan.at[index] = max(scan.at[index], one.offset + 1)
                     if data is not None:
@@ -134,7 +120,7 @@ def _filter_of(request: ApiRequest) -> RecordFilter | None:
     return RecordFilter(text) if text else None
 
 
-async def _begin(client: Client, name: str, request: ApiRequest, limit: int) -> _Scan:
+async def _begin(client: Client, name: str, request: ApiRequest, limit: int) -> Scan:
     """Find the start offset of each partition. Raises HTTPException (400) and KafkaError."""
     led = led_by((await described_topic(client, name)).topics)
     chosen = number(request, "partition", -1, -1)
@@ -156,67 +142,7 @@ async def _begin(client: Client, name: str, request: ApiRequest, limit: int) -> 
             at = {where[1]: one.offset if one.offset >= 0 else ends[where[1]] for where, one in timed.items()}
         case other:
             raise HTTPException(400, f"from must be earliest, latest, offset or time, not {other!r}")
-    return _Scan(at, ends)
-
-
-async def _fetch(
-    client: Client, name: str, at: Mapping[int, int], scan: _Scan, wait_ms: int = 0
-) -> list[tuple[int, Record]]:
-    """Fetch the next records of the partitions, some from each."""
-    by_node: dict[int, dict[int, int]] = {}
-    for index, offset in at.items():
-        by_node.setdefault(await client.leader(name, index), {})[index] = offset
-    answers = await asyncio.gather(*(_fetch_from(client, node, name, each, wait_ms) for node, each in by_node.items()))
-    found: list[tuple[int, Record]] = []
-    for answer in answers:
-        for part in answer.responses[0].partitions if answer.responses else ():
-            if part.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                await client.metadata([name])
-                continue
-            refuse(part.error_code)
-            begin = scan.at[part.partition_index]
-            for one in _records(part.records or b"", begin, scan, part.partition_index):
-                scan.scanned += 1
-                found.append((part.partition_index, one))
-    return found
-
-
-async def _fetch_from(client: Client, node: int, name: str, at: Mapping[int, int], wait_ms: int) -> Any:
-    version = min(await client.version_for(FetchRequest, node=node), _BY_NAME_VERSION_MAX)
-    request = FetchRequest(
-        max_wait_ms=wait_ms,
-        min_bytes=1 if wait_ms else 0,
-        max_bytes=_FETCH_BYTES,
-        topics=[
-            FetchRequest.FetchTopic(
-                topic=name,
-                partitions=[
-                    FetchRequest.FetchPartition(
-                        partition=index, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES // len(at) + 1
-                    )
-                    for index, offset in at.items()
-                ],
-            )
-        ],
-    )
-    return await client.send(request, node=node, version=version)
-
-
-def _records(data: Any, begin: int, scan: _Scan, index: int) -> Iterator[Record]:
-    """Yield the records of complete batches from an offset on. Control batches only advance the position."""
-    pos = 0
-    while pos + HEADER_SIZE <= len(data):
-        header = read_header(data, pos)
-        if pos + header.size_bytes > len(data):
-            return
-        if header.is_control:
-            scan.at[index] = max(scan.at[index], header.base_offset + header.last_offset_delta + 1)
-        else:
-            try:
-                yield from (one for one in records(data, pos) if one.offset >= begin)
-            except (CorruptRecord, InvalidRecord) as error:
-                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"partition {index}: {error}") from None
-        pos += header.size_bytes
+    return Scan(at, ends)
 
 
 async def produce(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
@@ -247,7 +173,7 @@ async def produce(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 async def _produced(view: ClusterView, name: str, partition: int, records: bytes) -> Any:
     node = await view.client.leader(name, partition, fresh=True)
-    version = min(await view.client.version_for(ProduceRequest, node=node), _BY_NAME_VERSION_MAX)
+    version = min(await view.client.version_for(ProduceRequest, node=node), BY_NAME_VERSION_MAX)
     data = ProduceRequest.TopicProduceData(
         name=name, partition_data=[ProduceRequest.PartitionProduceData(index=partition, records=records)]
     )

@@ -8,6 +8,7 @@ from typing import Any, Final
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.tools.cli import features as feature_levels
 from parley.tools.cli.transactions.states import describe_transaction, list_transactions
+from parley.tools.console import mirrors_api
 from parley.tools.console.answers import ApiRequest, matching, page
 from parley.tools.console.cluster_view import ClusterView, optional
 
@@ -83,7 +84,8 @@ async def log_dirs(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def work(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return the reassignments and moves between log directories in progress, with the remaining bytes."""
+    """Return the reassignments and moves between log directories in progress, with the remaining bytes, and the mirrors
+    into this cluster."""
     moving = await view.reassignments()
     sizes: dict[tuple[str, int, int], int] = {}
     between: list[dict[str, Any]] = []
@@ -109,4 +111,5 @@ async def work(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
         }
         for (topic, index), one in sorted(moving.items())
     ]
-    return {**page(request, items, lambda one: one), "directories": between[:200]}
+    mirrors = await optional(mirrors_api.flows(view), [])
+    return {**page(request, items, lambda one: one), "directories": between[:200], "mirrors": mirrors[:200]}

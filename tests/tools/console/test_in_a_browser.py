@@ -29,7 +29,8 @@ from confluent_kafka.admin import (
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
-from parley import Cluster
+from parley import Broker, Cluster
+from tests.pipeline.mirror.clusters import create, mirror, produce, properties
 from tests.pipeline.registry.running import running
 
 pytestmark = pytest.mark.system
@@ -267,6 +268,22 @@ def test_connectors_are_shown_paused_and_resumed(page: Page, address: str) -> No
     shipped.get_by_role("button", name="Resume").click()
     page.get_by_role("button", name="Resume", exact=True).click()
     expect(shipped.get_by_text("running", exact=True)).to_be_visible()
+
+
+def test_a_mirror_into_the_cluster_shows_its_progress(page: Page, cluster: Cluster, address: str) -> None:
+    with Broker() as source:
+        create(source.bootstrap_servers, "invoices")
+        settings = properties(source.bootstrap_servers, cluster.bootstrap_servers)
+        with mirror(settings | {"A->B.topics": "invoices", "emit.heartbeats.enabled": "true"}) as copying:
+            copying.flows[0].beat()
+            produce(source.bootstrap_servers, "invoices", [(None, b"%d" % number, 1, ()) for number in range(1000)])
+            copying.copy(copying.ends())
+            copying.flows[0].beat()
+            page.goto(f"{address}/#/work")
+            flow = page.get_by_label("Mirrors into this cluster").get_by_role("row").filter(has_text="A → B")
+            expect(flow.get_by_text("alive")).to_be_visible()
+            expect(flow.get_by_text("up to date")).to_be_visible()
+            picture(page, "work")
 
 
 def test_the_coordination_store_is_shown(page: Page, address: str) -> None:

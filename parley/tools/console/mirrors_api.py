@@ -1,0 +1,99 @@
+"""Mirrors that copy topics to this cluster, from their heartbeats (KIP-382).
+
+A mirror writes a heartbeat to the target cluster each second: Parley's with its progress, MirrorMaker's without. The
+last heartbeats of a flow show if it is alive, how fast it copies, and how long it needs for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from parley.broker.runtime.clock import SYSTEM_CLOCK
+from parley.pipeline.mirror.internal_records import Heartbeat, MalformedRecord
+from parley.pipeline.mirror.naming import HEARTBEATS
+from parley.protocol.records.record import Record
+from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets_of
+from parley.tools.console.cluster_view import ClusterView
+from parley.tools.console.record_reading import Scan, fetch
+
+_READ_MAX: Final = 1000
+"""How many of the last heartbeats are read: those of 16 flows in a minute."""
+_RATE_MS: Final = 30_000
+_SILENT_MS: Final = 10_000
+_SILENT_BEATS: Final = 3
+"""A flow is silent after ``_SILENT_MS``, and after three times the longest interval between its heartbeats."""
+
+
+async def flows(view: ClusterView) -> list[dict[str, Any]]:
+    """Return the flows into this cluster. Raises KafkaError if the user may not read the heartbeats."""
+    return shown(await view.kept("mirrors", lambda: _heartbeats(view)), SYSTEM_CLOCK.wall_ms())
+
+
+async def _heartbeats(view: ClusterView) -> list[Record]:
+    """Return the last records of the topic of heartbeats, which mirrors write to its first partition."""
+    if not any(topic.name == HEARTBEATS for topic in (await view.metadata()).topics):
+        return []
+    client = view.client
+    led = {await client.leader(HEARTBEATS, 0): [(HEARTBEATS, 0)]}
+    first, end = [
+        (await list_offsets_of(client, led, at))[HEARTBEATS, 0].offset for at in (EARLIEST, LATEST)
+    ]  # in this order, the end is not before the first
+    scan = Scan({0: max(first, end - _READ_MAX)}, {0: end})
+    found: list[Record] = []
+    while scan.at[0] < end:
+        read = await fetch(client, HEARTBEATS, scan.at, scan)
+        if not read:
+            break
+        found += [one for _, one in read]
+        scan.at[0] = found[-1].offset + 1
+    return found
+
+
+def shown(records: Iterable[Record], now_ms: int) -> list[dict[str, Any]]:
+    """Return the flows that these heartbeats show, sorted. ``rate`` is in records per second, ``remainingMs`` the time
+    that the rest takes at this rate; both are None if unknown."""
+    by_flow: dict[tuple[str, str], list[Heartbeat]] = {}
+    for one in records:
+        try:
+            beat = Heartbeat.decode(one.key, one.value, one.headers)
+        except MalformedRecord:
+            continue
+        by_flow.setdefault((beat.source, beat.target), []).append(beat)
+    return [_flow(beats, now_ms) for _, beats in sorted(by_flow.items())]
+
+
+def _flow(beats: Sequence[Heartbeat], now_ms: int) -> dict[str, Any]:
+    last = beats[-1]
+    age_ms = max(now_ms - last.timestamp, 0)
+    interval_ms = max((b.timestamp - a.timestamp for a, b in pairwise(beats)), default=0)
+    silent = age_ms > max(_SILENT_MS, min(_SILENT_BEATS * interval_ms, _SILENT_BEATS * 60_000))
+    progress, rate = last.progress, None if silent else _rate(beats)
+    return {
+        "source": last.source,
+        "target": last.target,
+        "silent": silent,
+        "last": last.timestamp,
+        "ageMs": age_ms,
+        "topics": None if progress is None else progress.topics,
+        "records": None if progress is None else progress.records,
+        "bytes": None if progress is None else progress.size_bytes,
+        "lag": None if progress is None else progress.lag,
+        "rate": rate,
+        "remainingMs": round(1000 * progress.lag / rate) if progress is not None and rate else None,
+    }
+
+
+def _rate(beats: Sequence[Heartbeat]) -> float | None:
+    """Return the records per second of the last half minute, or since the mirror was started, if that was later."""
+    last = first = beats[-1]
+    for one in reversed(beats):
+        if last.progress is None or one.progress is None or first.progress is None:
+            return None
+        if one.timestamp < last.timestamp - _RATE_MS or one.progress.records > first.progress.records:
+            break
+        first = one
+    if first.progress is None or last.progress is None or first.timestamp >= last.timestamp:
+        return None
+    return 1000 * (last.progress.records - first.progress.records) / (last.timestamp - first.timestamp)
