@@ -4,6 +4,8 @@ import { bytes, count, duration } from "../format.js";
 import { Badge, Loading, Pages, Problem, Search, Table, Title, useSettled } from "../parts.jsx";
 import { Settings } from "./settings.jsx";
 
+const Rate = ({ one }) => <td class="number">{one.rate === null ? "–" : `${bytes(one.rate)}/s`}</td>;
+
 function Mirror({ one }) {
   const state = one.silent ? <Badge kind="bad">silent for {duration(one.ageMs)}</Badge> : <Badge kind="good">alive</Badge>;
   const left = one.lag === 0 ? "up to date" : one.remainingMs === null ? "–" : duration(one.remainingMs);
@@ -20,13 +22,13 @@ export function Work() {
       {work.error && data && <Problem error={work.error} />}
       {data && <>
         <h2>Replicas on the move</h2>
-        <Table label="Replicas on the move" head={["Partition", "Joins", "Leaves", { number: "Done" }, "Progress"]} empty="No partition is being moved.">
-          {data.items.map((one) => <tr><td>{one.topic}-{one.partition}</td><td>{one.adding.join(", ") || "–"}</td><td>{one.removing.join(", ") || "–"}</td><td class="number">{bytes(one.done)} of {bytes(one.size)}</td><td><progress max={Math.max(one.size, 1)} value={one.done} aria-label={`${one.topic}-${one.partition}`} /></td></tr>)}
+        <Table label="Replicas on the move" head={["Partition", "Joins", "Leaves", { number: "Done" }, { number: "Rate" }, "Time left", "Progress"]} empty="No partition is being moved.">
+          {data.items.map((one) => <tr><td>{one.topic}-{one.partition}</td><td>{one.adding.join(", ") || "–"}</td><td>{one.removing.join(", ") || "–"}</td><td class="number">{bytes(one.done)} of {bytes(one.size)}</td><Rate one={one} /><td>{duration(one.remainingMs)}</td><td><progress max={Math.max(one.size, 1)} value={one.done} aria-label={`${one.topic}-${one.partition}`} /></td></tr>)}
         </Table>
         <Pages data={data} onPage={() => {}} />
         <h2>Between log directories</h2>
-        <Table label="Between log directories" head={["Partition", "Broker", "To", { number: "Done" }, { number: "Records left" }]} empty="No log moves to another directory.">
-          {data.directories.map((one) => <tr><td>{one.topic}-{one.partition}</td><td>{one.broker}</td><td class="mono">{one.to}</td><td class="number">{bytes(one.done)}</td><td class="number">{count(one.lag)}</td></tr>)}
+        <Table label="Between log directories" head={["Partition", "Broker", "To", { number: "Done" }, { number: "Rate" }, { number: "Records left" }]} empty="No log moves to another directory.">
+          {data.directories.map((one) => <tr><td>{one.topic}-{one.partition}</td><td>{one.broker}</td><td class="mono">{one.to}</td><td class="number">{bytes(one.done)}</td><Rate one={one} /><td class="number">{count(one.lag)}</td></tr>)}
         </Table>
         <h2>Mirrors into this cluster</h2>
         <Table label="Mirrors into this cluster" head={["Flow", "State", { number: "Topics" }, { number: "Copied since its start" }, { number: "Rate" }, { number: "Lag" }, "Time left"]} empty="No mirror has written a heartbeat that you may read.">

@@ -25,6 +25,7 @@ from parley.tools.cli.reassign.requests import ongoing
 from parley.tools.cli.reassign.throttles import Ongoing
 from parley.tools.cli.topic_offsets import LATEST, list_offsets_of
 from parley.tools.console.history import History
+from parley.tools.console.pace import Pace
 from parley.tools.console.settings import ConsoleSettings
 
 T = TypeVar("T")
@@ -59,6 +60,8 @@ class ClusterView:
         self._security = settings.security(user, password)
         self.client = self.new_client()
         self.history = History()
+        self.pace: Pace[tuple[str, int, int | None]] = Pace()
+        """The rates of moves: by topic, partition, and the broker of a move between log directories."""
         self.down_since: dict[int, int] = {}
         """When this console first found a broker with replicas missing, in ms since 1970."""
         self._kept: dict[str, _Kept] = {}

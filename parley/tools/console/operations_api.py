@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.tools.cli import features as feature_levels
+from parley.tools.cli.reassign.throttles import Ongoing
 from parley.tools.cli.transactions.states import describe_transaction, list_transactions
 from parley.tools.console import mirrors_api
 from parley.tools.console.answers import ApiRequest, matching, page
 from parley.tools.console.cluster_view import ClusterView, optional
 
+_Replica: TypeAlias = tuple[str, int, int]
+"""Topic, partition and broker."""
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _HANGING_TIMES: Final = 2
 
@@ -85,9 +89,9 @@ async def log_dirs(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 async def work(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
     """Return the reassignments and moves between log directories in progress, with the remaining bytes, and the mirrors
-    into this cluster."""
+    into this cluster. ``rate`` is per second, None if unknown."""
     moving = await view.reassignments()
-    sizes: dict[tuple[str, int, int], int] = {}
+    sizes: dict[_Replica, int] = {}
     between: list[dict[str, Any]] = []
     for broker, directories in (await optional(view.directories(), {})).items():
         for each in directories:
@@ -100,16 +104,29 @@ async def work(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
                         )  # fmt: skip
                     else:
                         sizes[topic.name, one.partition_index, broker] = one.partition_size
-    items = [
-        {
-            "topic": topic,
-            "partition": index,
-            "adding": list(one.adding),
-            "removing": list(one.removing),
-            "done": sum(sizes.get((topic, index, broker), 0) for broker in one.adding),
-            "size": len(one.adding) * max((sizes.get((topic, index, broker), 0) for broker in one.replicas), default=0),
-        }
-        for (topic, index), one in sorted(moving.items())
-    ]
+    items = [_reassignment(topic, index, one, sizes) for (topic, index), one in sorted(moving.items())]
     mirrors = await optional(mirrors_api.flows(view), [])
+    _add_rates(view, [*items, *between])
     return {**page(request, items, lambda one: one), "directories": between[:200], "mirrors": mirrors[:200]}
+
+
+def _reassignment(topic: str, index: int, one: Ongoing, sizes: Mapping[_Replica, int]) -> dict[str, Any]:
+    largest = max((sizes.get((topic, index, broker), 0) for broker in one.replicas), default=0)
+    return {
+        "topic": topic,
+        "partition": index,
+        "adding": list(one.adding),
+        "removing": list(one.removing),
+        "done": sum(sizes.get((topic, index, broker), 0) for broker in one.adding),
+        "size": len(one.adding) * largest,
+    }
+
+
+def _add_rates(view: ClusterView, moves: Sequence[dict[str, Any]]) -> None:
+    names = [(one["topic"], one["partition"], one.get("broker")) for one in moves]
+    done = dict(zip(names, (one["done"] for one in moves), strict=True))
+    rates = view.pace.look(SYSTEM_CLOCK.monotonic(), done)
+    for name, one in zip(names, moves, strict=True):
+        rate = one["rate"] = rates[name]
+        left = one["size"] - one["done"] if "size" in one else 0
+        one["remainingMs"] = round(1000 * left / rate) if rate and left > 0 else None

@@ -283,7 +283,22 @@ def test_a_mirror_into_the_cluster_shows_its_progress(page: Page, cluster: Clust
             flow = page.get_by_label("Mirrors into this cluster").get_by_role("row").filter(has_text="A → B")
             expect(flow.get_by_text("alive")).to_be_visible()
             expect(flow.get_by_text("up to date")).to_be_visible()
-            picture(page, "work")
+
+
+def test_a_move_shows_its_rate_and_the_time_left(page: Page, cluster: Cluster, address: str, folder: Path) -> None:
+    create(cluster.bootstrap_servers, "photos")
+    produce(cluster.bootstrap_servers, "photos", [(None, os.urandom(100_000), 1, ()) for _ in range(30)])
+    plan = folder / "photos.json"
+    plan.write_text('{"version": 1, "partitions": [{"topic": "photos", "partition": 0, "replicas": [1, 2, 3]}]}')
+    parley = [sys.executable, "-m", "parley", "reassign", "--bootstrap-server"]
+    reassign = [*parley, cluster.bootstrap_servers, "--reassignment-json-file", str(plan)]
+    subprocess.run([*reassign, "--execute", "--throttle", "200000"], check=True, capture_output=True)
+    page.goto(f"{address}/#/work")
+    move = page.get_by_label("Replicas on the move").get_by_role("row").filter(has_text="photos-0")
+    expect(move.get_by_text(re.compile(r"(Ki|Mi)?B/s"))).to_be_visible()
+    expect(move.get_by_text(re.compile(r"^\d+ s$"))).to_be_visible()
+    picture(page, "work")
+    subprocess.run([*reassign, "--cancel"], check=True, capture_output=True)
 
 
 def test_the_coordination_store_is_shown(page: Page, address: str) -> None:

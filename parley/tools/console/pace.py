@@ -1,0 +1,34 @@
+"""The rate of work in progress, from the amounts that were done when it was looked at before."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Mapping
+from typing import Final, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+WINDOW_S: Final = 30.0
+_LOOKS_MAX: Final = 20
+
+
+class Pace(Generic[K]):
+    """The amounts of work done at the looks of the last ``WINDOW_S``."""
+
+    def __init__(self) -> None:
+        self._looks: dict[K, deque[tuple[float, int]]] = {}
+
+    def look(self, now: float, done: Mapping[K, int]) -> dict[K, float | None]:
+        """Record the amount of each work that is in progress, and return the rates per second. A rate is None at the
+        first look, or if the amount has become less. Other work is forgotten."""
+        self._looks = {work: self._looks.get(work) or deque(maxlen=_LOOKS_MAX) for work in done}
+        return {work: _rate(looks, now, done[work]) for work, looks in self._looks.items()}
+
+
+def _rate(looks: deque[tuple[float, int]], now: float, done: int) -> float | None:
+    if looks and looks[-1][1] > done:
+        looks.clear()
+    while looks and looks[0][0] < now - WINDOW_S:
+        looks.popleft()
+    looks.append((now, done))
+    began, amount = looks[0]
+    return (done - amount) / (now - began) if now > began else None
