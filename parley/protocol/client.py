@@ -5,9 +5,9 @@ codes. It never retries. Connections are opened on demand. It raises ``KafkaErro
 
 - NETWORK_EXCEPTION: the connection could not be opened, or it ended before the response (``ConnectionClosed`` if the
   broker closed it). A request that was sent may have been carried out.
-- REQUEST_TIMED_OUT: no response in time. The request may still be carried out. The connection stays usable, but
-  requests that any broker can serve avoid it until it responds again. The time for which the broker throttles this
-  client (KIP-219) counts too; the request is sent after it.
+- REQUEST_TIMED_OUT: no response in time. The request may still be carried out. The connection ends,
+  unless callers still wait for other responses or the broker throttles this client (KIP-219). Requests that any broker
+  can serve avoid the broker until it responds again. The time of throttling counts too; the request is sent after it.
 - UNSUPPORTED_VERSION: the broker and this client have no version of the API in common.
 - ``NotAuthenticated``: the broker rejects the login, or the TLS handshake fails.
 - BROKER_NOT_AVAILABLE: no bootstrap address responds (``NoBrokerResponds``, or ``NoBrokerListens`` if none accepts a
@@ -153,7 +153,7 @@ class Client:
             if link is not None and link.throttle_left_s > 0:
                 name += f" (the broker throttles this client for {link.throttle_left_s:.1f} s more)"
             elif link is not None:
-                link.is_silent = True
+                link.give_up()
             what = f"connection for {name}" if link is None else f"response to {name} v{version} from {link.address}"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no {what} within {limit:g} s") from None
 

@@ -293,6 +293,12 @@ class Link(asyncio.BufferedProtocol):
             )
         return version
 
+    def give_up(self) -> None:
+        """Record that a response is overdue. End the connection if no caller waits for another response."""
+        self.is_silent = True
+        if all(waiting.done() for waiting in self._waiting.values()):
+            self._end("a response was overdue")
+
     async def until_closed(self) -> None:
         """Wait until the connection has ended."""
         await asyncio.shield(self._closed)

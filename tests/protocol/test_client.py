@@ -187,22 +187,40 @@ async def test_coordinators(peer: Peer, highest: int) -> None:
             await client.coordinator("g")
 
 
-async def test_no_answer_in_time_leaves_the_connection_usable(peer: Peer) -> None:
-    held: list[RequestHeader] = []
-
-    def late(header: RequestHeader, request: Any) -> Any:
-        held.append(header)
-        if len(held) == 1:
-            return None
-        early = b"".join(response_frame(HeartbeatResponse(error_code=1), 4, held[0].correlation_id))
-        return early + b"".join(response_frame(HeartbeatResponse(error_code=2), 4, header.correlation_id))
-
-    peer.answers[12] = late
+async def test_a_connection_ends_if_the_only_response_is_overdue(peer: Peer) -> None:
+    peer.answers[12] = lambda header, request: None
     async with Client(f"{HOST}:{peer.port}") as client:
         with pytest.raises(KafkaError, match=r"no response to Heartbeat v4 from 127.0.0.1:\d+ within 0.05 s") as raised:
             await client.send(HEARTBEAT, timeout=0.05)
         assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
+        peer.answers[12] = lambda header, request: HeartbeatResponse(error_code=2)
         assert (await client.send(HEARTBEAT)).error_code == 2
+    assert peer.connections == 2
+
+
+async def test_a_connection_stays_while_another_caller_waits(peer: Peer) -> None:
+    held: list[RequestHeader] = []
+    has_arrived = asyncio.Event()
+
+    def late(header: RequestHeader, request: Any) -> Any:
+        held.append(header)
+        has_arrived.set()
+        if len(held) < 3:
+            return None
+        responses = [
+            response_frame(HeartbeatResponse(error_code=n), 4, each.correlation_id) for n, each in enumerate(held, 1)
+        ]
+        return b"".join(part for response in responses for part in response)
+
+    peer.answers[12] = late
+    async with Client(f"{HOST}:{peer.port}") as client:
+        patient = asyncio.ensure_future(client.send(HEARTBEAT))
+        await has_arrived.wait()
+        with pytest.raises(KafkaError) as raised:
+            await client.send(HEARTBEAT, timeout=0.05)
+        assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
+        assert (await client.send(HEARTBEAT)).error_code == 3, "each response belongs to its own request"
+        assert (await patient).error_code == 1
     assert peer.connections == 1
 
 

@@ -42,9 +42,9 @@ class HttpRequest:
     """Tell the server what the client waits for now."""
 
     def environ(self) -> WSGIEnvironment:
-        """Return the request as a WSGI application needs it."""
+        """Return the request as a WSGI application needs it. HEAD becomes GET: the server leaves out the body."""
         return {
-            "REQUEST_METHOD": self.method,
+            "REQUEST_METHOD": "GET" if self.method == "HEAD" else self.method,
             "PATH_INFO": self.path,
             "QUERY_STRING": self.query,
             "HTTP_ACCEPT": self.accept,
@@ -60,8 +60,8 @@ class HttpResponse:
     body: bytes
     headers: Sequence[tuple[str, str]] = PLAIN_TEXT
 
-    def encoded(self) -> bytes:
-        """Return the response as it is sent."""
+    def encoded(self, *, with_body: bool = True) -> bytes:
+        """Return the response as it is sent. The response to HEAD has no body, but the same header."""
         fields = [
             ("Date", formatdate(usegmt=True)),  # `parley doctor` compares it with its own clock
             *self.headers,
@@ -69,7 +69,12 @@ class HttpResponse:
             ("Connection", "close"),
         ]
         lines = [f"HTTP/1.1 {self.status}", *(f"{name}: {value}" for name, value in fields), "", ""]
-        return "\r\n".join(lines).encode("latin-1") + self.body
+        return "\r\n".join(lines).encode("latin-1") + (self.body if with_body else b"")
+
+
+def asks_for_body(header: bytes | bytearray) -> bool:
+    """Return False for a HEAD request. Its header may be incomplete or malformed."""
+    return not header.startswith(b"HEAD ")
 
 
 def error_page(status: HTTPStatus) -> HttpResponse:

@@ -29,6 +29,7 @@ from parley.broker.metrics.http_messages import (
     HttpRequest,
     HttpResponse,
     Stage,
+    asks_for_body,
     error_page,
     parse_header,
 )
@@ -223,6 +224,7 @@ class HttpConnection(asyncio.Protocol):
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._header = bytearray()
+        self._asks_for_body = True
         self._is_cut = False
         self._deadline = asyncio.get_running_loop().call_later(HEADER_TIMEOUT_S, self.cut)
 
@@ -240,6 +242,7 @@ class HttpConnection(asyncio.Protocol):
         if end < 0 and len(self._header) <= HEADER_BYTES_MAX:
             return
         self._transport.pause_reading()
+        self._asks_for_body = asks_for_body(self._header)
         self._limit(CONNECTION_S)
         if end < 0:
             self.send(error_page(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
@@ -254,7 +257,7 @@ class HttpConnection(asyncio.Protocol):
     def send(self, response: HttpResponse) -> None:
         """Send the response and end the connection."""
         if self._transport is not None:
-            self._transport.write(response.encoded())
+            self._transport.write(response.encoded(with_body=self._asks_for_body))
             self._transport.close()
 
     def cut(self) -> None:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from parley.pipeline.schemas.avro import NAMED, PRIMITIVES, expanded
+from parley.pipeline.schemas.avro_shape import AvroShape
 from parley.pipeline.schemas.model import BadSchema, Loader, Schema
 from parley.pipeline.values.exact import DoesNotFit, kind_of
 
@@ -282,12 +283,13 @@ def reader(written: Schema, wanted: Schema, load: Loader, *, of_files: bool = Fa
     """Return the function that reads data of the ``written`` schema, from a position on, as the ``wanted`` one (Avro's
     resolution).
 
-    Raises BadSchema if a logical type differs, because Avro would take one for the other. The function raises
-    ValueError.
+    Raises BadSchema if a logical type differs, because Avro would take one for the other, or if the data of the
+    ``written`` schema has no bound. The function raises ValueError.
     """
-    import fastavro
-
     theirs, ours = _Tree(written, load), _Tree(wanted, load, of_files=of_files)
+    shape = AvroShape(theirs.names)
+    shape.check_bounded(theirs.root)
+    decode = shape.decoder(theirs.root)
     _check_logical(theirs, theirs.root, ours, ours.root, set())
     convert = ours.column(ours.root)[1]
     target = None if written == wanted else ours.bare
@@ -296,7 +298,7 @@ def reader(written: Schema, wanted: Schema, load: Loader, *, of_files: bool = Fa
         stream = io.BytesIO(data)
         stream.seek(begin)
         try:
-            value = fastavro.schemaless_reader(stream, theirs.bare, target, return_named_type=True)
+            value = decode(stream, theirs.bare, target, return_named_type=True)
         except Exception as error:  # the reader raises whatever odd bytes lead to
             raise ValueError(f"the bytes do not fit their schema: {type(error).__name__}: {error}") from None
         if stream.tell() != len(data):

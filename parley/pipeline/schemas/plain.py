@@ -2,8 +2,7 @@
 
 Rules: a value is decoded with the schema with which it was written. Times are ISO texts, bytes are base64, decimals
 stay ``Decimal``, an enum is a name, or a number if its schema does not know it. The size of the data bounds a reader's
-work: Avro arrays whose items take no bytes are refused, and a value has at most ``VALUES_MAX`` parts. Avro records that
-contain themselves are decoded by fastavro's reader in Python, because its compiled reader overflows the stack.
+work: Avro schemas without such a bound are refused (``avro_shape``), and a value has at most ``VALUES_MAX`` parts.
 """
 
 from __future__ import annotations
@@ -13,11 +12,12 @@ import datetime as dt
 import io
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
 
-from parley.pipeline.schemas.avro import NAMED, PRIMITIVES, expanded
+from parley.pipeline.schemas.avro import expanded
+from parley.pipeline.schemas.avro_shape import AvroShape
 from parley.pipeline.schemas.json_schema import parsed
 from parley.pipeline.schemas.model import BadSchema, Loader, Schema, SchemaType
 from parley.pipeline.schemas.protobuf import in_order, is_map, message_at, messages_of, place_of
@@ -80,15 +80,11 @@ def _protobuf(schema: Schema, load: Loader, *, is_framed: bool) -> Read:
 
 
 def _avro(schema: Schema, load: Loader) -> Read:
-    import fastavro
-    from fastavro import _read_py
-
     names: dict[str, Any] = {}
     tree = expanded(schema, load, names)
-    shape = _Shape(names)
-    if shape.has_endless_arrays(tree):
-        raise BadSchema("The Avro schema has an array whose items take no bytes, so its data has no bound")
-    decode = (_read_py if shape.contains_itself(tree) else fastavro).schemaless_reader
+    shape = AvroShape(names)
+    shape.check_bounded(tree)
+    decode = shape.decoder(tree)
 
     def read(data: bytes, begin: int) -> Any:
         stream = io.BytesIO(data)
@@ -105,74 +101,6 @@ def _avro(schema: Schema, load: Loader) -> Read:
         return _Parts().value(value)
 
     return read
-
-
-class _Shape:
-    """Questions about an Avro schema with these named types."""
-
-    def __init__(self, names: Mapping[str, Any]) -> None:
-        self._names = names
-
-    def contains_itself(self, root: Any) -> bool:
-        """Return True if a named type is part of itself."""
-        open_names: set[str] = set()
-        done: set[str] = set()
-
-        def visit(node: Any) -> bool:
-            name = node["name"] if isinstance(node, dict) and node["type"] in NAMED else ""
-            if name in done or name in open_names:
-                return name in open_names
-            if name:
-                open_names.add(name)
-            found = any(visit(one) for one in self._parts(node))
-            if name:
-                open_names.remove(name)
-                done.add(name)
-            return found
-
-        return visit(self._resolved(root))
-
-    def has_endless_arrays(self, root: Any) -> bool:
-        """Return True if an array has items that take no bytes: a few bytes of data could announce billions of them."""
-        done: set[str] = set()
-
-        def visit(node: Any) -> bool:
-            if isinstance(node, dict) and node["type"] in NAMED:
-                if node["name"] in done:
-                    return False
-                done.add(node["name"])
-            if isinstance(node, dict) and node["type"] == "array" and self._is_empty(node["items"], set()):
-                return True
-            return any(visit(one) for one in self._parts(node))
-
-        return visit(self._resolved(root))
-
-    def _is_empty(self, given: Any, within: set[str]) -> bool:
-        """Return True if a value of the type takes no bytes."""
-        node = self._resolved(given)
-        if not isinstance(node, dict):
-            return isinstance(node, str) and node == "null"
-        if node["type"] == "fixed":
-            return bool(node["size"] == 0)
-        if node["type"] in ("record", "error"):
-            if node["name"] in within:
-                return False
-            inner = within | {node["name"]}
-            return all(self._is_empty(one["type"], inner) for one in node["fields"])
-        return node["type"] not in ("array", "map", "enum") and self._is_empty(node["type"], within)
-
-    def _parts(self, node: Any) -> list[Any]:
-        if isinstance(node, list):
-            return [self._resolved(one) for one in node]
-        if not isinstance(node, dict):
-            return []
-        if "fields" in node:
-            return [self._resolved(one["type"]) for one in node["fields"]]
-        inner = node.get("items", node.get("values", node["type"] if node["type"] not in NAMED else None))
-        return [] if inner is None else [self._resolved(inner)]
-
-    def _resolved(self, node: Any) -> Any:
-        return self._names.get(node, node) if isinstance(node, str) and node not in PRIMITIVES else node
 
 
 class _Parts:

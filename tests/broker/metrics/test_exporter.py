@@ -162,6 +162,16 @@ async def test_other_pages_are_not_there(served: Served) -> None:
     assert (await served.get("/metrics", "POST"))[0] == 405
 
 
+async def test_head_is_get_without_a_body(served: Served) -> None:
+    for path, status in (("/metrics", 200), ("/livez", 200), ("/nowhere", 404)):
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.exporter.port)
+        writer.write(f"HEAD {path} HTTP/1.1\r\n\r\n".encode())
+        response = await reader.read()
+        writer.close()
+        assert response.startswith(f"HTTP/1.1 {status} ".encode())
+        assert response.endswith(b"\r\n\r\n"), "there is no body"
+
+
 async def test_a_stuck_loop_is_reported(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporter_module, "LOOP_TIMEOUT_S", 0.05)
     served.health.ready()

@@ -180,3 +180,11 @@ def test_what_cannot_be_used() -> None:
             converter(**config)
     with pytest.raises(DataError, match="union"):
         converter(avro_schema='["int", "string"]')
+
+
+def test_a_few_bytes_cannot_announce_billions_of_values() -> None:
+    """Two bytes of data say that the array has 2^31 items, each of which takes none."""
+    nulls = converter(avro_schema='{"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}')
+    assert nulls.from_connect("t", None, [b"", b""]) == b"\4\0"
+    with pytest.raises(DataError, match="an array whose items take no bytes"):
+        nulls.to_connect("t", b"\xfe\xff\xff\xff\x0f\0")

@@ -157,6 +157,25 @@ def test_bad_bytes_and_values_are_refused() -> None:
         avro_rows.reader(day, day, no_references)(encoded(record("int"), {"f0": 1 << 30}), 0)
 
 
+def test_a_few_bytes_cannot_announce_billions_of_values() -> None:
+    """Even if the reader's schema omits the field, the data has to be skipped."""
+    wanted = record("int")
+    twice: Any = {"type": "record", "name": "R0", "fields": []}
+    for n in range(1, 40):
+        twice = record(twice, f"R{n - 1}", name=f"R{n}")
+    for large, match in (({"type": "array", "items": "null"}, "no bytes"), (twice, "more than 50,000 fields")):
+        with pytest.raises(BadSchema, match=match):
+            avro_rows.reader(schema(record("int", large)), schema(wanted), no_references)
+
+
+def test_deeply_nested_data_does_not_crash_the_reader() -> None:
+    chain = {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}
+    read = avro_rows.reader(schema(record("int", ["null", chain])), schema(record("int")), no_references)
+    assert read(b"\2" + b"\2" * 20 + b"\0", 0) == {"f0": 1}
+    with pytest.raises(ValueError, match="RecursionError"):
+        read(b"\2" + b"\2" * 1_000_000 + b"\0", 0)
+
+
 def test_columns_become_schemas() -> None:
     inner = pa.list_(pa.struct([("c", pa.decimal128(5, 2))]))
     kind = pa.struct([("a", pa.int64()), ("b", inner), ("d", pa.map_(pa.string(), pa.bool_()))])

@@ -22,6 +22,7 @@ from parley.pipeline.connect.errors import ConfigError, DataError, RetriableErro
 from parley.pipeline.connect.logical import TO_LOGICAL
 from parley.pipeline.connect.text_values import infer_schema
 from parley.pipeline.schemas.avro import expanded
+from parley.pipeline.schemas.avro_shape import AvroShape
 from parley.pipeline.schemas.client import Client, RegistryAway, RegistryRefused, Settings, client_of, framed, unframed
 from parley.pipeline.schemas.model import BadSchema, Loader, no_references
 from parley.pipeline.schemas.model import Schema as Registered
@@ -126,12 +127,18 @@ class _Parsed:
     """An Avro schema, parsed for reading and writing."""
 
     def __init__(self, schema: Registered, load: Loader = no_references) -> None:
+        names: dict[str, Any] = {}
         try:
-            self._avro = expanded(schema, load)
+            self._avro = expanded(schema, load, names)
             self._primitive = _without_logical(self._avro)
             self.schema = from_avro(json.loads(schema.text))
         except (BadSchema, KeyError, ValueError) as error:
             raise DataError(f"The Avro schema cannot be used: {error}") from None
+        try:
+            AvroShape(names).check_bounded(self._avro)
+            self._unreadable = ""
+        except BadSchema as error:
+            self._unreadable = str(error)
 
     def write(self, value: Any) -> bytes:
         import fastavro
@@ -147,6 +154,8 @@ class _Parsed:
     def read(self, data: bytes, pos: int) -> SchemaAndValue:
         import fastavro
 
+        if self._unreadable:
+            raise DataError(f"Failed to deserialize Avro data: {self._unreadable}")
         stream = io.BytesIO(data)
         stream.seek(pos)
         try:
