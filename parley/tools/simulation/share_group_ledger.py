@@ -5,6 +5,9 @@
   had not ended.
 * **DeliveredWithinCount**: no record is delivered more often than the group allows, and each confirmed release counts.
 * **AcknowledgedOnce**: a fetch that was sent after an accept or reject was confirmed does not return the record.
+  A confirmation counts only if it arrived before the lock ended. Later, the leader may already have archived the
+  record, because its count was exhausted. It then ignores the acknowledgement and responds without an error, like
+  Kafka, although the archived state may not be stored yet. If that leader dies, the next leader delivers it again.
 * **NoRecordSkipped**: the group passes a record only if a member accepted or rejected it, or its count is exhausted.
 * **ShareProgress**: soon after the faults, the group has passed all records.
 """
@@ -63,6 +66,8 @@ class ShareGroupLedger:
         self._suspicions: defaultdict[tuple[str, int], list[tuple[float, str]]] = defaultdict(list)
         """Events that violate AcquiredByOne if this member's session with this broker had not ended: the time and a
         description."""
+        self._locks: dict[tuple[str, Record], float] = {}
+        """The earliest end of the last lock of each member on each record, in seconds of virtual time."""
         self._unseen: defaultdict[int, int] = defaultdict(int)
         """The number of fetches of a partition without a response. What they delivered is unknown."""
         self._assigned: dict[str, frozenset[int]] = {}
@@ -106,6 +111,7 @@ class ShareGroupLedger:
             self._most_deliveries[record] = max(self._most_deliveries[record], count)
             self._last_deliveries[record[0]][record[1]] = self._history.now()
             self._holders[record] = _Holder(who, node, count, sent + LOCK_S)
+            self._locks[who, record] = sent + LOCK_S
 
     def session_lives(self, who: str, node: int, sent: float) -> None:
         """Record that a broker has accepted a request of a session, which the member sent at ``sent``."""
@@ -144,12 +150,19 @@ class ShareGroupLedger:
             records = [each.record for each in acknowledgements if each.kind == kind]
             self._history.note(who, f"has acknowledged {_text(records)} with {kind}")
             for record in records:
-                if kind in (ACCEPT, REJECT):
-                    self._settled.setdefault(record, now)
+                if kind == RENEW:
+                    self._renew(who, record, sent + LOCK_S)
+                elif now >= self._locks.get((who, record), 0.0):
+                    continue
                 elif kind == RELEASE:
                     self._releases[record].append(now)
-                elif (holder := self._holders.get(record)) is not None and holder.who == who:
-                    holder.until = sent + LOCK_S
+                elif kind in (ACCEPT, REJECT):
+                    self._settled.setdefault(record, now)
+
+    def _renew(self, who: str, record: Record, until: float) -> None:
+        holder = self._holders.get(record)
+        if holder is not None and holder.who == who:
+            holder.until = self._locks[who, record] = until
 
     def loses(self, who: str, records: Iterable[Record]) -> None:
         """Record that a member no longer holds records: it has acknowledged them, perhaps without success."""
