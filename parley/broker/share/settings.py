@@ -1,9 +1,14 @@
-"""The settings of a share group that the leaders of its partitions use: the group's own, or else the broker's."""
+"""The settings of a share group that the leaders of its partitions use: the group's own, or else the broker's.
+
+A fetch asks for them several times for each of its partitions. Deriving them from the configuration takes longer than
+the rest of a look at a partition, so ``CurrentShareSettings`` keeps them until the configuration changes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from parley.broker.config.broker_config import BrokerConfig
 from parley.broker.config.group_config import GroupConfig
@@ -29,9 +34,34 @@ SettingsOf = Callable[[str], ShareSettings]
 """Returns the current settings of a share group."""
 
 
-def share_settings(config: BrokerConfig, image: MetadataImage, group_id: str) -> ShareSettings:
-    """Return the settings of a share group."""
-    group = GroupConfig(config, image.config(ResourceType.GROUP, group_id))
+KEPT_MAX: Final = 1000
+"""The maximum number of groups whose settings are kept: more than have members on one broker."""
+
+
+class CurrentShareSettings:
+    """Returns the current settings of a share group (``SettingsOf``)."""
+
+    def __init__(self, config: Callable[[], BrokerConfig], image: Callable[[], MetadataImage]) -> None:
+        self._config = config
+        self._image = image
+        self._kept: dict[str, tuple[BrokerConfig, Mapping[str, str], ShareSettings]] = {}
+
+    def __call__(self, group_id: str) -> ShareSettings:
+        """Return the settings of a group."""
+        config, entries = self._config(), self._image().config(ResourceType.GROUP, group_id)
+        kept = self._kept.get(group_id)
+        if kept is not None and kept[0] is config and kept[1] is entries:  # each change makes new objects
+            return kept[2]
+        if len(self._kept) >= KEPT_MAX:
+            self._kept.clear()
+        settings = share_settings(config, entries)
+        self._kept[group_id] = (config, entries, settings)
+        return settings
+
+
+def share_settings(config: BrokerConfig, entries: Mapping[str, str]) -> ShareSettings:
+    """Return the settings of a share group with these entries of its own."""
+    group = GroupConfig(config, entries)
     is_committed = group.share_isolation_level == "read_committed"
     return ShareSettings(
         group.share_record_lock_duration_ms,

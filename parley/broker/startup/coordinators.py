@@ -26,7 +26,7 @@ from parley.broker.metadata.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC,
 from parley.broker.network.dispatch import RequestContext
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType as Securable
-from parley.broker.share.settings import share_settings
+from parley.broker.share.settings import CurrentShareSettings
 from parley.broker.share.share_partitions import SharePartitions
 from parley.broker.startup.environment import Environment
 from parley.broker.startup.foundation import Foundation
@@ -82,7 +82,7 @@ def make_coordinators(
         persister=persister,
         share_partitions=SharePartitions(
             persister,
-            lambda group_id: share_settings(base.config(), base.metadata.image, group_id),
+            CurrentShareSettings(base.config, lambda: base.metadata.image),
             base.purgatories.fetch,
             environment.tasks,
             wall_ms=wall_ms,
