@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -19,6 +20,8 @@ from types import FrameType, ModuleType
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+
+from tests.support.fast_folder import fast_folder
 
 HERE = Path(__file__).parent
 SYSTEM_TESTS = HERE / "system"
@@ -72,6 +75,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the coordination store under the tests of clusters of processes; the suite has a choice of them on each",
     )
     group.addoption("--chaos-seed", type=int, default=1, help="what decides how")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the tests' files in memory, except those of the long tests, which see a disk's real latency."""
+    if "soak" not in config.option.markexpr and (folder := fast_folder()) is not None:
+        tempfile.tempdir = os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

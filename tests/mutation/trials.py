@@ -26,6 +26,7 @@ import pytest
 
 from tests.mutation.functions import Calls, ImportCalls, Place, functions_around, functions_at, mutated_code
 from tests.mutation.mutants import ROOT, Mutant
+from tests.support.fast_folder import fast_folder
 
 QUICK = "not slow and not system and not spark"
 TEST_HANGS = ("--timeout=60", "--timeout-method=thread")
@@ -94,7 +95,7 @@ class _Process:
 
 
 def _fork(body: Callable[[], int]) -> _Process:
-    folder = tempfile.mkdtemp(prefix="mutant-")
+    folder = tempfile.mkdtemp(prefix="mutant-", dir=fast_folder())
     began = time.monotonic()
     pid = os.fork()
     if pid:

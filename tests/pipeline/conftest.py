@@ -11,13 +11,13 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.fast_folder import COMMON_FOLDER
 from tests.support.java_archives import small_spark
 from tests.system import peers
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _IMPORTS_SPARK = re.compile(r"^(from|import) pyspark\b", re.MULTILINE)
-_LOCK = Path(tempfile.gettempdir()) / "parley-tests-spark.lock"
+_LOCK = COMMON_FOLDER / "parley-tests-spark.lock"
 
 SETTINGS = {
     "spark.driver.memory": "1g",

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import fcntl
 import socket
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO
 
+from tests.support.fast_folder import COMMON_FOLDER
+
 _FIRST_PORT, _PORTS_PER_PROCESS, _RANGES = 12_000, 400, 50
-_LOCKS = Path(tempfile.gettempdir(), "parley-tests-ports")
-"""The folder of the locks. It is determined here, because a fixture may set another folder for temporary files."""
+_LOCKS = COMMON_FOLDER / "parley-tests-ports"
 _held: list[IO[bytes]] = []
 
 

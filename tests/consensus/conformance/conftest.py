@@ -19,8 +19,8 @@ from hypothesis import settings
 from parley.consensus.conformance import machine
 from parley.consensus.conformance.checks import elections, keyvalue
 from parley.consensus.conformance.runner import all_checks
+from tests.support.fast_folder import fast_folder
 from tests.support.proportion import examples
-from tests.support.stores.servers import data_place
 
 _KILLS = "[election-hundred-kills]"
 _LEAKS = "[session-leaks-nothing]"
@@ -85,5 +85,5 @@ def _examples_in_proportion(request: pytest.FixtureRequest, monkeypatch: pytest.
 def _data_in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     tmp_path_factory.getbasetemp()  # files that tests write themselves stay in the usual place
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", data_place())
+        patch.setattr(tempfile, "tempdir", fast_folder())
         yield

@@ -17,14 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, TypeVar
 
 from parley.consensus.conformance.processes import ProcessHarness, WallClock
+from tests.support.fast_folder import fast_folder
 from tests.support.ports import free_port
-
-_MEMORY: Final = "/dev/shm"
-_MEMORY_BYTES_MIN: Final = 4 << 30
-"""Much more than all servers of a run of the tests use."""
 
 
 @dataclass(slots=True)
@@ -159,16 +156,6 @@ class Servers(ABC):
         return process
 
 
-def data_place() -> str | None:
-    """Return a folder for the nodes' data: in memory if there is enough, unless TMPDIR names another place.
-
-    A node that is killed still finds its data there. No test cuts the machine's power.
-    """
-    if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK):
-        return None
-    return _MEMORY if shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN else None
-
-
 ServersT = TypeVar("ServersT", bound=Servers)
 
 
@@ -176,7 +163,7 @@ ServersT = TypeVar("ServersT", bound=Servers)
 def serving(make: Callable[[Path, WallClock], ServersT], count: int) -> Iterator[ServersT]:
     """Run this many servers inside the context."""
     with ExitStack() as folders:
-        made = (tempfile.TemporaryDirectory(prefix="parley-servers-", dir=place) for place in (None, data_place()))
+        made = (tempfile.TemporaryDirectory(prefix="parley-servers-", dir=place) for place in (None, fast_folder()))
         directory, data = (Path(folders.enter_context(each)) for each in made)
         servers = make(directory, WallClock(directory))
         each = servers.ports_per_node
