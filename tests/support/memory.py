@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from parley.storage.segment_file import SegmentFile
+
 
 def nothing_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make non-blocking reads find nothing in the page cache, as after a restart of the machine."""
@@ -18,3 +20,4 @@ def nothing_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(fd, buffers, position)
 
     monkeypatch.setattr(os, "preadv", cold)
+    monkeypatch.setattr(SegmentFile, "nowait_flag", os.RWF_NOWAIT)  # also if the file system has no such reads

@@ -148,8 +148,8 @@ def _tried(key: str, name: str, host: str, port: int) -> Listener:
             probe.bind(address)
             probe.listen(1)
     except OSError as error:
-        holder = listening_on(port)
-        is_taken = holder is not None or error.errno == errno.EADDRINUSE
+        is_taken = error.errno == errno.EADDRINUSE
+        holder = listening_on(port) if is_taken else None
         return Listener(key, name, host, port, error.strerror or str(error), is_taken, holder)
     return Listener(key, name, host, port)
 

@@ -102,7 +102,10 @@ def test_a_port_that_is_taken(doctor: Doctor) -> None:
 
 
 def test_addresses(doctor: Doctor) -> None:
-    assert "192.0.2.1" in doctor(listeners="PLAINTEXT://192.0.2.1:9092")["address-not-here"]["text"]
+    port = free_port()
+    with listening(port):  # on another address
+        found = doctor(listeners=f"PLAINTEXT://192.0.2.1:{port}")
+    assert "192.0.2.1" in found["address-not-here"]["text"]
     found = doctor(advertised__listeners="PLAINTEXT://no-such-host.invalid:9092")
     assert "cannot resolve no-such-host.invalid" in found["advertised-unresolvable"]["text"]
     found = doctor(listeners=f"PLAINTEXT://0.0.0.0:{free_port()}", advertised__listeners="PLAINTEXT://localhost:9092")
