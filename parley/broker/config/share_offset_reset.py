@@ -14,11 +14,13 @@ EARLIEST: Final = "earliest"
 _BY_DURATION: Final = "by_duration:"
 
 _DURATION: Final = re.compile(
-    r"P(?:(?P<days>[+-]?\d{1,12})D)?"
-    r"(?:T(?=[+-]?\d)(?:(?P<hours>[+-]?\d{1,12})H)?(?:(?P<minutes>[+-]?\d{1,12})M)?"
-    r"(?:(?P<seconds>[+-]?\d{1,12})(?:[.,](?P<fraction>\d{1,9}))?S)?)?",
+    r"(?P<sign>[+-])?P(?:(?P<days>[+-]?\d{1,19})D)?"
+    r"(?:T(?=[+-]?\d)(?:(?P<hours>[+-]?\d{1,19})H)?(?:(?P<minutes>[+-]?\d{1,19})M)?"
+    r"(?:(?P<seconds>[+-]?\d{1,19})(?:[.,](?P<fraction>\d{0,9}))?S)?)?",
     re.IGNORECASE | re.ASCII,
 )
+_LONG_MAX: Final = 2**63 - 1
+"""The maximum number of seconds of a duration in Java, and of milliseconds of an age: it is older than all records."""
 
 
 def is_reset(text: str) -> bool:
@@ -34,13 +36,14 @@ def age_ms(text: str) -> int | None:
 
 
 def _duration_ms(text: str) -> int | None:
-    """Return a duration in milliseconds, or None if it is malformed or negative."""
+    """Return a duration in milliseconds, or None if it is malformed, negative or too long."""
     found = _DURATION.fullmatch(text)
-    if found is None or not any(found.groups()):
+    if found is None or not any(found[name] for name in ("days", "hours", "minutes", "seconds")):
         return None
     days, hours, minutes, seconds = (int(found[name] or 0) for name in ("days", "hours", "minutes", "seconds"))
     fraction_ms = int((found["fraction"] or "").ljust(3, "0")[:3])
     if (found["seconds"] or "").startswith("-"):
         fraction_ms = -fraction_ms
-    total_ms = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + fraction_ms
-    return total_ms if total_ms >= 0 else None
+    total_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    total_ms = (total_s * 1000 + fraction_ms) * (-1 if found["sign"] == "-" else 1)
+    return min(total_ms, _LONG_MAX) if total_ms >= 0 and abs(total_s) <= _LONG_MAX else None
