@@ -270,11 +270,15 @@ class LedSharePartition:
 
         Returns a future that is done when they are stored, or None if there is nothing to store. Raises
         INVALID_RECORD_STATE or INVALID_REQUEST as ``SharePartition.acknowledge`` does, and then applies none.
+        INVALID_RECORD_STATE is also the error of a renewal if the group does not allow renewals, as in Kafka.
         """
         settings = self.settings
+        is_renewal = any(RENEW in each.types for each in batches)
+        if is_renewal and not settings.may_renew:
+            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "The group does not allow members to renew locks.")
         lock_s = settings.lock_duration_ms / 1000
         must_store = self.share.acknowledge(member, batches, settings.limits, self._loop.time() + lock_s)
-        if any(RENEW in each.types for each in batches):
+        if is_renewal:
             self._watch_locks(lock_s)  # the group's lock duration may have become shorter since the timer was set
         return self._stored() if must_store else None
 

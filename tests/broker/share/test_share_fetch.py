@@ -123,6 +123,22 @@ def test_a_renewed_lock_has_the_duration_of_now(directory: Path) -> None:
     run(scenario())
 
 
+def test_a_group_may_forbid_to_renew_locks(directory: Path) -> None:
+    """The error is that of Apache Kafka 4.3.1."""
+
+    async def scenario() -> None:
+        bench = ShareBench(directory)
+        topic = await bench.create("t")
+        bench.write("t", 4)
+        one = bench.member("one", topic)
+        assert await one.acquired(max_wait_ms=1000) == [(0, 3, 1)]
+        bench.settings = replace(bench.settings, may_renew=False)
+        assert await one.acknowledge((0, 3, [RENEW]), is_renew_ack=True) == ErrorCode.INVALID_RECORD_STATE
+        assert await one.acknowledge((0, 3, [ACCEPT])) == 0
+
+    run(scenario())
+
+
 def test_records_that_fail_are_delivered_apart_and_at_last_archived(directory: Path) -> None:
     async def scenario() -> None:
         bench = ShareBench(directory)

@@ -197,8 +197,7 @@ class ShareFetchApi:
     ) -> Iterator[int]:
         """Process the acknowledgements partition by partition. Yields the number of acknowledgements of
         each partition."""
-        is_renewal = context.api_version >= 2 and request.is_renew_ack
-        may_renew = is_renewal and self._parts.share_partitions.settings_of(group_id).may_renew
+        may_renew = context.api_version >= 2 and request.is_renew_ack
         for topic in request.topics:
             for each in topic.partitions:
                 if each.acknowledgement_batches:
