@@ -348,7 +348,11 @@ class Dispatcher:
         return await response if asyncio.iscoroutine(response) else response
 
     async def _size_of(self, context: RequestContext, part: Response) -> int:
-        """Return the encoded size of a part of a response. Encoding takes a tenth of the time of building the part."""
+        """Return the encoded size of a part of a response.
+
+        The whole response is encoded again when it is complete. That takes 0.2 microseconds for an element. To encode
+        each element once and keep its bytes would take longer.
+        """
         return await self._in_thread(context, lambda: len(encode(part, context.api_version)))
 
     def _begun(self, context: RequestContext, size_bytes: int, began: float) -> RequestMetrics:
