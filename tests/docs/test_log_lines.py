@@ -13,6 +13,7 @@ from parley.broker.docs.log_lines.source import logged_lines
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
+@pytest.mark.slow
 def test_every_line_has_a_row_and_every_row_a_line() -> None:
     rows = [line.event for section in SECTIONS for line in section.lines]
     logged = {line.event: line.place for line in logged_lines()}

@@ -14,6 +14,7 @@ from parley.tools.cli.manual import FOLDER, manual_pages
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_each_command_has_a_page_with_its_options_and_examples() -> None:
     pages = manual_pages()
     assert set(pages) == {f"{FOLDER}/parley.1", *(f"{FOLDER}/parley-{name}.1" for name in COMMANDS)}
@@ -24,6 +25,7 @@ def test_each_command_has_a_page_with_its_options_and_examples() -> None:
     assert r"\fB\-\-output \fI<json|yaml|table>\fB\fR" in pages[f"{FOLDER}/parley-topics.1"]
 
 
+@pytest.mark.slow
 def test_the_pages_are_up_to_date() -> None:
     """Also: no page is left from a command that is gone."""
     written = {f"{FOLDER}/{path.name}": path.read_text() for path in (ROOT / FOLDER).iterdir()}

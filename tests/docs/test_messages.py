@@ -57,6 +57,7 @@ def parts(message: str) -> list[re.Pattern[str]]:
     return [re.compile(".{0,120}".join(map(re.escape, words))) for words in spelled if " " in " ".join(words)]
 
 
+@pytest.mark.slow
 def test_each_message_of_a_table_is_in_the_code() -> None:
     code = messages_of_code()
     unknown = [

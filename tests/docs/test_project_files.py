@@ -61,6 +61,7 @@ def _notes(version: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([ROOT / ".ci" / "release-notes", version], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_release_notes_are_a_section_of_the_changelog() -> None:
     notes = _notes("Unreleased").stdout
     assert notes.startswith("### ")

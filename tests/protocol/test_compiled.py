@@ -172,6 +172,7 @@ def test_the_compiled_form_runs(package: Path) -> None:
     assert run(package) == ("compiled", "")
 
 
+@pytest.mark.slow
 @needs_compiled
 def test_the_source_runs_on_demand(package: Path) -> None:
     assert run(package, PARLEY_PURE="1") == ("interpreted", "")

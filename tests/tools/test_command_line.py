@@ -42,6 +42,7 @@ def test_every_help_has_examples_that_name_the_command(name: str) -> None:
         assert all(f"parley {name}" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_docs_tools_page_is_up_to_date() -> None:
     assert (_root() / TOOLS_PAGE).read_text() == tools_page(), "run `parley docs`"
 

@@ -57,6 +57,7 @@ def test_a_window_that_was_written_twice_is_noticed(tmp_path: Path, capsys: pyte
     assert "differs" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_without_git_the_files_are_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert "parley/tools/pipeline_demo.py" in [one["path"] for one in _changes()]

@@ -62,6 +62,7 @@ def address_of(broker: Broker) -> str:
     return f"{endpoint.host}:{endpoint.port}"
 
 
+@pytest.mark.slow
 def test_the_first_user_is_there_before_the_first_broker(
     parley: Parley, store: str, prepared: Broker, tmp_path: Path
 ) -> None:

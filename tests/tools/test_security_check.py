@@ -373,6 +373,7 @@ def test_a_keytab_that_others_can_read(parley: Parley, settings: dict[str, str],
     assert parley("security", "check", path).code == 0
 
 
+@pytest.mark.slow
 def test_the_store_of_a_file_is_asked(parley: Parley, settings: dict[str, str], tmp_path: Path) -> None:
     url = f"local://{tmp_path}/store"
     assert parley("coordination", "check", url).code in (0, 1)  # creates the store
