@@ -66,6 +66,7 @@ def join(
     now_ms: int,
 ) -> Decision[JoinGroupResponse]:
     """Add a member, or move it toward its target assignment. Raises the KafkaError that the client gets."""
+    _check_migration(group, shard)
     protocols = tuple([(each.name, each.metadata) for each in request.protocols])
     _check_size(group, request.member_id, shard)
     _check_protocols(group, request.protocol_type, protocols)
@@ -100,6 +101,14 @@ def join(
     change.timers.update(session_of(shard, group.group_id, member))
     change.timers.update(classic_timer("sync", group.group_id, member))
     return change.decision(_joined(member))
+
+
+def _check_migration(group: ConsumerGroup, shard: GroupShard) -> None:
+    if shard.config().group_consumer_migration_policy.lower() == "disabled":
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            f"Group {group.group_id} uses the consumer protocol, and group.consumer.migration.policy is disabled.",
+        )
 
 
 def _check_size(group: ConsumerGroup, member_id: str, shard: GroupShard) -> None:

@@ -483,6 +483,22 @@ def test_the_policy_decides_about_upgrades(policy: str, may: bool) -> None:
         refused(ErrorCode.GROUP_ID_NOT_FOUND, group.join, "m", "a")
 
 
+@pytest.mark.parametrize(("policy", "may"), [("Disabled", False), ("downgrade", True), ("upgrade", True)])
+def test_the_policy_decides_whether_classic_members_join_a_consumer_group(policy: str, may: bool) -> None:
+    """As in Apache Kafka 4.3.1."""
+    group = bench(group_consumer_migration_policy=policy)
+    group.join("m", "a")
+    if may:
+        group.classic_join("", "a", instance="i1", new_id="c1")
+        assert "c1" in group.group.members
+    else:
+        refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, group.classic_join, "", "a", instance="i1", new_id="c1")
+        assert list(group.group.members) == ["m"]
+        group.heartbeat("m", -1)
+        group.classic_join("", "a", instance="i1", new_id="c1")
+        assert list(group.shard.membership_of(GROUP).members) == ["c1"]
+
+
 def test_a_group_without_members_takes_the_protocol_of_the_next_one() -> None:
     group = bench()
     group.join("m", "a")
