@@ -65,6 +65,9 @@ class Owner(Protocol):
     def is_copying(self, partition: TopicPartition) -> bool:
         """Return True if the partition's log is being copied to another directory."""
 
+    def is_unproven(self, log: Log) -> bool:
+        """Return True if the replica may have had another log before, and this one has not been in sync yet."""
+
     def logs_in(self, directory: LogDirectory) -> list[Log]:
         """Return the logs in a directory; none if it is offline."""
 
@@ -136,11 +139,12 @@ def log_start_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
 
 
 def unwritten_logs(owner: Owner, directory: LogDirectory, logs: Iterable[Log]) -> dict[TopicPartition, UnwrittenLog]:
-    """Return each log of the directory that has no files yet."""
+    """Return each log of the directory that has no files yet, except unproven logs: the next startup must not find them
+    again."""
     found = directory.kept_unwritten.copy()
     of_topic: dict[UUID, UnwrittenLog] = {}
     for log in logs:
-        if not log.is_written and (topic_id := log.topic_id):
+        if not log.is_written and (topic_id := log.topic_id) and not owner.is_unproven(log):
             key = (log.topic, log.partition)
             if owner.is_copying(key):
                 found[key] = UnwrittenLog(topic_id, is_moving=True)

@@ -119,6 +119,10 @@ class LogManager:
         self.lost_below: dict[Log, int] = {}
         """The logs that ended below their persisted high watermark at this startup, each with that high watermark. A
         log is removed once it contains all committed records again, or the cluster has given up the missing ones."""
+        self.unproven: dict[Log, int] = {}
+        """New logs of replicas that may have had another log before, each with the partition epoch at its creation.
+        Such a log proves nothing about committed records until it has been in sync. The next startup forgets it if it
+        has no files."""
         self._cut_by_power: dict[LogDirectory, set[Log]] = {}
         """The logs that may lack acknowledged records that were not synced before a power cut, until they are settled,
         by the directory that has the note of the power cut."""
@@ -331,12 +335,16 @@ class LogManager:
 
     @property
     def unsettled(self) -> list[Log]:
-        """The logs that lack committed records, or may lack some. ``settle`` removes a log."""
-        return [*self.lost_below, *chain.from_iterable(self._cut_by_power.values())]
+        """The logs that lack committed records, may lack some, or are unproven. ``settle`` removes a log."""
+        return [*self.lost_below, *self.unproven, *chain.from_iterable(self._cut_by_power.values())]
 
     def may_be_cut_by_power(self, log: Log) -> bool:
         """Return True if the log may lack acknowledged records that were not synced before a power cut."""
         return any(log in logs for logs in self._cut_by_power.values())
+
+    def is_unproven(self, log: Log) -> bool:
+        """Return True if the replica may have had another log before, and this one has not been in sync yet."""
+        return log in self.unproven
 
     def settle(self, log: Log) -> None:
         """Note that the log contains all committed records again, or that the missing ones no longer matter.
@@ -344,6 +352,7 @@ class LogManager:
         A directory's power cut is forgotten, in a task, once all its logs are settled.
         """
         self.lost_below.pop(log, None)
+        self.unproven.pop(log, None)
         for directory, logs in list(self._cut_by_power.items()):
             logs.discard(log)
             if not logs:
@@ -353,8 +362,9 @@ class LogManager:
 
     def succeed(self, log: Log, copy: Log) -> None:
         """Note that a copy in another directory has replaced the log: it lacks the same records."""
-        if log in self.lost_below:
-            self.lost_below[copy] = self.lost_below.pop(log)
+        for facts in (self.lost_below, self.unproven):
+            if log in facts:
+                facts[copy] = facts.pop(log)
         for logs in self._cut_by_power.values():
             if log in logs:
                 logs.remove(log)
@@ -368,24 +378,27 @@ class LogManager:
         topic_id: UUID | None = None,
         config: LogConfig | None = None,
         is_new: bool = True,
+        unproven_since: int | None = None,
     ) -> Log:
         """Return the log of a partition. If there is none, create it in the directory with the fewest partitions.
 
         Call ``note_new_logs`` after creating logs, before clients rely on them.
 
         ``is_new`` is False for a replica that existed before: then the log is not created while a directory is offline,
-        because that directory may contain it. Raises ``KafkaError``: KAFKA_STORAGE_ERROR; INCONSISTENT_TOPIC_ID if the
-        log belongs to an earlier topic of the same name (delete that log first).
+        because that directory may contain it. If the replica may have had another log before, ``unproven_since`` is the
+        partition epoch, and a log that is created is ``unproven``. Raises ``KafkaError``: KAFKA_STORAGE_ERROR;
+        INCONSISTENT_TOPIC_ID if the log belongs to an earlier topic of the same name (delete that log first).
         """
         key = (topic, partition)
+        create = partial(self._create, key, topic_id, config or self._settings.config, is_new, unproven_since)
         if self._locations.is_unknown(key):
-            return self._create(key, topic_id, config or self._settings.config, is_new)
+            return create()
         if topic_id is not None:
             await self._choose_twin(key, topic_id)
         await self._locations.free(key)
         log = self.get(topic, partition)
         if log is None:
-            log = self._create(key, topic_id, config or self._settings.config, is_new)
+            log = create()
         elif config is not None:
             log.config = config
         if topic_id is not None and log.topic_id != topic_id:
@@ -396,13 +409,17 @@ class LogManager:
         """If the partition has no log yet, create it later in this directory (KIP-113)."""
         self._preferred[topic, partition] = directory
 
-    def _create(self, key: TopicPartition, topic_id: UUID | None, config: LogConfig, is_new: bool) -> Log:
+    def _create(
+        self, key: TopicPartition, topic_id: UUID | None, config: LogConfig, is_new: bool, unproven_since: int | None
+    ) -> Log:
         name = partition_name(*key)
         if len(name) > NAME_MAX:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is too long for a directory name")
         directory = self._directory_for(key, self._preferred.pop(key, None), is_new)
         log = self._new(key, topic_id, config, directory)
         self._locations.add(key, log, directory)
+        if unproven_since is not None:
+            self.unproven[log] = unproven_since
         return log
 
     def _directory_for(self, key: TopicPartition, preferred: LogDirectory | None, is_new: bool) -> LogDirectory:

@@ -22,6 +22,7 @@ from parley.consensus.store_move.store_copy import everything
 from parley.consensus.store_move.store_record import SET_BACK_KEY
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.elections import AlterPartitionReassignmentsRequest
 from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.messages.producers import InitProducerIdRequest
@@ -36,6 +37,7 @@ _names = count()
 SETTINGS = {"coordination.session.timeout.ms": "20000", "replica.lag.time.max.ms": "2000"}
 PATIENCE_S = 60
 PAUSE_S = 0.05
+LOSS = "a leader was elected that may lack acknowledged records"
 RETRIED = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -122,10 +124,16 @@ class Topic:
         self.acknowledged: list[bytes] = []
         self._cluster = cluster
 
-    async def create(self) -> None:
+    async def create(self, *replicas: int) -> None:
+        """Create the topic, on these brokers if any are given."""
         config = CreateTopicsRequest.CreatableTopicConfig(name="min.insync.replicas", value="2")
+        assignment = CreateTopicsRequest.CreatableReplicaAssignment(partition_index=0, broker_ids=list(replicas))
         topic = CreateTopicsRequest.CreatableTopic(
-            name=self.name, num_partitions=1, replication_factor=3, assignments=[], configs=[config]
+            name=self.name,
+            num_partitions=-1 if replicas else 1,
+            replication_factor=-1 if replicas else 3,
+            assignments=[assignment] if replicas else [],
+            configs=[config],
         )
         async with Client(self._cluster.brokers[1].bootstrap_servers) as client:
             answer = await client.send(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
@@ -147,6 +155,19 @@ class Topic:
     async def is_whole(self) -> None:
         """Wait until all three replicas are in sync."""
         await until(lambda: self.state is not None and len(self.state.isr) == 3)
+
+    async def move(self, *replicas: int) -> None:
+        """Move the partition to these brokers, and wait until the others have left."""
+        moving = AlterPartitionReassignmentsRequest.ReassignableTopic(
+            name=self.name,
+            partitions=[
+                AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=0, replicas=list(replicas))
+            ],
+        )
+        async with Client(self._cluster.brokers[1].bootstrap_servers) as client:
+            answer = await client.send(AlterPartitionReassignmentsRequest(topics=[moving], timeout_ms=5000))
+        assert answer.error_code == ErrorCode.NONE
+        await until(lambda: self.state is not None and set(self.state.isr) == set(self.state.replicas) == {*replicas})
 
     async def produce(self, count: int = 3) -> None:
         """Have new values acknowledged; each is sent until then."""
@@ -303,6 +324,32 @@ async def test_a_store_is_set_back_under_running_brokers(url: str, store: Backen
         assert later.state is None
     strays = await asyncio.to_thread(lambda: [path.read_bytes() for path in tmp_path.glob("*/later-0.*-stray/*.log")])
     assert [b"value-2" in records for records in strays] == [True] * 3, "the store does not know them: they are kept"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_marked", [True, False], ids=["dump restored", "server restored"])
+async def test_a_move_is_undone_under_running_brokers_and_the_loss_is_logged(
+    url: str, store: Backend, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_marked: bool
+) -> None:
+    """The former replicas have deleted their logs, and create empty ones. The records are in stray folders."""
+    async with Cluster(SETTINGS, brokers=6, data_dir=tmp_path, coordination_url=url) as cluster:
+        topic, whole = Topic(cluster), Topic(cluster, "whole")
+        await topic.create(1, 2, 3)
+        await whole.create(1, 2, 3)
+        await topic.produce()
+        await whole.produce()
+        old = await backup(store)
+        await topic.move(4, 5, 6)
+        epoch = cluster.brokers[1].server.metadata.image.controller_epoch
+        await set_back(store, old, is_marked=is_marked)
+        assert await next_controller(cluster, epoch) > epoch
+        await topic.is_whole()
+        await whole.is_whole()
+        assert await whole.missing() == []
+        strays = await asyncio.to_thread(lambda: [path.read_bytes() for path in tmp_path.glob("*/t-0.*-stray/*.log")])
+    assert [b"value-2" in records for records in strays] == [True] * 3
+    alarms = [record for record in caplog.records if record.message == LOSS]
+    assert [(record.__dict__["topic"], record.__dict__["partition"]) for record in alarms] == [("t", 0)]
 
 
 @pytest.mark.slow

@@ -216,6 +216,22 @@ async def test_logs_that_a_power_cut_may_have_cut_are_known_until_all_are_settle
     assert not (second / POWER_CUT_FILE).exists()
 
 
+async def test_an_unproven_log_without_files_is_forgotten(home: Home) -> None:
+    async with home.opened() as manager:
+        for index, since in enumerate((None, 5)):
+            await manager.get_or_create("topic", index, topic_id=TOPIC_ID, unproven_since=since)
+        assert [(log.partition, since) for log, since in manager.unproven.items()] == [(1, 5)]
+        await manager.get_or_create("topic", 0, unproven_since=5)  # it exists
+        assert len(manager.unproven) == 1
+    async with home.opened() as manager:
+        assert [log.partition for log in manager.logs] == [0]
+        log = await manager.get_or_create("topic", 1, topic_id=TOPIC_ID, unproven_since=5)
+        manager.settle(log)
+    async with home.opened() as manager:
+        assert [log.partition for log in manager.logs] == [0, 1]
+        assert not manager.unproven
+
+
 async def test_an_altered_checkpoint_of_log_starts_hides_no_records(home: Home) -> None:
     """A leader with a higher log start would make all replicas delete the records."""
     async with home.opened() as manager:

@@ -24,6 +24,7 @@ class ReplicaReport:
     epoch that the broker knows.
 
     The errors are those of GetReplicaLogInfo. CORRUPT_MESSAGE: part of the log is damaged, but the offsets are valid.
+    UNKNOWN_TOPIC_OR_PARTITION: there is no log, or a new one in place of a log that was lost; its offsets are valid.
     """
 
     leader_epoch: int = NO_EPOCH

@@ -30,10 +30,10 @@ def register_broker(
     ``report`` describes the broker's logs; it is None if the broker sent no report.
 
     If the same process returns under a new epoch (for example because its session expired while the store was
-    unreachable), it keeps its leaderships. If another process takes over the broker id, the broker is fenced first, so
-    that a restarted leader never continues under its old leader epoch. Replicas that may have lost records leave the
-    ISR and the ELR (``elections/replica_conditions.py``). If the broker's logs know higher leader epochs than the
-    store, a recovery decides about these partitions (``distrusted_partitions.py``).
+    unreachable), it keeps its leaderships and its unharmed replicas. If another process takes over the broker id, the
+    broker is fenced first, so that a restarted leader never continues under its old leader epoch. Replicas that may
+    have lost records leave the ISR and the ELR (``elections/replica_conditions.py``). If the broker's logs know higher
+    leader epochs than the store, a recovery decides about these partitions (``distrusted_partitions.py``).
 
     A registration whose epoch is not higher than the known epoch changes nothing. A fenced broker can only return under
     a higher epoch.
@@ -52,9 +52,9 @@ def register_broker(
         changes += outdated
         image = image.with_changes(changes)
     joined = replace(registration, fenced=False, seen=NO_TERM, seen_leader_epoch=NO_EPOCH)
-    if known is not None and not known.fenced:
-        if known.incarnation_id == registration.incarnation_id:
-            return Decision((*changes, BrokerRegistered(joined)), [])
+    is_live = known is not None and not known.fenced
+    stays = is_live and known is not None and known.incarnation_id == registration.incarnation_id
+    if is_live and not stays:
         changes += fence_broker(image, registration.broker_id, rules).changes
         image = image.with_changes(changes)
     arrival = BrokerRegistered(joined)
@@ -63,8 +63,8 @@ def register_broker(
     if condition is None and report is not None:
         condition = lost_if_missing(report)
     if condition is None:
-        return Decision((*changes, arrival, *_elections(after, joined.broker_id, rules)), [])
-    elections, recoveries = _elections_after_loss(after, joined.broker_id, condition, report, rules)
+        return Decision((*changes, arrival, *(() if stays else _elections(after, joined.broker_id, rules))), [])
+    elections, recoveries = _elections_after_loss(after, joined.broker_id, condition, report, rules, stays=stays)
     return Decision((*changes, arrival, *elections), recoveries)
 
 
@@ -149,12 +149,18 @@ def check_broker_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None
 
 
 def _elections_after_loss(
-    image: MetadataImage, broker_id: int, condition: ConditionOf, report: BrokerReport | None, rules: RulesOf
+    image: MetadataImage,
+    broker_id: int,
+    condition: ConditionOf,
+    report: BrokerReport | None,
+    rules: RulesOf,
+    *,
+    stays: bool,
 ) -> tuple[list[Change], list[Recovery]]:
     """Return the elections that follow the registration of a broker whose replicas may have lost records.
 
-    A partition whose only replica is on this broker recovers immediately. All others wait for the recovery
-    (``elections/unclean_recovery.py``).
+    If the broker ``stays``, its unharmed replicas need no election. A partition whose only replica is on this broker
+    recovers immediately. All others wait for the recovery (``elections/unclean_recovery.py``).
     """
     live = image.live_broker_ids()
     changes: list[Change] = []
@@ -167,6 +173,8 @@ def _elections_after_loss(
             if topic_rules is None:
                 topic_rules = rules(image, topic.name)
             found = condition(topic.topic_id, index, state)
+            if stays and found is Condition.UNHARMED:
+                continue
             suspect = (broker_id,) if found is Condition.SUSPECT else ()
             lost = (broker_id,) if found is Condition.LOST else ()
             elected = elect_leader(state, live, topic_rules.min_insync_replicas, suspect=suspect, lost=lost)

@@ -7,6 +7,9 @@ that lists topics shows partitions without a log as leaderless.
 
 A topic may be deleted, and another created with its name, while logs are being opened. So the code that opens a log
 checks after each wait that the partition is still hosted, and a deletion specifies the topic id.
+
+A log that is created is empty. That is right if the cluster has just created the partition with this broker in the ISR.
+Otherwise the replica may have had another log, which was deleted or lost, so the new one is ``LogManager.unproven``.
 """
 
 from __future__ import annotations
@@ -62,6 +65,9 @@ class HostedPartitions:
         metrics: Metrics,
     ) -> None:
         self.by_topic: dict[str, dict[int, Partition]] = {}
+        self.is_registered: Callable[[MetadataImage], bool] = lambda image: True
+        """Returns True if the controller has registered this process. Before that, it may list replicas in the ISR that
+        have lost their logs."""
         self._broker_id = broker_id
         self._logs = logs
         self._config_of = config_of
@@ -132,20 +138,21 @@ class HostedPartitions:
         """Apply a change of the metadata (as a subscriber of ``Metadata``)."""
         is_new = self._image is not None  # partitions of the first image may already have logs on disk
         is_whole = (delta.controller_epoch, delta.version) != (self.image.controller_epoch, self.image.version + 1)
-        self._image = image
-        added: list[Partition] = []
+        known_deleted, self._image = self.image.deleted_topics, image
+        added: dict[Partition, bool] = {}  # True for a partition that the cluster has just created
         reconfigured: dict[str, None] = {}
         for change in delta.changes:
             match change:
                 case TopicCreated(topic):
                     states = enumerate(topic.partitions)
-                    added += self._host(topic.name, topic.topic_id, states)
+                    hosted = self._host(topic.name, topic.topic_id, states)
+                    added |= dict.fromkeys(hosted, topic.topic_id not in known_deleted)
                 case PartitionsAdded(name, states):
                     topic = image.topics[name]
                     first = len(topic.partitions) - len(states)
-                    added += self._host(name, topic.topic_id, enumerate(states, first))
+                    added |= dict.fromkeys(self._host(name, topic.topic_id, enumerate(states, first)), True)
                 case PartitionChanged(name, index, state):
-                    added += self._change(name, index, state)
+                    added |= dict.fromkeys(self._change(name, index, state), False)
                 case TopicDeleted(name, topic_id):
                     self._drop_topic(name, topic_id, is_stray=is_whole and topic_id not in image.deleted_topics)
                 case BrokerRegistered(broker):
@@ -161,7 +168,7 @@ class HostedPartitions:
         if added:
             self._start_opening(added, is_new)
 
-    def _start_opening(self, added: list[Partition], is_new: bool) -> None:
+    def _start_opening(self, added: dict[Partition, bool], is_new: bool) -> None:
         """Open the logs of partitions in the background."""
         topics, by_topic = {partition.topic for partition in added}, self._topics_opening
         for topic in topics:
@@ -328,23 +335,25 @@ class HostedPartitions:
                 while self._opening:
                     await asyncio.wait(self._opening)
 
-    async def _open(self, partitions: list[Partition], is_new: bool) -> None:
+    async def _open(self, partitions: dict[Partition, bool], is_new: bool) -> None:
         """Open the logs of partitions. The event loop does other work in between, because a new log has no files to
-        wait for.
+        wait for. ``partitions`` tells for each one whether the cluster has just created it.
 
         A partition that is not new gets no log while a log directory that may hold its log is offline.
         """
-        for number, partition in enumerate(partitions, 1):
+        for number, (partition, is_created) in enumerate(partitions.items(), 1):
             if self.hosts(partition):
-                await self._open_one(partition, is_new)
+                await self._open_one(partition, is_created, is_new)
             if not number % OPENED_IN_A_TURN:
                 await asyncio.sleep(0)
         await self._logs.note_new_logs()
 
-    async def _open_one(self, partition: Partition, is_new: bool) -> None:
+    async def _open_one(self, partition: Partition, is_created: bool, is_new: bool) -> None:
         image = self._image
+        is_proven = is_created and self._broker_id in partition.state.isr and self.is_registered(self.image)
+        unproven_since = None if is_proven else partition.state.partition_epoch
         try:
-            log = await self._log_of(partition, is_new)
+            log = await self._log_of(partition, is_new, unproven_since)
         except KafkaError as error:
             partition.lose_log()
             facts = {"topic": partition.topic, "partition": partition.index, "reason": str(error)}
@@ -361,14 +370,19 @@ class HostedPartitions:
         else:
             await self._delete(partition)
 
-    async def _log_of(self, partition: Partition, is_new: bool) -> Log | None:
+    async def _log_of(self, partition: Partition, is_new: bool, unproven_since: int | None) -> Log | None:
         """Return a partition's log, or None if the partition is no longer hosted. Deletes the log of an earlier topic
         of that name."""
         topic, index = partition.topic, partition.index
         while self.hosts(partition):
             try:
                 return await self._logs.get_or_create(
-                    topic, index, topic_id=partition.topic_id, config=self._config(topic), is_new=is_new
+                    topic,
+                    index,
+                    topic_id=partition.topic_id,
+                    config=self._config(topic),
+                    is_new=is_new,
+                    unproven_since=unproven_since,
                 )
             except KafkaError as error:
                 if error.code != ErrorCode.INCONSISTENT_TOPIC_ID:

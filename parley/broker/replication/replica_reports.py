@@ -4,9 +4,10 @@ The controller requests them before it registers this broker, and when it must c
 not in sync. So they are built from the logs on disk and need no metadata.
 
 A log that has lost committed records is reported with its previous high watermark, even after a restart, so that no
-election takes a short log for a complete one. A log whose machine has lost power is reported as perhaps cut. Both end
-when the replica is again in the ISR of a leader, after the controller has registered this process: the replica has then
-caught up, or a recovery has given up the records.
+election takes a short log for a complete one. A log whose machine has lost power is reported as perhaps cut. A new log
+of a replica that may have had another one is reported with its offsets, but as missing. All of this ends when the
+replica is again in the ISR of a leader, after the controller has registered this process: the replica has then caught
+up, or a recovery has given up the records.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class ReplicaReports:
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
         """Settle the logs that are in sync again (as a subscriber of ``Metadata``)."""
-        if not self._is_registered(image):
+        if not self.is_registered(image):
             return
         unsettled: Iterable[Log] = self._logs.unsettled
         if self._was_registered:
@@ -69,7 +70,7 @@ class ReplicaReports:
             if self._is_in_sync(log, image):
                 self._logs.settle(log)
 
-    def _is_registered(self, image: MetadataImage) -> bool:
+    def is_registered(self, image: MetadataImage) -> bool:
         """Return True if the controller has seen this process's logs: it requests a report before it registers the
         process."""
         known = image.brokers.get(self._broker_id)
@@ -79,7 +80,9 @@ class ReplicaReports:
         state = image.partition(log.topic, log.partition)
         if state is None or log.topic_id not in (None, image.topics[log.topic].topic_id):
             return False
-        return state.leader != NO_LEADER and self._broker_id in state.isr
+        # A store that was set back may have named a new log in the ISR from the beginning.
+        is_later = state.partition_epoch > self._logs.unproven.get(log, NO_EPOCH)
+        return is_later and state.leader != NO_LEADER and self._broker_id in state.isr
 
     def page(self, request: GetReplicaLogInfoRequest) -> GetReplicaLogInfoResponse:
         """Report the requested logs, at most a page of them."""
@@ -147,13 +150,18 @@ class ReplicaReports:
                 hosted.leader_epoch if hosted is not None and is_hosted else NO_EPOCH,
             ),
             log_end_offset=log.log_end_offset,
-            error_code=ErrorCode.CORRUPT_MESSAGE if log.damage else ErrorCode.NONE,
+            error_code=self._error(log),
             directory_id=self._logs.directory_of(log).id or ZERO_UUID,
             high_watermark=self._logs.known_high_watermark(log),
             partition_epoch=hosted.state.partition_epoch if hosted is not None and is_hosted else NO_EPOCH,
             may_be_cut_by_power=self._logs.may_be_cut_by_power(log),
         )
         return info, log.topic_id or ZERO_UUID
+
+    def _error(self, log: Log) -> ErrorCode:
+        if self._logs.is_unproven(log):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.CORRUPT_MESSAGE if log.damage else ErrorCode.NONE
 
     def _without_log(self, key: TopicPartition, code: ErrorCode) -> tuple[_Info, UUID]:
         home = self._logs.homes.get(key)

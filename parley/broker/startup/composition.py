@@ -195,6 +195,7 @@ def _connect(
     share_state_topic: InternalTopicSubscriber,
 ) -> None:
     """Subscribe the parts to the metadata, the configuration and the hosted partitions."""
+    parts.partitions.is_registered = parts.replica_reports.is_registered
     for subscriber in (
         parts.config.apply,
         parts.partitions.apply,

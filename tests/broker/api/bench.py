@@ -29,6 +29,7 @@ from parley.protocol.records.batch import build
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.record import Record
 from parley.protocol.uuids import UUID
+from parley.storage.checkpoints import TopicPartition
 from parley.storage.log import Log, Origin
 from parley.storage.log_config import LogConfig
 from parley.storage.log_place import LogPlace, LogSettings
@@ -44,6 +45,8 @@ class Logs:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.deleted: list[tuple[str, int]] = []
+        self.unproven: dict[TopicPartition, int] = {}
+        """The partition epochs at which logs were opened that would be unproven if they were new."""
         self.may_open: asyncio.Event | None = None
         """An event that must be set before a log is opened."""
 
@@ -51,10 +54,19 @@ class Logs:
         """Do nothing: these logs have files immediately."""
 
     async def get_or_create(
-        self, topic: str, partition: int, *, topic_id: UUID, config: LogConfig, is_new: bool = True
+        self,
+        topic: str,
+        partition: int,
+        *,
+        topic_id: UUID,
+        config: LogConfig,
+        is_new: bool = True,
+        unproven_since: int | None = None,
     ) -> Log:
         if self.may_open is not None:
             await self.may_open.wait()
+        if unproven_since is not None:
+            self.unproven[topic, partition] = unproven_since
         directory = self.directory / f"{topic}-{partition}"
         directory.mkdir(exist_ok=True)
         settings = LogSettings(config=config, now_ms=lambda: NOW_MS, random=random.Random(1))

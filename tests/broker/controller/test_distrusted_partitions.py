@@ -11,6 +11,7 @@ from parley.broker.controller.elections.election_rules import ElectionRules, Rec
 from parley.broker.controller.elections.unclean_leader_choice import recover_leader, recover_leaders
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
+from parley.protocol.errors import ErrorCode
 from parley.protocol.uuids import UUID
 
 TOPIC, DIRECTORY, OTHER_DIRECTORY = UUID(int=100), UUID(int=200), UUID(int=201)
@@ -132,6 +133,19 @@ def test_former_replicas_without_logs_prove_nothing_after_a_set_back() -> None:
     created = {number: report(20 + number, log(-1, 0)) for number in (1, 2, 3)}
     (recovery,) = recover_leaders(after, [("t", 0)], created, rules).result
     assert recovery.choice.is_unclean
+
+
+def test_processes_that_stayed_up_without_logs_prove_nothing_after_a_set_back() -> None:
+    """Each has created an empty log meanwhile, which it reports as missing. Replica 3 has lost one more."""
+    before = image(STATE, STATE)
+    after = before.with_changes(distrust_all(before, {UUID(int=number) for number in (1, 2, 3)}).changes)
+    new = replace(log(-1, 0), error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    reports = {number: report(number, new, new if number == 3 else log(5)) for number in (1, 2, 3)}
+    for number in (1, 2, 3):
+        after = after.with_changes(register_broker(after, broker(number, 7), reports[number], rules).changes)
+    assert [state.last_known_elr for state in after.topics["t"].partitions] == [(), (1, 2)]
+    outcomes = recover_leaders(after, [("t", 0), ("t", 1)], reports, rules).result
+    assert [each.choice.is_unclean for each in outcomes] == [True, False]
 
 
 def test_a_process_that_stayed_up_while_the_store_was_set_back_reports_too() -> None:

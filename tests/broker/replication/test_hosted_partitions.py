@@ -13,8 +13,8 @@ import pytest
 
 from parley import Broker
 from parley.broker.membership.registration import Registration
-from parley.broker.metadata.changes import Delta, PartitionChanged
-from parley.broker.metadata.types import PartitionState, ResourceType
+from parley.broker.metadata.changes import DeletedTopicsReplaced, Delta, PartitionChanged, TopicCreated
+from parley.broker.metadata.types import PartitionState, ResourceType, TopicImage
 from parley.broker.replication.hosted_partitions import OPENED_IN_A_TURN
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.clock import SYSTEM_CLOCK
@@ -31,7 +31,7 @@ from parley.protocol.uuids import UUID
 from parley.storage.log import Log
 from parley.storage.log_config import DAY_MS
 from parley.storage.log_manager import LogManager
-from tests.broker.api.bench import OTHER, Bench
+from tests.broker.api.bench import BROKER, OTHER, Bench
 
 
 async def create(client: Client, topics: Mapping[str, int], **configs: str) -> None:
@@ -265,4 +265,29 @@ async def test_a_topic_of_which_nothing_is_hosted_any_more_is_forgotten(tmp_path
     bench.alter("t", 1, replicas=(OTHER,), isr=(OTHER,), leader=OTHER)
     assert bench.partitions.by_topic == {}
     assert bench.metrics.topic("t") is not counted
+    await bench.tasks.close()
+
+
+async def test_new_logs_are_unproven_unless_the_cluster_has_just_created_the_partition(tmp_path: Path) -> None:
+    """Otherwise an earlier log of the replica was deleted or lost."""
+    bench = Bench(tmp_path)
+    await bench.create("new")
+    await bench.create("moved", replicas=(BROKER, OTHER), leader=OTHER)
+    assert bench.logs.unproven == {}
+    both = PartitionState((BROKER, OTHER), (BROKER, OTHER), OTHER, partition_epoch=6)
+    deleted = UUID(int=71)
+    bench.change(
+        DeletedTopicsReplaced((deleted,)),
+        TopicCreated(TopicImage("lagging", UUID(int=72), (replace(both, isr=(OTHER,)),))),
+    )
+    bench.alter("moved", replicas=(OTHER,), isr=(OTHER,))
+    bench.change(
+        TopicCreated(TopicImage("deleted", deleted, (both,))),
+        PartitionChanged("moved", 0, both),  # of the store's past: the partition has moved away since
+    )
+    await bench.partitions.opened()
+    assert bench.logs.unproven == {("lagging", 0): 6, ("deleted", 0): 6, ("moved", 0): 6}
+    bench.partitions.is_registered = lambda image: False
+    await bench.create("unregistered")
+    assert bench.logs.unproven["unregistered", 0] == 0
     await bench.tasks.close()

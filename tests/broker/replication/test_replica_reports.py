@@ -222,3 +222,24 @@ async def test_a_log_that_has_lost_committed_records_shows_it_until_it_is_in_syn
         assert high_watermark() == 0
         broker.bench.alter("t", isr=(2,))
         assert high_watermark() == 0
+
+
+async def test_a_new_log_in_place_of_a_lost_one_is_reported_as_missing_until_it_is_in_sync(tmp_path: Path) -> None:
+    """A store that was set back may name this broker in the ISR at first."""
+    async with reporter(tmp_path) as broker:
+        broker.bench.metadata.subscribe(broker.reports.apply)
+        known = broker.bench.metadata.image.brokers[1]
+        broker.bench.change(BrokerRegistered(replace(known, epoch=4, incarnation_id=INCARNATION)))
+        topic_id = await broker.bench.create("t", replicas=(1, 2))
+        log = await broker.logs.get_or_create("t", 0, topic_id=topic_id, unproven_since=1)
+        append(log, 2, epoch=3)
+
+        def report() -> tuple[int, int]:
+            (info,) = broker.named(topic_id, 0).topic_partition_log_info_list[0].partition_log_info
+            return info.error_code, info.log_end_offset
+
+        for isr, leader in (((1, 2), 1), ((), NO_LEADER), ((2,), 2)):
+            assert report() == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 2)
+            broker.bench.alter("t", isr=isr, leader=leader)
+        broker.bench.alter("t", isr=(1, 2))
+        assert report() == (ErrorCode.NONE, 2)

@@ -46,6 +46,9 @@ class Directory:
     def is_copying(self, partition: TopicPartition) -> bool:
         return False
 
+    def is_unproven(self, log: Log) -> bool:
+        return False
+
     def logs_in(self, directory: LogDirectory) -> list[Log]:
         return [self.log] if self.other is None else [self.log, self.other]
 

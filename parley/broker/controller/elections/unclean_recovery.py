@@ -214,12 +214,13 @@ def _facts(recovery: Recovery) -> dict[str, object]:
 
 
 def _text(report: ReplicaReport) -> str:
-    if report.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+    is_missing = report.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if is_missing and report.log_end_offset <= 0:
         return "no log"
     if not report.is_conclusive:
         return f"unreadable ({report.error.name})"
-    damage = "" if report.error is ErrorCode.NONE else ", damaged"
+    fault = ", new since its log was lost" if is_missing else ", damaged" if report.error else ""
     return (
         f"leader epoch {report.leader_epoch}, log end {report.log_end_offset}, "
-        f"high watermark {report.high_watermark}{damage}"
+        f"high watermark {report.high_watermark}{fault}"
     )
