@@ -4,9 +4,10 @@ Rules:
 
 1. A checkpoint is replaced as a whole: a new file is written beside the old one, synced and renamed over it, and the
    directory is synced. A crash leaves the old file or the new one, never a mixture.
-2. A malformed file is treated as missing, with a warning. Its contents can be recovered from the log (recovery points,
+2. A malformed file is treated as missing, and logged. Its contents can be recovered from the log (recovery points,
    leader epochs) or are safe to lose.
-3. The format has no checksum. A checkpoint whose altered offsets would hide records has one in a file of its own.
+3. Kafka's format has no checksum. A file with the offsets of many logs has one: an altered log start would hide
+   records, and an altered high watermark would raise a false alarm.
 4. A disk error does not make a file malformed: ``OSError`` is passed on, so that the directory goes offline.
 """
 
@@ -38,9 +39,8 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
 
-CHECKSUMS = ".crc"
-"""The suffix of the file with the CRC-32C of a checkpoint, and that of the checkpoint that it replaces."""
-
+_NO_TOPIC = b":"
+_CHECKSUM = b":crc32c:"  # one altered byte leaves a character that no topic's name contains
 _VERSION = 0
 _DIGITS = re.compile(r"[0-9]{1,19}", re.ASCII)
 
@@ -146,43 +146,59 @@ def read(path: Path, entry: Callable[[list[str]], Entry]) -> list[Entry]:
 
 
 class OffsetCheckpoint:
-    """A file of ``topic partition offset`` lines in one log directory, such as ``RECOVERY_POINTS``."""
+    """A file of ``topic partition offset`` lines in one log directory, such as ``RECOVERY_POINTS``.
 
-    def __init__(self, path: Path, *, has_checksum: bool = False) -> None:
-        """With ``has_checksum``, an altered file counts as malformed. A file without checksum is accepted."""
+    The last line has the CRC-32C of the lines with offsets, twice, so that an altered checksum is told from altered
+    offsets. To Apache Kafka it is the offset of a partition that does not exist: Kafka ignores it, and writes none.
+    """
+
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._checksums = path.with_name(path.name + CHECKSUMS) if has_checksum else None
 
     def read(self) -> dict[TopicPartition, int]:
-        """Return the offsets in the file; empty if it is missing or malformed. Raises ``OSError`` if the disk fails."""
-        if self._checksums is not None and not _is_honest(self.path, self._checksums):
-            _log.error("%s was altered: its checksum is wrong. Treating it as missing", self.path)
+        """Return the offsets in the file; empty if it is missing, malformed or altered. Raises ``OSError`` if the disk
+        fails."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
             return {}
-        return dict(read(self.path, _partition_offset))
+        try:
+            return dict(self._checked(data))
+        except MalformedCheckpoint as error:
+            _log.error("%s is damaged (%s): treating it as missing", self.path, error)
+            return {}
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Replace the file. Blocks until it is on disk. Raises ``OSError``."""
-        data = encode(f"{topic} {index} {offset}" for (topic, index), offset in offsets.items())
-        if self._checksums is not None:  # written first: a crash leaves the old checkpoint or the new one
-            write_atomically(self._checksums, f"{_checksum(data)}\n{_checksum(_content(self.path))}\n".encode())
-        write_atomically(self.path, data)
+        lines = [f"{topic} {index} {offset}" for (topic, index), offset in offsets.items()]
+        write_atomically(self.path, encode([*lines, _checksum_line(lines)]))
+
+    def _checked(self, data: bytes) -> list[tuple[TopicPartition, int]]:
+        head, _, last = data.removesuffix(b"\n").rpartition(b"\n")
+        if _NO_TOPIC not in last:  # an older version or Apache Kafka wrote the file
+            return decode(data, _partition_offset)
+        entries = head.split(b"\n")[2:]
+        crc = crc32c(b"\n".join(entries))
+        if last == _checksum_line_of(crc):
+            return [_partition_offset(line.decode("ascii").split()) for line in entries]
+        if _claimed_crc(last) is not None:
+            raise MalformedCheckpoint("its checksum is wrong")
+        _log.warning("%s has a damaged checksum: its offsets are not verified", self.path)
+        return decode(head + b"\n" + _checksum_line_of(crc), _partition_offset)[:-1]
 
 
-def _is_honest(path: Path, checksums: Path) -> bool:
-    """Return False if the file at ``path`` has none of the checksums. Raises ``OSError``."""
-    accepted = _content(checksums).split()
-    return not accepted or _checksum(_content(path)).encode() in accepted
+def _checksum_line(lines: Iterable[str]) -> str:
+    return _checksum_line_of(crc32c("\n".join(lines).encode())).decode()
 
 
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
+def _checksum_line_of(crc: int) -> bytes:
+    return b"%s %d %d" % (_CHECKSUM, crc & INT32_MAX, crc)
 
 
-def _checksum(data: bytes) -> str:
-    return f"{crc32c(data):08x}"
+def _claimed_crc(line: bytes) -> int | None:
+    """Return the CRC in the line with the checksum; None if the line is damaged."""
+    crc = line.rpartition(b" ")[2]
+    return int(crc) if crc.isdigit() and _checksum_line_of(int(crc)) == line else None
 
 
 def _partition_offset(words: list[str]) -> tuple[TopicPartition, int]:

@@ -138,7 +138,7 @@ class LogDirectory:
         self.path = path
         self.recovery_points = OffsetCheckpoint(path / RECOVERY_POINTS)
         self.high_watermarks = OffsetCheckpoint(path / HIGH_WATERMARKS)
-        self.log_start_offsets = OffsetCheckpoint(path / LOG_START_OFFSETS, has_checksum=True)
+        self.log_start_offsets = OffsetCheckpoint(path / LOG_START_OFFSETS)
         self.cleaner_offsets = OffsetCheckpoint(path / CLEANER_OFFSETS)
         self.unwritten_logs = UnwrittenLogs(path / UNWRITTEN_LOGS)
         self.kept_unwritten: dict[TopicPartition, UnwrittenLog] = {}

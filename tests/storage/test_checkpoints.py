@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,34 +29,38 @@ topics = st.text("abcXYZ019._-", min_size=1, max_size=20)
 offsets = st.dictionaries(st.tuples(topics, st.integers(0, 2**31 - 1)), st.integers(0, INT64_MAX), max_size=20)
 
 
-def test_the_format_is_kafkas(tmp_path: Path) -> None:
+def test_the_format_is_kafkas_with_a_line_for_the_checksum(tmp_path: Path) -> None:
     checkpoint = OffsetCheckpoint(tmp_path / "recovery-point-offset-checkpoint")
     checkpoint.write({("my.topic", 0): 42, ("other-topic", 11): 0})
-    assert checkpoint.path.read_bytes() == b"0\n2\nmy.topic 0 42\nother-topic 11 0\n"
+    crc = crc32c(b"my.topic 0 42\nother-topic 11 0")
+    checksum = b":crc32c: %d %d\n" % (crc & 0x7FFFFFFF, crc)
+    assert checkpoint.path.read_bytes() == b"0\n3\nmy.topic 0 42\nother-topic 11 0\n" + checksum
     assert os.listdir(tmp_path) == [checkpoint.path.name]
 
 
-def test_an_altered_checkpoint_with_a_checksum_counts_as_missing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    checkpoint = OffsetCheckpoint(tmp_path / LOG_START_OFFSETS, has_checksum=True)
+def test_a_checkpoint_without_a_checksum_is_accepted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Apache Kafka writes none, also where Parley has written one before."""
+    checkpoint = OffsetCheckpoint(tmp_path / LOG_START_OFFSETS)
+    checkpoint.write({("t", 0): 3})
     checkpoint.path.write_bytes(encode(["t 0 4"]))
-    assert checkpoint.read() == {("t", 0): 4}, "Apache Kafka writes no checksum"
-    for offset in (5, 6):
-        before = checkpoint.path.read_bytes()
-        checkpoint.write({("t", 0): offset})
-        after = checkpoint.path.read_bytes()
-        assert after == encode([f"t 0 {offset}"])
-        assert checkpoint.read() == {("t", 0): offset}
-        checkpoint.path.write_bytes(before)  # a crash came before the checkpoint was replaced
-        assert checkpoint.read() == {("t", 0): offset - 1}
-        checkpoint.path.write_bytes(after)
+    assert checkpoint.read() == {("t", 0): 4}
     assert not caplog.records
-    checkpoint.path.write_bytes(encode(["t 0 7"]))
-    assert checkpoint.read() == {}
-    assert f"{checkpoint.path} was altered" in caplog.text
-    checkpoint.path.unlink()
-    assert checkpoint.read() == {}
+
+
+def test_no_altered_byte_alters_an_offset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """If only the checksum or a number in the head of the file is altered, the offsets still count."""
+    checkpoint = OffsetCheckpoint(tmp_path / LOG_START_OFFSETS)
+    written = {("t", 0): 120, ("u", 1): 7}
+    checkpoint.write(written)
+    data = checkpoint.path.read_bytes()
+    first, last = data.index(b"t 0"), data.index(b":")
+    for at, byte in product(range(len(data)), (*b"0193 x:/", 0, 0xFF)):
+        if data[at] != byte:
+            checkpoint.path.write_bytes(data[:at] + bytes([byte]) + data[at + 1 :])
+            caplog.clear()
+            is_lost = at == 1 or first - 1 <= at < last
+            assert checkpoint.read() == ({} if is_lost else written), (at, byte)
+            assert bool(caplog.records) == (is_lost or at >= last)
 
 
 @given(offsets)
@@ -98,7 +104,7 @@ def test_a_malformed_file_is_as_if_missing(tmp_path: Path, data: bytes, caplog: 
     with caplog.at_level(logging.WARNING):
         assert checkpoint.read() == {}
     assert str(checkpoint.path) in caplog.text
-    assert "malformed" in caplog.text
+    assert "is damaged" in caplog.text
 
 
 def test_a_failing_disk_is_not_a_malformed_file(tmp_path: Path) -> None:

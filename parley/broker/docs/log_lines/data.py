@@ -313,10 +313,15 @@ _RECOVERY: Final = Section(
             _DISK,
         ),
         Line(
-            "... was altered: its checksum is wrong. Treating it as missing",
-            "The checkpoint of log starts was damaged, or another program has written it. Each log begins at its first "
-            "segment: records that were deleted with DeleteRecords may be visible again.",
+            "... is damaged (...): treating it as missing",
+            "A checkpoint with the offsets of many logs was damaged; it is rebuilt from the logs. If it is that of the log "
+            "starts, records that were deleted with DeleteRecords may be visible again.",
             "Check the disk.",
+        ),
+        Line(
+            "... has a damaged checksum: its offsets are not verified",
+            "In a checkpoint, only the line with the checksum was damaged. The offsets in the checkpoint count.",
+            _DISK,
         ),
         Line(
             "... is malformed (...): treating it as missing",
