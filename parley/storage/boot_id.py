@@ -3,6 +3,9 @@
 If the machine has not restarted, its page cache has lost nothing that the last broker wrote. Anything that recovery
 then finds damaged or missing is real damage, not a write that never reached the disk.
 
+A machine without boot ids cannot be told from one that has restarted, nor can a data directory on another machine. A
+restart counts as a power cut unless the broker was shut down cleanly, because it may have been one.
+
 The file with the id also tells a log directory of Parley from one that only Apache Kafka has used. It is on disk before
 Parley appends anything.
 """
@@ -10,14 +13,24 @@ Parley appends anything.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from pathlib import Path
 
-from parley.storage.checkpoints import write_atomically
+from parley.storage.checkpoints import (
+    INT32_MAX,
+    MalformedCheckpoint,
+    TopicPartition,
+    encode,
+    read,
+    whole_number,
+    write_atomically,
+)
 
 BOOT_FILE = ".boot-id"
 """A file in each log directory: the id of the boot during which a broker last recovered the directory."""
 POWER_CUT_FILE = ".power-cut"
-"""A file in each log directory with logs that a restart of the machine without a clean shutdown may have cut."""
+"""A file in each log directory with logs that a restart of the machine without a clean shutdown may have cut. It lists
+these logs, in the format of a checkpoint. If it is empty or malformed, it means all logs."""
 _CURRENT = Path("/proc/sys/kernel/random/boot_id")
 
 _log = logging.getLogger(__name__)
@@ -54,22 +67,28 @@ def note_boot(directory: Path) -> None:
         write_atomically(path, current, sync=not path.exists())
 
 
-def had_power_cut(directory: Path) -> bool:
-    """Return True if a power cut was noted for the log directory and has not been forgotten."""
-    return (directory / POWER_CUT_FILE).exists()
+def cut_by_power(directory: Path, present: Collection[TopicPartition]) -> set[TopicPartition]:
+    """Return those of the present logs that a power cut may have cut, as far as it was noted. Raises ``OSError``."""
+    path = directory / POWER_CUT_FILE
+    if not path.exists():
+        return set()
+    return {*present}.intersection(read(path, _partition) or present)
 
 
-def note_power_cut(directory: Path) -> None:
-    """Note that logs in the directory may lack records that were acknowledged but not synced. Raises ``OSError``.
+def note_power_cut(directory: Path, logs: Collection[TopicPartition]) -> None:
+    """Note that these logs in the directory may lack records that were acknowledged but not synced. If there are none,
+    the power cut is forgotten. Raises ``OSError``."""
+    path = directory / POWER_CUT_FILE
+    if logs:
+        write_atomically(path, encode(f"{topic} {partition}" for topic, partition in logs))
+    else:
+        path.unlink(missing_ok=True)
 
-    Nothing is synced: after another restart of the machine, the logs may lack such records in any case.
-    """
-    write_atomically(directory / POWER_CUT_FILE, b"", sync=False)
 
-
-def forget_power_cut(directory: Path) -> None:
-    """Forget the power cut: all logs contain what is committed again. Raises ``OSError``."""
-    (directory / POWER_CUT_FILE).unlink(missing_ok=True)
+def _partition(words: list[str]) -> TopicPartition:
+    if len(words) != 2:
+        raise MalformedCheckpoint(f"{' '.join(words)[:80]!r} is not a topic and a partition")
+    return words[0], whole_number(words[1], INT32_MAX)
 
 
 def _current() -> bytes:

@@ -41,16 +41,19 @@ class CleanShutdown:
     broker_epoch: int
 
 
-def take_marker(directory: Path) -> CleanShutdown | None:
-    """Remove and return the marker of a clean shutdown; return None if there is none. Raises ``OSError``."""
-    path = directory / CLEAN_SHUTDOWN_FILE
+def read_marker(directory: Path) -> CleanShutdown | None:
+    """Return the marker of a clean shutdown, or None if there is none. Raises ``OSError``."""
     try:
-        data = path.read_bytes()
+        data = (directory / CLEAN_SHUTDOWN_FILE).read_bytes()
     except FileNotFoundError:
         return None
-    os.unlink(path)
-    sync_directory(directory)
     return CleanShutdown(_broker_epoch(data))
+
+
+def remove_marker(directory: Path) -> None:
+    """Remove the marker, because the logs are about to be used. Raises ``OSError``."""
+    os.unlink(directory / CLEAN_SHUTDOWN_FILE)
+    sync_directory(directory)
 
 
 def _broker_epoch(data: bytes) -> int:

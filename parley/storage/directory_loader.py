@@ -15,21 +15,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from random import Random
 
 from parley.protocol.uuids import UUID
-from parley.storage.boot_id import (
-    forget_power_cut,
-    had_power_cut,
-    is_same_boot,
-    note_boot,
-    note_power_cut,
-    was_recovered,
-)
+from parley.storage.boot_id import cut_by_power, is_same_boot, note_boot, note_power_cut, was_recovered
 from parley.storage.checkpoints import TopicPartition
-from parley.storage.clean_shutdown import CleanShutdown, take_marker
+from parley.storage.clean_shutdown import CleanShutdown, read_marker, remove_marker
 from parley.storage.future_log import REPLACES
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory, Mark, partition_name
@@ -77,8 +70,8 @@ class DirectoryLoader:
         self._waiting: deque[tuple[TopicPartition, Path]] = deque()
         self.marker: CleanShutdown | None = None
         """The marker of a clean shutdown that ``prepare`` found."""
-        self.had_power_cut = False
-        """True if logs here may lack records that had not been synced when the machine stopped."""
+        self.cut_by_power: set[TopicPartition] = set()
+        """The logs here that may lack records that had not been synced when the machine stopped."""
         self._same_boot = False
         self._is_kafkas = False
         self._recovery_points: dict[TopicPartition, int] = {}
@@ -102,10 +95,14 @@ class DirectoryLoader:
             unwritten = directory.unwritten_logs.read()
             self._same_boot = is_same_boot(directory.path)
             self._is_kafkas = not was_recovered(directory.path)
-            self.marker = take_marker(directory.path)
+            self.marker = read_marker(directory.path)
             if self.marker is None:
                 directory.sync()  # a log's directory may be newer than the last flush
-            self._note_power_cut(bool(contents.partitions))
+            else:
+                if not self._is_kafkas:
+                    note_boot(directory.path)  # if this startup fails, the next one must not suspect a power cut
+                remove_marker(directory.path)
+            self._note_power_cut(contents.partitions)
         except OSError as error:
             self._failed(error)
             return
@@ -122,18 +119,19 @@ class DirectoryLoader:
         }
         self._waiting.extend(contents.partitions.items())
         if self.partitions and self.marker is None:
-            facts = {"path": str(directory), "logs": len(self.partitions)}
+            facts = {
+                "path": str(directory),
+                "logs": len(self.partitions),
+                "machine": "has not restarted" if self._same_boot else "may have lost power",
+            }
             _log.warning("a log directory was not shut down cleanly: its logs are recovered", extra=facts)
 
-    def _note_power_cut(self, has_logs: bool) -> None:
+    def _note_power_cut(self, partitions: Collection[TopicPartition]) -> None:
         path = self.directory.path
-        if not has_logs:
-            forget_power_cut(path)
-            return
-        self.had_power_cut = had_power_cut(path)
-        if self.marker is None and not self._same_boot and not self.had_power_cut:
-            note_power_cut(path)
-            self.had_power_cut = True
+        known = cut_by_power(path, partitions)
+        self.cut_by_power = known if self.marker or self._same_boot else set(partitions)
+        if self.cut_by_power != known or not self.cut_by_power:
+            note_power_cut(path, self.cut_by_power)
 
     def work(self) -> None:
         """Open logs until none is left. Several threads may call this."""

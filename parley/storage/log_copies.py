@@ -28,6 +28,12 @@ T = TypeVar("T")
 class CopiesOwner(Protocol):
     """The part of the log manager that copies use."""
 
+    async def prepare_successor(self, log: Log, copy: Log, directory: LogDirectory) -> None:
+        """Note in the copy's directory what the log may lack. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+
+    def settle(self, log: Log) -> None:
+        """Forget what the log may lack."""
+
     def succeed(self, log: Log, copy: Log) -> None:
         """Note that a copy in another directory has replaced the log."""
 
@@ -103,6 +109,7 @@ class LogCopies:
         known = self.in_progress.get(key)
         if known is not None and known[0] is copy:
             del self.in_progress[key]
+            self._owner.settle(copy)
             copy.release()
             if known[1].online:
                 self._maintenance.remove_later(known[1], [copy.directory], 0)
@@ -119,7 +126,9 @@ class LogCopies:
         """
         if not log.is_written:
             await self._maintenance.checkpoint_unwritten(self._locations.home_of((log.topic, log.partition)))
-        await self._owner.run(self.in_progress[copy.topic, copy.partition][1], mark_successor, log, copy)
+        directory = self.in_progress[copy.topic, copy.partition][1]
+        await self._owner.prepare_successor(log, copy, directory)
+        await self._owner.run(directory, mark_successor, log, copy)
 
     def replace(self, log: Log, copy: Log) -> None:
         """Replace the partition's log with a prepared, complete copy. Call ``retire`` next.

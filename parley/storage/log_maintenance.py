@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from parley.protocol.errors import KafkaError
 from parley.protocol.uuids import UUID
+from parley.storage.boot_id import note_power_cut
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.log import Log
 from parley.storage.log_config import DAY_MS, NEVER
@@ -64,6 +66,9 @@ class Owner(Protocol):
 
     def is_copying(self, partition: TopicPartition) -> bool:
         """Return True if the partition's log is being copied to another directory."""
+
+    def cut_by_power_in(self, directory: LogDirectory) -> dict[TopicPartition, None]:
+        """Return the logs that a power cut may have cut."""
 
     def is_unproven(self, log: Log) -> bool:
         """Return True if the replica may have had another log before, and this one has not been in sync yet."""
@@ -155,6 +160,11 @@ def unwritten_logs(owner: Owner, directory: LogDirectory, logs: Iterable[Log]) -
     return found
 
 
+def cut_by_power_in(owner: Owner, directory: LogDirectory, logs: Iterable[Log]) -> dict[TopicPartition, None]:
+    """Return the logs of the directory that a power cut may have cut."""
+    return owner.cut_by_power_in(directory)
+
+
 def cleaner_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
     """Return the offset up to which each log was last compacted, except logs that never were."""
     return {(log.topic, log.partition): log.cleaned_up_to for log in logs if log.cleaned_up_to is not None}
@@ -182,6 +192,7 @@ class LogMaintenance:
         self._high_watermarks: dict[LogDirectory, Checkpoint[int]] = {}
         self._cleaner_offsets: dict[LogDirectory, Checkpoint[int]] = {}
         self._unwritten: dict[LogDirectory, Checkpoint[UnwrittenLog]] = {}
+        self._power_cuts: dict[LogDirectory, Checkpoint[None]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._timers: set[asyncio.TimerHandle] = set()
 
@@ -202,6 +213,12 @@ class LogMaintenance:
             )
             self._unwritten[directory] = Checkpoint(
                 self._owner, directory, directory.unwritten_logs.write, partial(unwritten_logs, self._owner, directory)
+            )
+            self._power_cuts[directory] = Checkpoint(
+                self._owner,
+                directory,
+                partial(note_power_cut, directory.path),
+                partial(cut_by_power_in, self._owner, directory),
             )
         every = self._intervals
         rounds: list[tuple[int, str, Callable[[LogDirectory], Awaitable[None]]]] = [
@@ -240,16 +257,30 @@ class LogMaintenance:
     async def _checkpoint_high_watermarks(self, directory: LogDirectory) -> None:
         await self._high_watermarks[directory].write()
         await self._unwritten[directory].write()
+        await self._power_cuts[directory].write()
 
     async def checkpoint(self, directory: LogDirectory) -> None:
         """Write all checkpoints of a directory now. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
         for kind in (self._recovery_points, self._log_starts, self._high_watermarks, self._cleaner_offsets):
             await kind[directory].write()
         await self._unwritten[directory].write()
+        await self._power_cuts[directory].write()
 
     async def checkpoint_unwritten(self, directory: LogDirectory) -> None:
         """Record now which logs have no files yet. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
         await self._unwritten[directory].write()
+
+    async def checkpoint_power_cut(self, directory: LogDirectory) -> None:
+        """Record now which logs a power cut may have cut. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+        await self._power_cuts[directory].write()
+
+    def forget_power_cut(self, directory: LogDirectory) -> None:
+        """Record in a task that no log is left that a power cut may have cut. A directory that fails goes offline."""
+        self._start(self._forget_power_cut(directory), f"forgetting a power cut of {directory}")
+
+    async def _forget_power_cut(self, directory: LogDirectory) -> None:
+        with suppress(KafkaError):  # the directory's failure was reported
+            await self.checkpoint_power_cut(directory)
 
     async def checkpoint_cleaner(self, directory: LogDirectory) -> None:
         """Write the checkpoint of cleaner offsets now. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""

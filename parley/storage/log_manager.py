@@ -26,7 +26,6 @@ from typing import Any, TypeVar
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
 from parley.protocol.uuids import UUID
-from parley.storage.boot_id import forget_power_cut
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import CLOSERS, DirectoryCloser, common_epoch, release_all, write_marker
 from parley.storage.damage.mending import Mending
@@ -125,7 +124,7 @@ class LogManager:
         has no files."""
         self._cut_by_power: dict[LogDirectory, set[Log]] = {}
         """The logs that may lack acknowledged records that were not synced before a power cut, until they are settled,
-        by the directory that has the note of the power cut."""
+        by directory. Each directory has a note with them."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loaders: Sequence[DirectoryLoader] = ()
         self._open = False
@@ -188,8 +187,8 @@ class LogManager:
         for partition, log in loader.logs.items():
             self._locations.add(partition, log, directory)
         self.lost_below.update(loader.lost_below)
-        if loader.had_power_cut:
-            self._cut_by_power[directory] = set(loader.logs.values())
+        if loader.cut_by_power:
+            self._cut_by_power[directory] = {loader.logs[key] for key in loader.cut_by_power if key in loader.logs}
 
     def _adopt_copies(self, loader: DirectoryLoader) -> None:
         directory = loader.directory
@@ -349,7 +348,7 @@ class LogManager:
     def settle(self, log: Log) -> None:
         """Note that the log contains all committed records again, or that the missing ones no longer matter.
 
-        A directory's power cut is forgotten, in a task, once all its logs are settled.
+        A directory's power cut is forgotten once all its logs are settled.
         """
         self.lost_below.pop(log, None)
         self.unproven.pop(log, None)
@@ -357,18 +356,32 @@ class LogManager:
             logs.discard(log)
             if not logs:
                 del self._cut_by_power[directory]
-                forget = self.run(directory, forget_power_cut, directory.path)
-                self._start_task(forget, name=f"forgetting a power cut of {directory}")
+                self._maintenance.forget_power_cut(directory)
+
+    def cut_by_power_in(self, directory: LogDirectory) -> dict[TopicPartition, None]:
+        """Return the logs in the directory, and the copies that are about to replace logs, that a power cut may have
+        cut."""
+        return dict.fromkeys((log.topic, log.partition) for log in self._cut_by_power.get(directory, ()))
+
+    async def prepare_successor(self, log: Log, copy: Log, directory: LogDirectory) -> None:
+        """Note in the copy's directory that the copy, which is about to replace the log, lacks the same records.
+
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        """
+        if self.may_be_cut_by_power(log):
+            self._cut_by_power.setdefault(directory, set()).add(copy)
+            await self._maintenance.checkpoint_power_cut(directory)
 
     def succeed(self, log: Log, copy: Log) -> None:
-        """Note that a copy in another directory has replaced the log: it lacks the same records."""
+        """Note that a copy in another directory has replaced the log: it lacks the same records.
+
+        ``prepare_successor`` has noted the power cut.
+        """
         for facts in (self.lost_below, self.unproven):
             if log in facts:
                 facts[copy] = facts.pop(log)
         for logs in self._cut_by_power.values():
-            if log in logs:
-                logs.remove(log)
-                logs.add(copy)
+            logs.discard(log)
 
     async def get_or_create(
         self,
@@ -611,6 +624,7 @@ class LogManager:
         if not self._open or not directory.fail(error):
             return
         logs = self._locations.lose(directory)
+        self._cut_by_power.pop(directory, None)
         remedy = "Make room on its disk" if error.errno in FULL else "Repair or replace its disk"
         rest = "The other log directories stay online" if self.online() else "No other log directory is online"
         facts = directory, len(logs), error, rest, remedy

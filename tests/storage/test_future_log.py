@@ -6,8 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
+from parley.storage.boot_id import note_power_cut
 from parley.storage.cut_files import cut_files, keep_records
 from parley.storage.future_log import REPLACES, copy_some
 from parley.storage.log import Log
@@ -119,6 +122,34 @@ async def test_after_a_crash_in_the_exchange_the_successor_counts(tmp_path: Path
             (found,) = again.logs
             assert again.directory_of(found).path == other.path
             assert found.log_end_offset == 2
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+async def test_a_copy_of_a_log_that_a_power_cut_may_have_cut_lacks_the_same_records(
+    tmp_path: Path, is_replaced: bool
+) -> None:
+    home = Home([tmp_path / "d0", tmp_path / "d1"])
+    async with home.opened() as manager:
+        log = await manager.get_or_create("t", 0)
+        append(log, b"value")
+        old = manager.directory_of(log).path
+    note_power_cut(old, [("t", 0)])
+    manager = home.manager()
+    await manager.open("cluster", 1)
+    (log,) = manager.unsettled
+    other = next(each for each in manager.directories if each.path != old)
+    copy = await manager.copies.begin(log, other)
+    copy_all(log, copy)
+    await manager.copies.prepare(log, copy)
+    if is_replaced:
+        manager.copies.replace(log, copy)
+        log.release()
+    else:
+        await manager.copies.drop(copy)
+    assert manager.unsettled == [copy if is_replaced else log]
+    await home.crash(manager)
+    async with home.opened() as again:
+        assert [again.directory_of(log).path == other.path for log in again.unsettled] == [is_replaced]
 
 
 async def test_an_unfinished_copy_is_found_and_discarded(tmp_path: Path) -> None:

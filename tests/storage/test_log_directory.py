@@ -17,7 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.protocol.uuids import UUID
-from parley.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE, CleanShutdown, common_epoch, take_marker, write_marker
+from parley.storage.clean_shutdown import (
+    CLEAN_SHUTDOWN_FILE,
+    CleanShutdown,
+    common_epoch,
+    read_marker,
+    remove_marker,
+    write_marker,
+)
 from parley.storage.log_directory import (
     DirectoryInUse,
     LogDirectory,
@@ -312,11 +319,12 @@ def test_a_deleted_partition_is_set_aside_and_removed(tmp_path: Path) -> None:
 
 def test_a_clean_shutdown_counts_once(tmp_path: Path) -> None:
     directory = opened(tmp_path)
-    assert not take_marker(directory.path)
+    assert not read_marker(directory.path)
     write_marker(directory.path, 7)
     assert (tmp_path / CLEAN_SHUTDOWN_FILE).read_text() == '{"version":0,"brokerEpoch":7}'
-    assert take_marker(directory.path) == CleanShutdown(7)
-    assert not take_marker(directory.path)
+    assert read_marker(directory.path) == CleanShutdown(7)
+    remove_marker(directory.path)
+    assert not read_marker(directory.path)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +332,7 @@ def test_a_clean_shutdown_counts_once(tmp_path: Path) -> None:
 )
 def test_a_marker_without_an_epoch_still_marks_a_clean_shutdown(tmp_path: Path, data: bytes) -> None:
     (tmp_path / CLEAN_SHUTDOWN_FILE).write_bytes(data)
-    assert take_marker(tmp_path) == CleanShutdown(-1)
+    assert read_marker(tmp_path) == CleanShutdown(-1)
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,7 @@ async def test_a_broker_that_dies_while_it_recovers_leaves_the_rest_to_the_next_
         append(await manager.get_or_create("topic", 0), b"kept")
     path, settings = home.paths[0], LogSettings(config=CONFIG, now_ms=lambda: NOW, random=Random(1))
     (path / BOOT_FILE).write_bytes(EARLIER_BOOT)
+    (path / CLEAN_SHUTDOWN_FILE).unlink()
     for is_recovered in (False, True):
         loader = DirectoryLoader(LogDirectory(path), settings, lambda error: None)
         loader.prepare("cluster", 1)
@@ -176,6 +177,19 @@ async def test_a_broker_that_dies_while_it_recovers_leaves_the_rest_to_the_next_
             loader.finish()
         loader.release()
     assert is_same_boot(path)
+
+
+async def test_a_start_that_fails_after_an_orderly_restart_of_the_machine_is_no_power_cut(home: Home) -> None:
+    async with home.opened() as manager:
+        append(await manager.get_or_create("topic", 0), b"kept")
+    path, settings = home.paths[0], LogSettings(config=CONFIG, now_ms=lambda: NOW, random=Random(1))
+    (path / BOOT_FILE).write_bytes(EARLIER_BOOT)
+    loader = DirectoryLoader(LogDirectory(path), settings, lambda error: None)
+    loader.prepare("cluster", 1)
+    loader.release()
+    async with home.opened() as manager:
+        assert manager.previous_broker_epoch == -1, "the stop was not clean"
+        assert manager.unsettled == []
 
 
 async def test_the_first_start_on_a_directory_of_kafka_brings_its_logs_to_disk(home: Home) -> None:
@@ -206,6 +220,9 @@ async def test_logs_that_a_power_cut_may_have_cut_are_known_until_all_are_settle
             assert {log.partition for log in manager.logs if manager.may_be_cut_by_power(log)} == kept
             assert {log.partition for log in manager.unsettled} == kept
     async with home.opened() as manager:
+        manager.settle(manager.unsettled[0])
+    async with home.opened() as manager:
+        assert len(manager.unsettled) == len(kept) - 1, "the others do not keep a settled log in the note"
         for log in manager.unsettled:
             assert (first / POWER_CUT_FILE).exists()
             manager.settle(log)
@@ -245,9 +262,31 @@ async def test_an_altered_checkpoint_of_log_starts_hides_no_records(home: Home) 
         assert (log.log_start_offset, list(values_of(log))) == (0, [0, 1, 2])
 
 
+@pytest.mark.parametrize("note", [b"", b"0\n1\n", b"0\n1\ntopic\n", b"0\n1\ntopic x\n"])
+async def test_a_damaged_note_of_a_power_cut_means_all_logs(home: Home, note: bytes) -> None:
+    async with home.opened() as manager:
+        append(await manager.get_or_create("topic", 0), b"kept")
+    (home.paths[0] / POWER_CUT_FILE).write_bytes(note)
+    async with home.opened() as manager:
+        assert [log.partition for log in manager.unsettled] == [0]
+
+
+async def test_a_disk_that_fails_while_a_power_cut_is_forgotten_goes_offline(home: Home) -> None:
+    async with home.opened() as manager:
+        append(await manager.get_or_create("topic", 0), b"kept")
+    note_power_cut(home.paths[0], [("topic", 0)])
+    async with home.opened() as manager:
+        (home.paths[0] / POWER_CUT_FILE).unlink()
+        (home.paths[0] / POWER_CUT_FILE).mkdir()
+        manager.settle(manager.unsettled[0])
+        await asyncio.gather(*home.tasks._tasks)
+        assert not manager.directories[0].online
+        assert manager.unsettled == []
+
+
 async def test_a_power_cut_of_a_directory_without_logs_is_forgotten(home: Home) -> None:
     async with home.opened():
-        note_power_cut(home.paths[0])
+        note_power_cut(home.paths[0], [("topic", 0)])
     async with home.opened() as manager:
         append(await manager.get_or_create("topic", 0), b"new")
     async with home.opened() as manager:

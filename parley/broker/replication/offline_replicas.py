@@ -1,7 +1,8 @@
 """Reports replicas whose disk has failed to the controller, so that other replicas lead and the ISRs shrink.
 
-A replica is reported while the metadata lists this broker as its leader, or as a member of its ISR or ELR. If the
-metadata lists it again later, the replica is reported again.
+A replica is reported while the metadata lists this broker as its leader, or as a member of its ISR or ELR; if the
+partition has a leader, also of its last known ELR, because a later recovery would wait for it. If the metadata lists it
+again later, the replica is reported again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from parley.broker.metadata.changes import Delta
 from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.types import NO_LEADER
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -65,10 +67,10 @@ class OfflineReplicas:
                 self._wakeup.set()
 
     def _must_be_reported(self, partition: Partition) -> bool:
-        state = partition.state
-        return partition.has_failed and (
-            state.leader == self._broker_id or self._broker_id in state.isr or self._broker_id in state.elr
-        )
+        state, broker_id = partition.state, self._broker_id
+        is_eligible = state.leader == broker_id or broker_id in state.isr or broker_id in state.elr
+        is_awaited_later = state.leader != NO_LEADER and broker_id in state.last_known_elr
+        return partition.has_failed and (is_eligible or is_awaited_later)
 
     async def _send(self, partitions: list[Partition]) -> None:
         topics: dict[UUID, list[int]] = defaultdict(list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -14,11 +15,14 @@ from parley.broker.config import BrokerConfig
 from parley.broker.controller.elections.leader_elections import ElectionType, reconcile_leaders
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, UNASSIGNED_DIRECTORY, PartitionState
+from parley.broker.replication.offline_replicas import OfflineReplicas
 from parley.broker.server import BrokerServer
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.cluster_metadata import ReportOfflineReplicasRequest, ReportOfflineReplicasResponse
 from parley.protocol.messages.elections import ElectLeadersRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
+from tests.broker.api.bench import BROKER, OTHER, Bench
 
 pytestmark = pytest.mark.slow
 
@@ -147,3 +151,30 @@ async def test_the_last_replica_in_sync_has_no_disk_and_an_aggressive_recovery_e
         assert await first.metadata.until(lambda image: state_of(image).leader == 3, PATIENCE_S)
         state = state_of(first.metadata.image)
         assert (state.isr, state.unclean_epoch) == ((3,), state.leader_epoch)
+
+
+@pytest.mark.parametrize(("leader", "reported"), [(OTHER, [1]), (NO_LEADER, [])])
+async def test_a_failed_replica_is_reported_before_a_later_recovery_would_wait_for_it(
+    tmp_path: Path, leader: int, reported: list[int]
+) -> None:
+    """Without a leader, a recovery waits for it in any case, and a report would change nothing."""
+    bench = Bench(tmp_path)
+    await bench.create("t", partitions=2, replicas=(BROKER, OTHER))
+    bench.alter("t", 0, leader=OTHER, isr=(OTHER,))
+    bench.alter("t", 1, leader=leader, isr=(OTHER,), last_known_elr=(BROKER,))
+    asked = asyncio.get_running_loop().create_future()
+
+    async def ask(request: ReportOfflineReplicasRequest) -> ReportOfflineReplicasResponse:
+        asked.set_result([index for topic in request.topics for index in topic.partitions])
+        return ReportOfflineReplicasResponse()
+
+    replicas = OfflineReplicas(BROKER, bench.partitions, ask, epoch=lambda: 1)
+    for index in (0, 1):
+        bench.partition("t", index).lose_log()
+    replicas.report()
+    reporting = asyncio.ensure_future(replicas.run())
+    for _ in range(5):
+        await bench.idle()
+    assert (asked.result() if asked.done() else []) == reported
+    reporting.cancel()
+    await bench.tasks.close()

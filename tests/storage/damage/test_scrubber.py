@@ -46,6 +46,9 @@ class Directory:
     def is_copying(self, partition: TopicPartition) -> bool:
         return False
 
+    def cut_by_power_in(self, directory: LogDirectory) -> dict[TopicPartition, None]:
+        return {}
+
     def is_unproven(self, log: Log) -> bool:
         return False
 

@@ -314,8 +314,8 @@ _RECOVERY: Final = Section(
         ),
         Line(
             "... is damaged (...): treating it as missing",
-            "A checkpoint with the offsets of many logs was damaged; it is rebuilt from the logs. If it is that of the log "
-            "starts, records that were deleted with DeleteRecords may be visible again.",
+            "A checkpoint with the offsets of many logs was damaged; it is rebuilt from the logs. If it is that of the "
+            "log starts, records that were deleted with DeleteRecords may be visible again.",
             "Check the disk.",
         ),
         Line(
