@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from random import Random
 
-from parley.protocol.uuids import UUID
 from parley.storage.boot_id import cut_by_power, is_same_boot, note_boot, note_power_cut, was_recovered
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import CleanShutdown, read_marker, remove_marker
@@ -28,7 +27,12 @@ from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory, Mark, partition_name
 from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.meta_properties import MalformedIdentity
-from parley.storage.partition_metadata import PARTITION_FILE, read_partition, read_topic_id
+from parley.storage.partition_metadata import (
+    PARTITION_FILE,
+    PartitionMetadata,
+    read_partition_metadata,
+    write_partition_metadata,
+)
 from parley.storage.recovery import LastKnown
 from parley.storage.resource_exhaustion import reserve_for
 from parley.storage.unwritten_logs import UnwrittenLog
@@ -178,9 +182,10 @@ class DirectoryLoader:
         self.directory.close()
 
     def _open(self, partition: TopicPartition, path: Path) -> Log:
-        topic_id = _topic_id(path)
-        if topic_id is not None:
-            _check_partition(path, partition[1])
+        metadata = _metadata(path)
+        if metadata is not None:
+            _check_partition(path, metadata, partition[1])
+        topic_id = None if metadata is None else metadata.topic_id
         (path / REPLACES).unlink(missing_ok=True)  # the replaced log no longer exists
         log_start = self._log_starts.get(partition)
         known = LastKnown(
@@ -208,19 +213,24 @@ class DirectoryLoader:
             _log.error("%s is offline: %s", self.directory, error)
 
 
-def _check_partition(path: Path, partition: int) -> None:
-    """Raise MisplacedLog if the log in ``path`` belongs to another partition of its topic."""
-    found = read_partition(path)
-    if found not in (None, partition):
+def _check_partition(path: Path, metadata: PartitionMetadata, partition: int) -> None:
+    """Raise MisplacedLog if the log in ``path`` belongs to another partition of its topic.
+
+    If its ``partition.metadata`` does not contain a partition, add this one, for all later startups.
+    """
+    found = metadata.partition
+    if found is None:
+        write_partition_metadata(path, metadata.topic_id, partition, sync=True)
+    elif found != partition:
         raise MisplacedLog(
             f"{path} contains the log of partition {found}, according to its {PARTITION_FILE}: folders were exchanged "
             f"or renamed. Rename the folder so that it ends in -{found}. If only the file is damaged, remove the file"
         )
 
 
-def _topic_id(path: Path) -> UUID | None:
+def _metadata(path: Path) -> PartitionMetadata | None:
     try:
-        return read_topic_id(path)
+        return read_partition_metadata(path)
     except MalformedIdentity as error:
         _log.warning("%s; treating the file as missing", error)
         return None
@@ -246,8 +256,8 @@ def refuse_twins(loaders: Sequence[DirectoryLoader], random: Random) -> None:
                 if home is not successors[0]:
                     home.give_way(partition, random)
         else:
-            ids = [_topic_id(home.directory.path / name) for home in homes]
-            if None in ids or len(set(ids)) < len(ids):
+            found = [_metadata(home.directory.path / name) for home in homes]
+            if None in found or len({each.topic_id for each in found if each is not None}) < len(found):
                 places = " and in ".join(str(home.directory) for home in homes)
                 raise TwinLogs(f"{name} is in {places}: move one of the two directories elsewhere")
 

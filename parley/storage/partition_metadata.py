@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from parley.protocol.uuids import UUID
@@ -36,28 +37,37 @@ def decode_id(text: str) -> UUID:
         raise MalformedIdentity(f"{text[:40]!r} is not an id of 22 base64url characters") from None
 
 
-def read_topic_id(partition_directory: Path) -> UUID | None:
-    """Return the topic id in ``partition.metadata``; None if the file is missing (topics older than Kafka 2.8).
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """The contents of a ``partition.metadata``."""
+
+    topic_id: UUID
+    partition: int | None
+    """None if Apache Kafka or an older version of Parley wrote the file."""
+
+
+def read_partition_metadata(partition_directory: Path) -> PartitionMetadata | None:
+    """Return the contents of ``partition.metadata``; None if the file is missing (topics older than Kafka 2.8).
 
     Raises ``MalformedIdentity``, and ``OSError`` if the disk fails.
     """
     match = _read(partition_directory / PARTITION_FILE)
-    return None if match is None else decode_id(match[2])
+    return (
+        None if match is None else PartitionMetadata(decode_id(match[2]), None if match[3] is None else int(match[3]))
+    )
 
 
-def read_partition(partition_directory: Path) -> int | None:
-    """Return the partition in ``partition.metadata``; None if the file is missing or does not contain one.
-
-    Raises what ``read_topic_id`` raises.
-    """
-    match = _read(partition_directory / PARTITION_FILE)
-    return None if match is None or match[3] is None else int(match[3])
+def read_topic_id(partition_directory: Path) -> UUID | None:
+    """Return the topic id in ``partition.metadata``, or None. Raises what ``read_partition_metadata`` raises."""
+    found = read_partition_metadata(partition_directory)
+    return None if found is None else found.topic_id
 
 
-def write_partition_metadata(partition_directory: Path, topic_id: UUID, partition: int) -> None:
-    """Write ``partition.metadata`` without a sync; the first flush of the log syncs it. Raises ``OSError``."""
+def write_partition_metadata(partition_directory: Path, topic_id: UUID, partition: int, *, sync: bool = False) -> None:
+    """Write ``partition.metadata``. By default without a sync: the first flush of a new log syncs it. Raises
+    ``OSError``."""
     text = f"version: 0\ntopic_id: {encode_id(topic_id)}\npartition: {partition}"
-    write_atomically(partition_directory / PARTITION_FILE, text.encode(), sync=False)
+    write_atomically(partition_directory / PARTITION_FILE, text.encode(), sync=sync)
 
 
 def _read(path: Path) -> re.Match[str] | None:

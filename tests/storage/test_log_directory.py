@@ -41,9 +41,10 @@ from parley.storage.meta_properties import (
     parse_properties,
 )
 from parley.storage.partition_metadata import (
+    PartitionMetadata,
     decode_id,
     encode_id,
-    read_partition,
+    read_partition_metadata,
     read_topic_id,
     write_partition_metadata,
 )
@@ -185,9 +186,9 @@ def test_the_topic_id_is_kept_in_kafkas_format(tmp_path: Path) -> None:
     assert read_topic_id(tmp_path) is None
     write_partition_metadata(tmp_path, topic_id, 5)
     assert (tmp_path / "partition.metadata").read_text() == "version: 0\ntopic_id: EjRWeJq83vASNFZ4mrze8A\npartition: 5"
-    assert (read_topic_id(tmp_path), read_partition(tmp_path)) == (topic_id, 5)
+    assert read_partition_metadata(tmp_path) == PartitionMetadata(topic_id, 5)
     (tmp_path / "partition.metadata").write_text("version: 0\ntopic_id: EjRWeJq83vASNFZ4mrze8A")
-    assert (read_topic_id(tmp_path), read_partition(tmp_path)) == (topic_id, None), "as Apache Kafka writes it"
+    assert read_partition_metadata(tmp_path) == PartitionMetadata(topic_id, None), "as Apache Kafka writes it"
 
 
 @pytest.mark.parametrize("text", ["", "version: 1\ntopic_id: EjRWeJq83vASNFZ4mrze8A", "version: 0\ntopic_id: short"])

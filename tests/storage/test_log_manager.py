@@ -469,6 +469,25 @@ async def test_exchanged_directories_of_two_partitions_are_refused(home: Home) -
         assert sorted(log.partition for log in manager.logs) == [0, 1]
 
 
+async def test_the_first_start_writes_the_partition_into_older_logs(home: Home) -> None:
+    home = Home(home.paths[:1])
+    async with home.opened() as manager:
+        for index in range(2):
+            append(await manager.get_or_create("topic", index, topic_id=TOPIC_ID), b"%d" % index)
+    files = [home.paths[0] / name / "partition.metadata" for name in ("topic-0", "topic-1")]
+    for file in files:
+        file.write_text(file.read_text().rpartition("\n")[0])  # as Apache Kafka writes it
+    seen = []
+    for _ in range(2):
+        async with home.opened():
+            seen.append([(file.read_text()[-12:], file.stat().st_ino) for file in files])
+    assert [text for text, _ in seen[0]] == ["partition: 0", "partition: 1"]
+    assert seen[0] == seen[1], "they are not written again"
+    exchange(files[0].parent, files[1].parent)
+    with pytest.raises(MisplacedLog):
+        await home.manager().open("cluster", 1)
+
+
 def exchange(one: Path, other: Path) -> None:
     between = one.with_name("between")
     one.rename(between)
