@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from random import Random
 
+from parley.protocol.uuids import UUID
 from parley.storage.boot_id import cut_by_power, is_same_boot, note_boot, note_power_cut, was_recovered
 from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import CleanShutdown, read_marker, remove_marker
@@ -31,7 +32,7 @@ from parley.storage.partition_metadata import (
     PARTITION_FILE,
     PartitionMetadata,
     read_partition_metadata,
-    write_partition_metadata,
+    rewrite_partition_metadata,
 )
 from parley.storage.recovery import LastKnown
 from parley.storage.resource_exhaustion import reserve_for
@@ -82,6 +83,7 @@ class DirectoryLoader:
         self._log_starts: dict[TopicPartition, int] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._cleaner_offsets: dict[TopicPartition, int] = {}
+        self._unnamed: dict[Path, tuple[UUID, int]] = {}  # logs whose ``partition.metadata`` lacks the partition
 
     def prepare(self, cluster_id: str, broker_id: int) -> None:
         """Lock the directory and read its contents. An ``OSError`` takes it offline.
@@ -155,13 +157,16 @@ class DirectoryLoader:
         If a broker is killed before this, its next startup cannot tell which of these logs a crash of the machine has
         damaged, so it treats all of them as damaged.
         """
-        if self.directory.online and not self._same_boot:
-            try:
+        if not self.directory.online:
+            return
+        try:
+            rewrite_partition_metadata(self._unnamed)
+            if not self._same_boot:
                 if self._is_kafkas and self.logs:
                     self.directory.recovery_points.write({key: log.recovery_point for key, log in self.logs.items()})
                 note_boot(self.directory.path)
-            except OSError as error:
-                self._failed(error)
+        except OSError as error:
+            self._failed(error)
 
     def give_way(self, partition: TopicPartition, random: Random) -> None:
         """Set aside the log of a partition because another directory contains its successor. Blocks."""
@@ -184,7 +189,7 @@ class DirectoryLoader:
     def _open(self, partition: TopicPartition, path: Path) -> Log:
         metadata = _metadata(path)
         if metadata is not None:
-            _check_partition(path, metadata, partition[1])
+            self._check_partition(path, metadata, partition[1])
         topic_id = None if metadata is None else metadata.topic_id
         (path / REPLACES).unlink(missing_ok=True)  # the replaced log no longer exists
         log_start = self._log_starts.get(partition)
@@ -206,26 +211,26 @@ class DirectoryLoader:
             _log.error("a log lacks committed records: it ends below its persisted high watermark", extra=facts)
         return log
 
+    def _check_partition(self, path: Path, metadata: PartitionMetadata, partition: int) -> None:
+        """Raise MisplacedLog if the log in ``path`` belongs to another partition of its topic.
+
+        If its ``partition.metadata`` does not contain a partition, ``finish`` adds this one, for all later startups.
+        """
+        found = metadata.partition
+        if found is None:
+            self._unnamed[path] = metadata.topic_id, partition
+        elif found != partition:
+            raise MisplacedLog(
+                f"{path} contains the log of partition {found}, according to its {PARTITION_FILE}: folders were "
+                f"exchanged or renamed. Rename the folder so that it ends in -{found}. If only the file is damaged, "
+                "remove the file"
+            )
+
     def _failed(self, error: OSError) -> None:
         if reserve_for(error) is not None:
             raise error
         if self.directory.fail(error):
             _log.error("%s is offline: %s", self.directory, error)
-
-
-def _check_partition(path: Path, metadata: PartitionMetadata, partition: int) -> None:
-    """Raise MisplacedLog if the log in ``path`` belongs to another partition of its topic.
-
-    If its ``partition.metadata`` does not contain a partition, add this one, for all later startups.
-    """
-    found = metadata.partition
-    if found is None:
-        write_partition_metadata(path, metadata.topic_id, partition, sync=True)
-    elif found != partition:
-        raise MisplacedLog(
-            f"{path} contains the log of partition {found}, according to its {PARTITION_FILE}: folders were exchanged "
-            f"or renamed. Rename the folder so that it ends in -{found}. If only the file is damaged, remove the file"
-        )
 
 
 def _metadata(path: Path) -> PartitionMetadata | None:

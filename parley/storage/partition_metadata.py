@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from parley.storage.checkpoints import write_atomically
 from parley.storage.meta_properties import MalformedIdentity
 
 PARTITION_FILE = "partition.metadata"
+_TEMPORARY = PARTITION_FILE + ".tmp"
 
 _PARTITION = re.compile(
     r"version: ?([0-9]+)\s+topic_id: ?([A-Za-z0-9_-]{22})(?:\s+partition: ?([0-9]{1,10}))?\s*", re.ASCII
@@ -63,11 +66,27 @@ def read_topic_id(partition_directory: Path) -> UUID | None:
     return None if found is None else found.topic_id
 
 
-def write_partition_metadata(partition_directory: Path, topic_id: UUID, partition: int, *, sync: bool = False) -> None:
-    """Write ``partition.metadata``. By default without a sync: the first flush of a new log syncs it. Raises
-    ``OSError``."""
-    text = f"version: 0\ntopic_id: {encode_id(topic_id)}\npartition: {partition}"
-    write_atomically(partition_directory / PARTITION_FILE, text.encode(), sync=sync)
+def write_partition_metadata(partition_directory: Path, topic_id: UUID, partition: int) -> None:
+    """Write ``partition.metadata`` without a sync; the first flush of the log syncs it. Raises ``OSError``."""
+    write_atomically(partition_directory / PARTITION_FILE, _encode(topic_id, partition), sync=False)
+
+
+def rewrite_partition_metadata(files: Mapping[Path, tuple[UUID, int]]) -> None:
+    """Replace the ``partition.metadata`` in each of these directories by one with this topic id and partition.
+
+    One sync covers all new files before they replace the old ones: a sync of each would take minutes for thousands. A
+    crash leaves the old or the new file in each directory. Raises ``OSError``.
+    """
+    for directory, (topic_id, partition) in files.items():
+        (directory / _TEMPORARY).write_bytes(_encode(topic_id, partition))
+    if files:
+        os.sync()
+    for directory in files:
+        os.replace(directory / _TEMPORARY, directory / PARTITION_FILE)
+
+
+def _encode(topic_id: UUID, partition: int) -> bytes:
+    return f"version: 0\ntopic_id: {encode_id(topic_id)}\npartition: {partition}".encode()
 
 
 def _read(path: Path) -> re.Match[str] | None:
