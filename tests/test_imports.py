@@ -86,7 +86,7 @@ PACKAGE_METADATA = {"email", "importlib.metadata", "importlib.resources"}
     ],
     ids=["the package", "a broker", "a command"],
 )
-def test_a_process_imports_what_it_needs(imports: str, unneeded: set[str], at_most: int) -> None:
+def test_a_process_imports_only_the_modules_that_it_needs(imports: str, unneeded: set[str], at_most: int) -> None:
     """Hundreds of processes are started by users and tests. The limits leave room for a tenth more modules."""
     program = f"import sys\nbefore = set(sys.modules)\nimport {imports}\nprint(*(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)

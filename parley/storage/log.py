@@ -24,7 +24,7 @@ from parley.storage import producer_recovery, recovery, retention
 from parley.storage.checkpoints import INT64_MAX
 from parley.storage.compaction.compactor import MAP_BYTES, MAP_LOAD_FACTOR
 from parley.storage.compaction.dirtiness import Dirtiness, measure
-from parley.storage.compaction.log_compaction import LogCompaction, LogToCompact
+from parley.storage.compaction.segment_replacement import LogToCompact, SegmentReplacement
 from parley.storage.compaction.tombstone_checkpoint import CHECKPOINT as TOMBSTONE_CHECKPOINT
 from parley.storage.damage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
 from parley.storage.damage.damaged_ranges import DamagedRange
@@ -83,7 +83,7 @@ class Log(ReadableLog):
         self._removal_lock = threading.RLock()  # held while segments are removed; taken before ``_lock``
         self._is_half_changed = False  # an append ended partway through: only recovery can find out what it changed
         self._is_mending = False
-        self._compaction: LogCompaction | None = None
+        self._compaction: SegmentReplacement | None = None
 
     @classmethod
     def open(
@@ -386,7 +386,7 @@ class Log(ReadableLog):
         map_bytes: int = MAP_BYTES,
         map_load_factor: float = MAP_LOAD_FACTOR,
         tombstones_kept_from: int = INT64_MAX,
-    ) -> LogCompaction:
+    ) -> SegmentReplacement:
         """Begin to compact the part that was just measured. ``map_bytes`` limits the table of keys. Tombstones at or
         above ``tombstones_kept_from`` stay.
 
@@ -418,7 +418,9 @@ class Log(ReadableLog):
                     is_closed=lambda: self._closed,
                     ended=self._compacted,
                 )
-                self._compaction = LogCompaction(log, dirtiness, map_bytes=map_bytes, map_load_factor=map_load_factor)
+                self._compaction = SegmentReplacement(
+                    log, dirtiness, map_bytes=map_bytes, map_load_factor=map_load_factor
+                )
                 return self._compaction
 
     def _last_batches(self) -> dict[int, LastBatches]:

@@ -18,6 +18,7 @@ from parley.storage.checkpoints import TopicPartition
 from parley.storage.future_log import future_name, mark_successor, unmark_successor
 from parley.storage.log import Log
 from parley.storage.log_directory import NAME_MAX, LogDirectory, Mark, partition_name
+from parley.storage.log_directory_failure import LogDirectoryFailures
 from parley.storage.log_locations import LogLocations
 from parley.storage.log_maintenance import LogMaintenance
 from parley.storage.log_place import LogPlace, LogSettings
@@ -47,23 +48,23 @@ class CopiesOwner(Protocol):
     def set_aside(self, directory: LogDirectory, log: Log, mark: Mark) -> list[Path]:
         """Close the log and rename its directory. Raises ``OSError``."""
 
-    def failed(self, directory: LogDirectory, error: OSError) -> KafkaError:
-        """Take the directory offline, unless the process lacks a resource. Returns the error for the client."""
-
-    def on_io_error(self, directory: LogDirectory, error: OSError) -> None:
-        """Take the directory offline. Any thread may call this."""
-
 
 class LogCopies:
     """The copies of one broker's logs. Used on the event loop only."""
 
     def __init__(
-        self, owner: CopiesOwner, settings: LogSettings, locations: LogLocations, maintenance: LogMaintenance
+        self,
+        owner: CopiesOwner,
+        settings: LogSettings,
+        locations: LogLocations,
+        maintenance: LogMaintenance,
+        failures: LogDirectoryFailures,
     ) -> None:
         self._owner = owner
         self._settings = settings
         self._locations = locations
         self._maintenance = maintenance
+        self._failures = failures
         self.in_progress: dict[TopicPartition, tuple[Log, LogDirectory]] = {}
         """The copies in progress, and their directories."""
         self.begun: dict[TopicPartition, LogDirectory] = {}
@@ -98,7 +99,7 @@ class LogCopies:
     def _begin_in(self, log: Log, directory: LogDirectory, name: str) -> Log:
         path = directory.create(name, log.topic_id, log.partition)
         settings = replace(self._settings, config=log.config)
-        on_io_error = partial(self._owner.on_io_error, directory)
+        on_io_error = partial(self._failures.on_io_error, directory)
         copy = Log.open(LogPlace(path, log.topic, log.partition, log.topic_id, on_io_error), settings)
         copy.truncate_fully_and_start_at(log.log_start_offset)
         return copy
@@ -144,7 +145,7 @@ class LogCopies:
         try:
             copy.directory.rename(target)
         except OSError as error:
-            raise self._owner.failed(directory, error) from error
+            raise self._failures.failed(directory, error) from error
         copy.moved(target)
         del self.in_progress[key]
         self._locations.remove(key, log, self._locations.home_of((log.topic, log.partition)))

@@ -3,15 +3,13 @@
 Rules (docs/storage.md has them all):
 
 1. Work that may wait for a disk runs in the executor; the tables here change on the event loop only.
-2. A directory whose disk fails goes offline with all its logs until the broker restarts. If no directory is left, the
-   broker must stop.
+2. A directory whose disk fails goes offline with all its logs (``parley.storage.log_directory_failure``).
 3. A deleted log's checkpoint entries are removed before its name can be used again.
 4. Only one task at a time creates, identifies or deletes the log of a partition.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -27,20 +25,21 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
 from parley.protocol.uuids import UUID
 from parley.storage.checkpoints import TopicPartition
-from parley.storage.clean_shutdown import CLOSERS, DirectoryCloser, common_epoch, release_all, write_marker
+from parley.storage.clean_shutdown import CLOSERS, DirectoryCloser, common_epoch, write_marker
 from parley.storage.damage.mending import Mending
 from parley.storage.directory_loader import DirectoryLoader, refuse_twins, report, report_missing
 from parley.storage.io_threads import IoThreads
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
 from parley.storage.log_copies import LogCopies
-from parley.storage.log_directory import FULL, NAME_MAX, LogDirectory, Mark, partition_name
+from parley.storage.log_directory import NAME_MAX, LogDirectory, Mark, partition_name
+from parley.storage.log_directory_failure import LogDirectoryFailures
 from parley.storage.log_locations import LogLocations
 from parley.storage.log_maintenance import LogMaintenance, MaintenanceIntervals, StartTask
 from parley.storage.log_place import LogSettings, SharedByLogs
 from parley.storage.new_log import NewLog
 from parley.storage.partition_metadata import encode_id
-from parley.storage.resource_exhaustion import RESERVES, reserve_for
+from parley.storage.resource_exhaustion import RESERVES
 
 T = TypeVar("T")
 
@@ -97,14 +96,21 @@ class LogManager:
         self._threads_per_directory = max(1, recovery_threads_per_directory)
         self._threads = IoThreads(executor)
         self._closing_threads = IoThreads(closing)
-        self._on_offline = on_offline
-        self._on_all_offline = on_all_offline
         self._start_task = start_task
+        self._on_offline = on_offline
         self._maintenance = LogMaintenance(self, start_task, intervals, now_ms, self.known_high_watermark)
         self._locations = LogLocations(self.directories)
+        self.failures = LogDirectoryFailures(
+            self._locations,
+            self._threads,
+            start_task,
+            is_open=lambda: self._open,
+            on_offline=self._went_offline,
+            on_all_offline=on_all_offline,
+        )
         self._preferred: dict[TopicPartition, LogDirectory] = {}
         self._shared: dict[LogDirectory, SharedByLogs] = {}  # shared by the logs that were created last
-        self.copies = LogCopies(self, self._settings, self._locations, self._maintenance)
+        self.copies = LogCopies(self, self._settings, self._locations, self._maintenance, self.failures)
         self.was_deleted: Callable[[UUID], bool] = lambda topic_id: False
         """Returns True if the topic with this id was certainly deleted. A log of any other unknown topic is a stray."""
         self.broker_epoch: Callable[[], int] = lambda: NO_EPOCH
@@ -125,7 +131,6 @@ class LogManager:
         self._cut_by_power: dict[LogDirectory, set[Log]] = {}
         """The logs that may lack acknowledged records that were not synced before a power cut, until they are settled,
         by directory. Each directory has a note with them."""
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._loaders: Sequence[DirectoryLoader] = ()
         self._open = False
 
@@ -138,9 +143,11 @@ class LogManager:
         errors of ``LogDirectory.open`` that must stop the broker, and ``OSError`` if the process has run out of file
         descriptors or memory. After a failure everything is closed again.
         """
-        self._loop = asyncio.get_running_loop()
+        self.failures.watch()
         settings = replace(self._settings, config=replace(self._settings.config, cleanup_policy=frozenset()))
-        loaders = [DirectoryLoader(each, settings, partial(self.on_io_error, each)) for each in self.directories]
+        loaders = [
+            DirectoryLoader(each, settings, partial(self.failures.on_io_error, each)) for each in self.directories
+        ]
         self._loaders = loaders
         for reserve in RESERVES:
             reserve.call_when_short(self.rest)
@@ -234,7 +241,7 @@ class LogManager:
         if shared is None or shared.settings.config is not config:
             settings = replace(self._settings, config=config)
             shared = self._shared[directory] = SharedByLogs(
-                directory.path, settings, partial(self.on_io_error, directory)
+                directory.path, settings, partial(self.failures.on_io_error, directory)
             )
         return NewLog(key, topic_id, shared)
 
@@ -270,7 +277,7 @@ class LogManager:
     async def abandon(self) -> None:
         """Close the files as if the process were killed: flush nothing and mark no directory as cleanly shut down."""
         if await self._end():
-            await self._release(self.logs)
+            await self.failures.release(self.logs)
             self._forget()
 
     async def _end(self) -> bool:
@@ -596,7 +603,7 @@ class LogManager:
         if self._open and self._locations.is_current((log.topic, log.partition), log):
             self._maintenance.remove_later(self.directory_of(log), paths, log.config.file_delete_delay_ms)
 
-    # --- Failing disks ---
+    # --- Work on a disk ---
 
     async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
         """Return ``work(*args)``, run in the executor. An ``OSError`` takes the directory offline and is raised as
@@ -604,36 +611,8 @@ class LogManager:
         try:
             return await self._threads.run(work, *args)
         except OSError as error:
-            raise self.failed(directory, error) from error
+            raise self.failures.failed(directory, error) from error
 
-    def failed(self, directory: LogDirectory, error: OSError) -> KafkaError:
-        """Take the directory offline, unless the process lacks a resource. Returns the error for the client."""
-        reserve = reserve_for(error)
-        if reserve is not None:
-            reserve.make_room()
-        else:
-            self._fail(directory, error)
-        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory}: {error}")
-
-    def on_io_error(self, directory: LogDirectory, error: OSError) -> None:
-        """Take the directory offline because one of its logs met ``error``. Any thread may call this."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._fail, directory, error)
-
-    def _fail(self, directory: LogDirectory, error: OSError) -> None:
-        if not self._open or not directory.fail(error):
-            return
-        logs = self._locations.lose(directory)
+    def _went_offline(self, directory: LogDirectory, logs: list[Log]) -> None:
         self._cut_by_power.pop(directory, None)
-        remedy = "Make room on its disk" if error.errno in FULL else "Repair or replace its disk"
-        rest = "The other log directories stay online" if self.online() else "No other log directory is online"
-        facts = directory, len(logs), error, rest, remedy
-        _log.error("%s is offline, and its %d logs with it: %s. %s. %s, then restart the broker", *facts)
-        directory.close()
-        self._start_task(self._release(logs), name=f"release of {directory}")
         self._on_offline(directory, logs)
-        if not self.online():
-            self._on_all_offline()
-
-    async def _release(self, logs: list[Log]) -> None:
-        await self._threads.run_all([partial(release_all, logs)])

@@ -85,7 +85,7 @@ def test_a_provider_of_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolved(declared("v", "vault", address="https://vault"), "${v:kafka:key}") == "https://vault/kafka/key"
 
 
-def test_no_error_contains_what_was_read(tmp_path: Path) -> None:
+def test_no_error_contains_file_contents(tmp_path: Path) -> None:
     path = tmp_path / "secrets"
     path.write_text("password=marked\\u00\n")
     provider = declared("file", f"{CLASSES}.FileConfigProvider")

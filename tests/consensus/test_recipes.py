@@ -198,7 +198,7 @@ def test_update_pauses_longer_after_each_conflict() -> None:
     assert run(update()) == pytest.approx(0.001 + 0.002 + 0.004)
 
 
-async def test_update_passes_on_what_the_change_raises(backend: Backend) -> None:
+async def test_update_raises_the_error_of_the_change(backend: Backend) -> None:
     def refuse(value: bytes | None) -> bytes:
         raise LookupError("no")
 
@@ -604,7 +604,7 @@ async def test_a_listener_reports_its_end(connect: Connect) -> None:
         await listener.wait()
 
 
-def test_a_view_ignores_what_it_knows() -> None:
+def test_a_view_ignores_changes_that_change_nothing() -> None:
     view = View()
     assert view.apply(Removed("a")) == []
     assert view.apply(Snapshot(())) == []

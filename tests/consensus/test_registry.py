@@ -36,7 +36,7 @@ def test_built_in_schemes(tmp_path: Path) -> None:
         ("memory:x", "expected memory: or memory://name"),
     ],
 )
-def test_bad_addresses_say_what_is_allowed(url: str, said: str) -> None:
+def test_an_error_about_a_bad_address_says_what_is_allowed(url: str, said: str) -> None:
     with pytest.raises(BadConfig, match=said):
         create_backend(url)
 
@@ -72,7 +72,7 @@ def test_broken_entry_points_are_named(monkeypatch: pytest.MonkeyPatch, value: s
         create_backend("thirdparty://x")
 
 
-def test_what_to_install_is_said() -> None:
+def test_an_error_about_a_missing_extra_names_the_extra() -> None:
     code = (
         "import sys; sys.modules['grpc'] = None\n"
         "from parley.consensus.registry import create_backend\n"

@@ -96,7 +96,7 @@ async def test_callbacks_can_be_removed() -> None:
     assert seen == []
 
 
-async def test_waiting_for_what_cannot_come_ends() -> None:
+async def test_a_wait_for_a_state_ends_when_the_session_is_lost() -> None:
     session = opened(30)
     with pytest.raises(SessionLost):
         await asyncio.gather(session.wait_for(SessionState.LOST), session.lost.wait(), _reconnected(session))

@@ -36,7 +36,7 @@ def test_values_carry_their_session(value: bytes, session: str | None) -> None:
 
 
 @pytest.mark.parametrize(("made", "removed"), [(0, 0), (1, 0), (5, 3), (1 << 30, 100), ((1 << 31) - 1, 7)])
-def test_entries_are_counted_by_what_zookeeper_counts(made: int, removed: int) -> None:
+def test_entries_are_counted_in_zookeepers_units(made: int, removed: int) -> None:
     children = made - removed
     cversion = 2 * made - children  # as the server reports it, in 32 bits
     signed = (cversion + (1 << 31)) % (1 << 32) - (1 << 31)

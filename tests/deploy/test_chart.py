@@ -90,7 +90,7 @@ def test_settings_that_cannot_be_meant() -> None:
     assert "rack.enabled needs Kubernetes 1.35" in done.stderr
 
 
-def test_brokers_understand_what_they_are_given(tmp_path: Path) -> None:
+def test_brokers_understand_their_generated_configuration(tmp_path: Path) -> None:
     found = objects("node-ports.yaml")
     (variable,) = broker(found)["env"]
     assert variable["name"] == "NODE_IP"
@@ -144,7 +144,7 @@ def test_tls_and_logins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", EXAMPLES, ids=lambda path: path.stem)
-def test_what_belongs_together(values: Path) -> None:
+def test_selectors_and_labels_of_the_manifests_match(values: Path) -> None:
     found = manifests(rendered(values))
     labels, spec, container = pod(found)["metadata"]["labels"], pod(found)["spec"], broker(found)
     stateful = found["StatefulSet", "kafka-parley"]["spec"]

@@ -87,7 +87,7 @@ def test_the_stores_that_are_named_are_those_there_are() -> None:
     assert set(named) == set(schemes())
 
 
-def test_the_presets_are_what_brokers_start_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_start_with_the_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     given = dict(start.configuration(None, []).static)
     assert given.pop("log.dirs") == str((tmp_path / COMMAND["log.dirs"]).absolute())

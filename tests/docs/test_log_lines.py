@@ -35,7 +35,7 @@ def test_rows_lead_to_sections_that_exist() -> None:
 
 
 @pytest.mark.parametrize("page", ["log-lines.md", "monitoring.md", "operations.md", "procedures.md"])
-def test_commands_have_the_options_that_operators_are_told(page: str) -> None:
+def test_commands_on_operators_pages_have_the_options_shown(page: str) -> None:
     reference = (DOCS / "tools.md").read_text()
     for words in re.findall(r"`parley ([^`]*)`", (DOCS / page).read_text()):
         command = words.split()[0]

@@ -41,7 +41,7 @@ def test_the_workflow_runs_the_same_checks_on_every_supported_python() -> None:
     assert supported <= set(job["strategy"]["matrix"]["python"])
 
 
-def test_hooks_before_a_commit_are_part_of_what_is_checked() -> None:
+def test_pre_commit_hooks_run_programs_that_ci_runs() -> None:
     (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     programs = {hook["entry"].split()[0] for hook in local["hooks"]}
     assert programs == {".venv/bin/ruff", ".venv/bin/mypy", ".venv/bin/lint-imports", ".venv/bin/parley"}

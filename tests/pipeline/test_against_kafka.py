@@ -147,7 +147,7 @@ def values(found: list[Consumed]) -> list[bytes | None]:
     return [one.value for one in found]
 
 
-def test_only_what_is_committed_is_seen(kafka: KafkaWithZooKeeper, cluster: Cluster) -> None:
+def test_only_committed_records_are_seen(kafka: KafkaWithZooKeeper, cluster: Cluster) -> None:
     create(kafka, "ours")
     producer = Producer(cluster, Writing(transactional_id="ours", compression=Compression.LZ4))
     for number in range(4):

@@ -164,7 +164,7 @@ def test_a_broker_that_starts_meanwhile_is_found(monkeypatch: pytest.MonkeyPatch
     assert contacted.is_set()
 
 
-def test_a_fetch_that_fails_of_what_is_not_named_is_tried_again(
+def test_a_fetch_is_retried_after_an_unknown_server_error(
     broker: Broker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(broker, "moody", [b"v"])

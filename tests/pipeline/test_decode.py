@@ -103,7 +103,7 @@ def logs(draw: st.DrawFn) -> tuple[bytes, list[dict[str, Any]]]:
 
 
 @given(logs())
-def test_rows_are_what_reading_record_by_record_gives(log: tuple[bytes, list[dict[str, Any]]]) -> None:
+def test_rows_equal_those_read_record_by_record(log: tuple[bytes, list[dict[str, Any]]]) -> None:
     batches, rows = log
     assert table(fetched(batches)).to_pylist() == rows
 

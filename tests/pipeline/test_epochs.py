@@ -222,7 +222,7 @@ def test_a_copy_of_a_task_that_begins_when_the_batch_is_done_writes_nothing(
     before.close()
 
 
-def test_a_batch_that_is_given_up_aborts_what_killed_tasks_left_open(
+def test_a_batch_that_is_given_up_aborts_transactions_of_killed_tasks(
     kafka_broker: KafkaBroker, topic: str, options: SinkOptions, cluster: Cluster
 ) -> None:
     """A killed task leaves no commit message. Readers need not wait for the timeout of its transaction."""

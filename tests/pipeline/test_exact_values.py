@@ -97,7 +97,7 @@ def test_a_value_that_would_change_is_named(value: Any, kind: Any, text: str) ->
 
 
 @given(values(), st.sampled_from(KINDS))
-def test_what_is_stored_equals_what_was_sent_also_in_arrow(value: Any, kind: Any) -> None:
+def test_stored_values_equal_the_sent_values_in_arrow_too(value: Any, kind: Any) -> None:
     try:
         stored = fitter(kind)(value)
     except DoesNotFit:

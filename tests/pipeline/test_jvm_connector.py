@@ -62,7 +62,7 @@ def test_the_same_rows_of_parley(spark: SparkSession, kafka_broker: KafkaBroker)
 
 
 @pytest.mark.parametrize("kind", ["kafka", "parley"])
-def test_what_is_written_is_read(spark: SparkSession, kafka_broker: KafkaBroker, kind: str) -> None:
+def test_written_rows_are_read_back(spark: SparkSession, kafka_broker: KafkaBroker, kind: str) -> None:
     bootstrap = kafka_broker.bootstrap_servers
     source = kafka_broker.create_topic(f"written-{kind}", partitions=3)
     produce(bootstrap, f"first-{kind}", 200)

@@ -87,7 +87,7 @@ def test_small_ranges_share_tasks(whole: list[Range], few: int) -> None:
     assert all(sum(map(len, one + other[:1])) > few for one, other in pairwise(tasks))
 
 
-def test_what_is_lost_is_named() -> None:
+def test_lost_offsets_are_named() -> None:
     assert losses({A: 5}, {A: 5, B: 4}, {B: 0}) == []
     [gone] = losses({A: 5, B: 3}, {A: 5}, {})
     assert gone.partition == B

@@ -27,7 +27,7 @@ def _stream(**options: str) -> SourceOptions:
     return source_options(MIN | options, streaming=True)
 
 
-def test_what_is_not_said() -> None:
+def test_options_have_defaults() -> None:
     batch, stream = _batch(), _stream()
     assert (batch.start, batch.end) == (Extreme.EARLIEST, Extreme.LATEST)
     assert stream.start is Extreme.LATEST
@@ -47,7 +47,7 @@ def test_names_are_read_without_regard_to_case() -> None:
     assert options.start is Extreme.LATEST
 
 
-def test_what_is_read() -> None:
+def test_the_options_choose_the_topics() -> None:
     only = {"kafka.bootstrap.servers": "h"}
     assigned = source_options(only | {"assign": '{"a": [0, 2], "b": [1]}'}, streaming=False).chosen.partitions
     assert assigned == (TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1))
@@ -136,7 +136,7 @@ def test_settings_of_the_java_client() -> None:
         ({"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "/nowhere"}, "/nowhere cannot be read"),
     ],
 )
-def test_what_is_wrong_says_what_to_write(given: dict[str, str], says: str) -> None:
+def test_an_error_about_an_option_says_what_to_write(given: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says) as raised:
         _batch(**given)
     assert "secret" not in str(raised.value)
@@ -151,7 +151,7 @@ def test_what_is_wrong_says_what_to_write(given: dict[str, str], says: str) -> N
         ({"maxTriggerDelay": "soon"}, "a number with one of the units"),
     ],
 )
-def test_what_is_said_of_triggers_counts_for_a_stream_only(given: dict[str, str], says: str) -> None:
+def test_trigger_options_are_checked_for_streams_only(given: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says):
         _stream(**given)
     assert _batch(**given) == _batch()

@@ -99,7 +99,7 @@ LOG = st.lists(st.integers(-1, 10), max_size=10)
 
 @settings(max_examples=examples(400))
 @given(st.lists(filters(), max_size=4), st.dictionaries(st.sampled_from("ab"), st.lists(LOG, max_size=2), min_size=1))
-def test_what_is_left_to_be_read_and_checked_is_what_the_filters_say(
+def test_the_narrowed_read_and_the_remaining_filters_select_the_same_rows(
     given_filters: list[Filter], topics: dict[str, list[list[int]]]
 ) -> None:
     logs = {TopicPartition(topic, number): log for topic, of in topics.items() for number, log in enumerate(of)}
@@ -124,7 +124,7 @@ def test_what_is_left_to_be_read_and_checked_is_what_the_filters_say(
     assert all(each in given_filters for each in left)
 
 
-def test_what_the_offsets_do_not_decide_is_left_to_spark() -> None:
+def test_filters_that_offsets_cannot_decide_are_left_to_spark() -> None:
     late = moment(T0_MS)
     unknown: Sequence[Filter] = [
         EqualTo(("key",), b""),

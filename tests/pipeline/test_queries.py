@@ -155,7 +155,9 @@ def unfailed(query: StreamingQuery) -> None:
         raise failure
 
 
-def test_what_happens_to_a_topic_under_a_query(spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_a_query_reads_added_partitions_and_fails_on_deleted_records(
+    spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path
+) -> None:
     """Partitions are added, and read. Records are deleted before they were read, and the query fails with an error that
     says so."""
     bootstrap = kafka_broker.bootstrap_servers

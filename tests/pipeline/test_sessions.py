@@ -55,7 +55,7 @@ def sent_bytes(metrics: str, topic: str) -> int:
     return int(float(found[1])) if found else 0
 
 
-def test_sql_reads_topics_and_narrows_what_is_fetched(spark: SparkSession) -> None:
+def test_sql_reads_topics_and_narrows_the_fetched_offsets(spark: SparkSession) -> None:
     with Broker({"metrics.listener": (where := f"127.0.0.1:{free_port()}"), "num.partitions": "2"}) as broker:
         produce(broker.bootstrap_servers, "filtered", 4000, partitions=2, batch_size=4096)
         found, sent = [], [0]

@@ -39,7 +39,7 @@ def reader() -> KafkaBatchReader:
     return KafkaBatchReader(source_options({"kafka.bootstrap.servers": "a:1", "subscribe": "t"}, streaming=False))
 
 
-def test_what_is_sent_arrives() -> None:
+def test_pickled_objects_arrive_unchanged() -> None:
     ends = Shipped(os.path.join)
     assert pickle.loads(cloudpickle.dumps(ends))("a", "b") == os.path.join("a", "b")
     arrived = pickle.loads(cloudpickle.dumps(reader()))

@@ -142,7 +142,7 @@ def test_a_header_that_is_null_is_said_each_time(kafka_broker: KafkaBroker, topi
             write(kafka_broker, [nulls], Epoch("null-header", 0, 0), topic=topic)
 
 
-def test_equal_rows_for_several_partitions_are_told_apart(kafka_broker: KafkaBroker, topic: str) -> None:
+def test_equal_rows_for_several_partitions_remain_distinct(kafka_broker: KafkaBroker, topic: str) -> None:
     """Each partition gets an equal row, and only the last of these rows was written."""
     epoch = Epoch("everywhere", 0, 0)
 
@@ -170,7 +170,7 @@ def test_the_first_of_many_attempts_is_not_forgotten(kafka_broker: KafkaBroker, 
     assert read_topic(kafka_broker.bootstrap_servers, topic).num_rows == 30
 
 
-def test_an_epoch_is_known_whatever_its_topics_have_become(kafka_broker: KafkaBroker, topic: str) -> None:
+def test_an_epoch_is_known_after_changes_of_its_topics(kafka_broker: KafkaBroker, topic: str) -> None:
     """Between two attempts, the topics got more partitions, and the rows came in another order, with another topic's
     first."""
     other = kafka_broker.create_topic(f"{topic}-other", partitions=1)
@@ -185,7 +185,7 @@ def test_an_epoch_is_known_whatever_its_topics_have_become(kafka_broker: KafkaBr
     assert [read_topic(kafka_broker.bootstrap_servers, name).num_rows for name in (topic, other)] == [2, 2]
 
 
-def test_tasks_and_epochs_are_told_apart(kafka_broker: KafkaBroker, topic: str) -> None:
+def test_tasks_and_epochs_remain_distinct(kafka_broker: KafkaBroker, topic: str) -> None:
     for epoch in (Epoch("q", 0, 0), Epoch("q", 0, 1), Epoch("q", 0, 4), Epoch("q", 1, 0), Epoch("r", 0, 0)):
         write(kafka_broker, [rows(0, 10)], epoch, topic=topic)
     assert read_topic(kafka_broker.bootstrap_servers, topic).num_rows == 50
@@ -265,7 +265,9 @@ SOURCE = {"kafka.bootstrap.servers": "localhost:9092", "topic": "t"}
         ({"value": "string"}, {"deliveryGuarantee": "maybe"}, "at-least-once or exactly-once"),
     ],
 )
-def test_what_cannot_be_written_says_why(ddl: Mapping[str, str], given: Mapping[str, str | None], says: str) -> None:
+def test_an_error_about_unwritable_rows_names_the_reason(
+    ddl: Mapping[str, str], given: Mapping[str, str | None], says: str
+) -> None:
     schema = StructType()
     for name, kind in ddl.items():
         schema.add(name, StringType() if kind == "string" else kind)
@@ -279,7 +281,7 @@ def test_a_topic_is_only_added_to() -> None:
         ParleyDataSource(SOURCE).writer(StructType().add("value", "string"), True)
 
 
-def test_a_stock_consumer_reads_what_was_written(kafka_broker: KafkaBroker, topic: str) -> None:
+def test_a_stock_consumer_reads_the_written_records(kafka_broker: KafkaBroker, topic: str) -> None:
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         write(kafka_broker, [rows(0, 40)], None, topic=topic, **{"kafka.compression.type": codec})
     settings = {

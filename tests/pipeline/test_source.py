@@ -88,7 +88,7 @@ def spread(*numbers: tuple[int, Sequence[int]]) -> list[tuple[int, int]]:
     return [(partition, offset) for partition, offsets in numbers for offset in offsets]
 
 
-def test_a_batch_is_what_lies_between_two_positions(reader: Reader, topic: str) -> None:
+def test_a_batch_contains_the_records_between_two_positions(reader: Reader, topic: str) -> None:
     assert batch_rows(reader(streaming=False)) == spread((0, range(10)), (1, range(5)))
     start, end = f'{{"{topic}": {{"0": 3, "1": -2}}}}', f'{{"{topic}": {{"0": 7, "1": -1}}}}'
     chosen = reader(streaming=False, startingOffsets=start, endingOffsets=end)
@@ -101,7 +101,7 @@ def test_a_batch_is_what_lies_between_two_positions(reader: Reader, topic: str) 
     assert batch_rows(reader(streaming=False, subscribePattern="nothing-matches-.*")) == []
 
 
-def test_what_the_log_does_not_have_is_not_left_out_silently(reader: Reader, topic: str) -> None:
+def test_offsets_outside_of_the_log_are_an_error(reader: Reader, topic: str) -> None:
     """As in Spark's Kafka source: a start offset after the end offset is an error, and offsets beyond the log's end
     count as lost."""
     late, short = f'{{"{topic}": {{"0": 11, "1": 0}}}}', f'{{"{topic}": {{"0": 2, "1": -1}}}}'
@@ -149,7 +149,9 @@ def test_options_that_do_not_fit_the_topic_say_how(reader: Reader, topic: str) -
         ParleyDataSource({"kafka.bootstrap.servers": "h", "subscribe": topic}).reader(source_schema(True))
 
 
-def test_batches_are_limited_and_end_at_what_was_there(reader: Reader, topic: str, kafka_broker: KafkaBroker) -> None:
+def test_batches_are_limited_and_end_at_the_known_end_offsets(
+    reader: Reader, topic: str, kafka_broker: KafkaBroker
+) -> None:
     stream = reader(startingOffsets="earliest", maxOffsetsPerTrigger="6")
     limit = stream.getDefaultReadLimit()
     assert limit == ReadMaxRows(6)
@@ -287,7 +289,7 @@ def transactional(topic: str, kafka_broker: KafkaBroker) -> OpenTransaction:
 
 
 @pytest.mark.parametrize("size", ["1", "2", "3", "100"])
-def test_tasks_that_begin_anywhere_read_what_is_committed(
+def test_tasks_that_begin_anywhere_read_committed_records(
     reader: Reader, topic: str, transactional: OpenTransaction, size: str
 ) -> None:
     """A task may begin inside a transaction, after its last record, or at its marker."""

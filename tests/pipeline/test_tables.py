@@ -65,7 +65,7 @@ def test_position_that_is_none_is_refused(bootstrap: str, asked: dict[str, Any])
         read_topic(bootstrap, "t", **asked)
 
 
-def test_what_is_not_there_is_said(bootstrap: str) -> None:
+def test_a_missing_topic_partition_or_offset_is_an_error(bootstrap: str) -> None:
     with pytest.raises(KafkaError, match="topic 'absent'"):
         read_topic(bootstrap, "absent")
     with pytest.raises(KafkaError, match="t has no partition 2"):

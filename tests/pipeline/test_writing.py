@@ -62,7 +62,7 @@ def consumed(broker: Broker, topic: str, count: int) -> list[tuple[int, bytes | 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", Compression)
-def test_other_clients_read_what_is_written(broker: Broker, cluster: Cluster, codec: Compression) -> None:
+def test_other_clients_read_the_written_records(broker: Broker, cluster: Cluster, codec: Compression) -> None:
     seeded = random.Random(codec)
     topic = f"written-{codec.name.lower()}"
     rows: list[dict[str, Any]] = [

@@ -126,7 +126,7 @@ async def test_a_broker_that_knows_only_old_api_versions(peer: Peer) -> None:
     assert [(one.api_key, one.api_version) for one in peer.seen] == [(18, 4), (18, 2), (3, 12)]
 
 
-async def test_what_the_broker_does_not_have(peer: Peer) -> None:
+async def test_apis_and_versions_that_the_broker_lacks_are_an_error(peer: Peer) -> None:
     peer.versions[0] = (3, 3)
     peer.versions[12] = (99, 100)
     async with Client(f"{HOST}:{peer.port}") as client:
@@ -224,7 +224,7 @@ async def test_a_connection_stays_while_another_caller_waits(peer: Peer) -> None
     assert peer.connections == 1
 
 
-async def test_what_may_go_to_any_broker_does_not_wait_for_a_silent_one_twice(peer: Peer) -> None:
+async def test_requests_for_any_broker_wait_only_once_for_a_silent_broker(peer: Peer) -> None:
     """A broker stopped by SIGSTOP is silent: its connections stay open."""
     silent = Peer()
     await silent.start()
@@ -300,7 +300,7 @@ async def test_a_peer_that_never_speaks() -> None:
             await Client([(HOST, port)], connect_timeout=0.05).metadata()
 
 
-async def test_closing_fails_what_is_in_flight(peer: Peer) -> None:
+async def test_closing_fails_requests_in_flight(peer: Peer) -> None:
     arrived = asyncio.Event()
     peer.answers[12] = lambda header, request: arrived.set()
     async with Client(f"{HOST}:{peer.port}") as client:

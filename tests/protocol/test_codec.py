@@ -183,7 +183,7 @@ def test_a_value_the_version_lacks_is_refused_unless_ignorable() -> None:
         encode(Example(name="a", extra="b"), 1)
 
 
-def test_what_cannot_be_encoded_is_named() -> None:
+def test_an_encoding_error_names_the_field() -> None:
     wrong: list[tuple[Example, str]] = [
         (Example(name="a", numbers=[1, 2**31]), r"numbers\[1\] is 2147483648, out of the range of i32"),
         (Example(name="a", inner=Example.Inner(number=40000)), r"inner\.number is 40000"),

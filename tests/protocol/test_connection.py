@@ -124,7 +124,7 @@ def test_request_headers(client_id: str | None, request_: Any, version: int) -> 
     )
 
 
-def test_headers_of_what_we_do_not_know() -> None:
+def test_headers_of_unknown_apis_and_versions_are_parsed() -> None:
     assert parse_request_header(struct.pack(">hhih", 999, 3, 1, -1)) == RequestHeader(999, 3, 1, None, 10)
     newer = struct.pack(">hhih", 18, 99, 1, -1) + b"\x01\x05\x02ab" + b"body"
     assert parse_request_header(newer) == RequestHeader(18, 99, 1, None, 15)

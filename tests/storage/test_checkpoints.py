@@ -64,7 +64,7 @@ def test_no_altered_byte_alters_an_offset(tmp_path: Path, caplog: pytest.LogCapt
 
 
 @given(offsets)
-def test_what_was_written_is_read(
+def test_written_offsets_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, offsets: dict[tuple[str, int], int]
 ) -> None:
     checkpoint = OffsetCheckpoint(tmp_path_factory.getbasetemp() / "round-trip")

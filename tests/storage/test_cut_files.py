@@ -110,7 +110,7 @@ def test_the_batches_behind_a_damaged_one_are_kept(tmp_path: Path, segment_bytes
     assert values_in(kept.path) == [(0, b"a" * 100), (2, b"c" * 100)]
 
 
-def test_damage_at_the_end_ends_what_is_kept(tmp_path: Path) -> None:
+def test_records_after_damage_are_not_kept(tmp_path: Path) -> None:
     log = log_in(tmp_path / "t-0", segment_bytes=200)
     append(log, [b"a" * 100], [b"b" * 100])
     with open(log.segments[1].path_of(".log"), "r+b") as file:

@@ -69,7 +69,7 @@ class TestAppending:
         assert [r.timestamp for _, data in batches_in(log) for r in records(data)] == [NOW + 3]
         assert reopened(log, clean=False).log_end_offset == 1
 
-    def test_what_a_topic_does_not_take(self, tmp_path: Path) -> None:
+    def test_batches_larger_than_the_topic_allows_are_refused(self, tmp_path: Path) -> None:
         log = open_log(tmp_path, replace(SMALL, max_message_bytes=500, segment_bytes=900))
         assert refused(log, batch_of(b"v" * 500)) == ErrorCode.MESSAGE_TOO_LARGE
         assert refused(log, batch_of(b"v" * 300) * 3) == ErrorCode.RECORD_LIST_TOO_LARGE
@@ -258,7 +258,7 @@ class TestTransactions:
         assert log.last_stable_offset == 3
         assert log.aborted_transactions(0, 3) == []
 
-    def test_a_follower_learns_of_aborted_transactions_in_the_middle_of_what_it_fetches(
+    def test_a_follower_learns_of_aborted_transactions_within_the_fetched_records(
         self, log: Log, tmp_path: Path
     ) -> None:
         fill(log, 5)
@@ -492,7 +492,9 @@ class TestFlushing:
         assert not log.flush_due(NOW + 999)
         assert log.flush_due(NOW + 1000)
 
-    def test_what_was_cut_meanwhile_is_not_called_flushed(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_flush_does_not_cover_records_truncated_meanwhile(
+        self, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         fill(log, 10)
         log.leader_epochs.flush()
         sync, real = os.fsync, log._durability.sync
@@ -706,7 +708,7 @@ class TestCleanStop:
         assert len(values_of(log)) == 10
 
     @pytest.mark.parametrize("clean", [True, False])
-    def test_what_may_not_be_on_disk_is_synced_with_its_indexes(
+    def test_records_that_may_not_be_on_disk_are_synced_with_their_indexes(
         self, tmp_path: Path, syncs: list[str], clean: bool
     ) -> None:
         log = open_log(tmp_path)

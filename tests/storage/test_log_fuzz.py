@@ -153,9 +153,7 @@ def test_any_damage_is_an_answer_or_an_error(
 @example(seed=3921506783)  # the last header claims the offsets of other records
 @example(seed=33119222)  # after damage, a batch claims a lower offset
 @example(seed=827486763)  # a few bytes after the last batch of a sealed segment
-def test_nothing_is_read_but_what_was_written(
-    filled: Path, tmp_path_factory: pytest.TempPathFactory, seed: int
-) -> None:
+def test_only_written_records_are_read(filled: Path, tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     """After a clean shutdown, the digests cover every byte, including those that no batch's own checksum covers."""
     random, directory = Random(seed), tmp_path_factory.mktemp("d")
     whole = read_all(open_log(filled, CONFIG, clean=True, recovery_point=10**6, **KNOWN))

@@ -746,7 +746,7 @@ async def test_the_move_of_a_log_without_files_goes_on_after_a_restart(home: Hom
         await until(lambda: names(other.path) == set())
 
 
-async def test_what_a_failed_first_append_created_goes_with_its_log(
+async def test_a_directory_left_by_a_failed_first_append_is_deleted_with_its_log(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with home.opened() as manager:

@@ -75,7 +75,7 @@ def test_nothing_at_or_above_the_bound(log: Log, up_to: int) -> None:
     assert seen == [base for base in range(0, 600, 3) if base + 3 <= up_to]
 
 
-def test_the_end_and_what_is_outside(log: Log) -> None:
+def test_reads_at_the_end_and_outside_of_the_log(log: Log) -> None:
     assert log.read(600, 100, up_to=600).size == 0
     assert log.read(600, 100, up_to=600).read() == b""
     assert log.read(600, 100, up_to=600).fd == -1

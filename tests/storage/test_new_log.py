@@ -98,7 +98,7 @@ def test_once_closed_it_takes_no_record(log: NewLog, tmp_path: Path, end: Callab
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_thread_began_with_a_new_log_it_ends_with_the_log(log: NewLog) -> None:
+def test_calls_that_began_on_a_new_log_end_on_the_created_log(log: NewLog) -> None:
     begin_leading, close = log.begin_leading, log.close
     append(log, b"a", epoch=0)
     begin_leading(2)

@@ -81,7 +81,7 @@ def test_a_segment_that_begins_during_a_flush_is_synced_by_the_next_one(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_was_truncated_before_a_clean_shutdown_does_not_come_back(disk: Disk, seed: int) -> None:
+def test_records_truncated_before_a_clean_shutdown_do_not_come_back(disk: Disk, seed: int) -> None:
     log = open_on(disk)
     values = fill(log, 100)
     log.flush()

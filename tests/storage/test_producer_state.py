@@ -135,7 +135,7 @@ def test_a_coordinators_commits_have_no_sequence(state: ProducerState) -> None:
         state.check_append(batch(3, epoch=3, sequence=-1, transactional=True), from_client=False, now_ms=NOW)
 
 
-def test_followers_take_what_the_leader_took(state: ProducerState) -> None:
+def test_followers_accept_every_batch_that_the_leader_accepted(state: ProducerState) -> None:
     state.apply(batch(0, epoch=5, sequence=10), now_ms=NOW)
     state.apply(batch(1, epoch=5, sequence=20), now_ms=NOW)
     assert state.entries[0][:5] == (7, 5, 20, 1, 0)
@@ -393,7 +393,7 @@ def test_a_snapshot_written_later_has_the_state_of_when_it_was_taken(state: Prod
     ]
 
 
-def test_a_snapshot_of_what_is_cut_off_is_not_written(state: ProducerState, tmp_path: Path) -> None:
+def test_a_snapshot_of_truncated_records_is_not_written(state: ProducerState, tmp_path: Path) -> None:
     write(state, batch(0, producer=1, sequence=0), batch(1, producer=1, sequence=1))
     state.take_snapshot(1, sync=False)
     state.take_snapshot(2, sync=False)
@@ -506,9 +506,7 @@ def test_any_bytes_are_refused(data: bytes) -> None:
 
 
 @given(entries)
-def test_whatever_a_whole_snapshot_says_can_be_loaded(
-    tmp_path_factory: pytest.TempPathFactory, entry: ProducerEntry
-) -> None:
+def test_any_complete_snapshot_can_be_loaded(tmp_path_factory: pytest.TempPathFactory, entry: ProducerEntry) -> None:
     directory = tmp_path_factory.getbasetemp()
     snapshot_path(directory, 9).write_bytes(encode_snapshot([entry]))
     state = ProducerState(directory)

@@ -422,7 +422,7 @@ class TestDamage:
         assert not log.damage
 
     @pytest.mark.parametrize("same_boot", [False, True])
-    def test_what_kafka_has_compacted_is_not_missing(self, tmp_path: Path, same_boot: bool) -> None:
+    def test_records_compacted_by_kafka_are_not_missing(self, tmp_path: Path, same_boot: bool) -> None:
         """Kafka compacts above the recovery point, too, and does not keep the last batch of a segment."""
         log = open_log(tmp_path)
         values = fill(log, 100)
@@ -594,7 +594,7 @@ class TestCrash:
         assert values_of(log) == values
         check(log)
 
-    def test_epochs_of_what_was_cut_are_forgotten(self, tmp_path: Path) -> None:
+    def test_epochs_of_truncated_records_are_forgotten(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)
         for n in range(60):
             append(log, b"v" * 100, epoch=n // 10)

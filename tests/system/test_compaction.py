@@ -160,7 +160,7 @@ def check_compacted(cluster: ClusterOfProcesses, writer: Writer, topic: str) -> 
     assert count < writer.written / 4
 
 
-def test_what_is_read_equals_a_dictionary_while_brokers_die(cluster: ClusterOfProcesses) -> None:
+def test_a_compacted_topic_equals_a_dictionary_while_brokers_die(cluster: ClusterOfProcesses) -> None:
     topic = cluster.create_topic("keyed", 1, **COMPACTED)
     writer = Writer(cluster.bootstrap_servers, topic)
     writer.write(1500)

@@ -199,7 +199,7 @@ def test_log_dirs(tools: Tools, broker: BrokerProcess, new_topic: MakeTopic) -> 
     assert partition["size"] > 0
 
 
-def test_what_the_broker_supports(tools: Tools) -> None:
+def test_kafkas_tool_shows_the_supported_versions(tools: Tools) -> None:
     shown = tools.ok("broker-api-versions").out
     for api in ("Produce(0)", "Fetch(1)", "Metadata(3)", "JoinGroup(11)", "ApiVersions(18)", "OffsetDelete(47)"):
         line = next(line for line in shown.splitlines() if api in line)

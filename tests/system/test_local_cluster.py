@@ -86,7 +86,7 @@ def test_a_cluster_is_found_again_with_all_it_had(store: str, tmp_path: Path) ->
 
 @pytest.mark.soak  # the secured quickstart is the shorter test
 @pytest.mark.parametrize("store", ["local", *KINDS])
-def test_a_secured_cluster_prints_what_its_clients_need(store: str, tmp_path: Path) -> None:
+def test_a_secured_cluster_prints_the_properties_for_clients(store: str, tmp_path: Path) -> None:
     with running(store, tmp_path, "--secure") as (said, bootstrap):
         printed = next(line for line in said if "--command-config" in line)
         properties = Path(printed.rpartition("--command-config ")[2].rstrip(":"))
@@ -108,7 +108,7 @@ def test_a_secured_cluster_prints_what_its_clients_need(store: str, tmp_path: Pa
             assert "kept" in output_of_tool("org.apache.kafka.tools.TopicCommand", *to, "--list").splitlines()
 
 
-def test_a_server_that_does_not_start_is_told_with_its_last_words(
+def test_an_error_about_a_failed_server_contains_its_last_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "etcd"
@@ -121,7 +121,7 @@ def test_a_server_that_does_not_start_is_told_with_its_last_words(
     assert "no disk today" in told
 
 
-def test_a_server_that_is_not_there_is_told_with_what_to_do(
+def test_an_error_about_a_missing_server_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -31,7 +31,7 @@ def test_a_store_gets_its_own_server_and_nothing_else(monkeypatch: pytest.Monkey
     assert len(asked) == 1
 
 
-def test_an_unknown_store_is_told_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_about_an_unknown_store_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert peers.main("oracle") == 1
     assert "local, zookeeper, etcd, consul" in capsys.readouterr().err
 

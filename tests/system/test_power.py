@@ -40,7 +40,7 @@ def sync_names(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_was_synced_survives(journal: Journal, tmp_path: Path, seed: int) -> None:
+def test_synced_data_survives_a_power_cut(journal: Journal, tmp_path: Path, seed: int) -> None:
     log = tmp_path / "data" / "t-0" / "0.log"
     write(log, b"one ")
     sync_names(log.parent)

@@ -92,7 +92,7 @@ def test_a_broker_that_is_down_is_named_and_counts_in_no_share() -> None:
     assert any("its share is 16" in line for line in text)
 
 
-def test_what_cannot_leave_a_broker_is_said() -> None:
+def test_replicas_that_cannot_leave_a_broker_are_named() -> None:
     cluster = replace(example(), brokers=(Node(1), Node(2)))
     goals = Goals(emptied=frozenset({2}))
     text = lines(cluster, plan(cluster, goals), goals)

@@ -130,7 +130,7 @@ def test_a_record_twice(log: Log) -> None:
     assert log.kinds() == [Kind.DUPLICATED]
 
 
-def test_what_is_not_promised_is_not_missed(log: Log) -> None:
+def test_unpromised_properties_are_not_violations(log: Log) -> None:
     numbers = [log.send("loose") for _ in range(3)]
     log.values += [log.values[10], payload("loose", numbers[1], 50)]
     log.values[10], log.values[11] = log.values[11], log.values[10]

@@ -181,7 +181,7 @@ class TestReassign:
         configs = on_cluster("configs", "--describe", "--topic", "r1").out
         assert "throttled" not in configs
 
-    def test_what_cannot_be_done(self, on_cluster: Parley, made: Make, tmp_path: Path) -> None:
+    def test_impossible_reassignments_are_refused(self, on_cluster: Parley, made: Make, tmp_path: Path) -> None:
         made("r2", "1:2")
         plan = tmp_path / "plan.json"
         for replicas, partition, reason in (

@@ -168,7 +168,7 @@ def _same(value: bytes) -> Any:
     "text",
     ["no json", "[" * 100_000, "[]", "{}", '{"format": "parley-coordination-1", "entries": {"//": 1}}'],
 )
-def test_what_is_no_dump_is_not_restored(parley: Parley, tmp_path: Path, text: str) -> None:
+def test_an_invalid_dump_is_not_restored(parley: Parley, tmp_path: Path, text: str) -> None:
     (tmp_path / "dump.json").write_text(text)
     refused = parley("coordination", "restore", str(tmp_path / "dump.json"), f"local://{tmp_path}/x")
     assert refused.code == 1

@@ -50,7 +50,7 @@ def test_names_are_those_of_kafkas_image(tmp_path: Path) -> None:
     assert made == environment.settings_in(given)
 
 
-def test_what_is_no_setting() -> None:
+def test_variables_of_kubernetes_services_are_not_settings() -> None:
     of_a_service = {
         "KAFKA_PORT": "tcp://10.0.0.1:9092",
         "KAFKA_PORT_9092_TCP": "tcp://10.0.0.1:9092",
@@ -100,7 +100,7 @@ def test_without_anything_it_is_a_broker_on_its_own() -> None:
     assert not {"advertised.listeners", "log.dirs"} & own.keys()
 
 
-def test_what_a_pod_takes_from_its_name() -> None:
+def test_settings_contain_the_name_and_ordinal_of_the_pod() -> None:
     def of(value: str, host_name: str = "parley-12.parley.kafka.svc") -> str:
         return environment.of_pod("k", value, host_name)
 

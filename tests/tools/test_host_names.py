@@ -37,7 +37,7 @@ def test_ipv4_comes_first(asked: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 300, "ä", "-x", "a/b"])
-def test_what_is_no_host_name_is_not_looked_up(asked: list[str], name: str) -> None:
+def test_an_invalid_host_name_is_not_looked_up(asked: list[str], name: str) -> None:
     assert address_of(name) is None
     assert asked == []
 

@@ -167,7 +167,7 @@ def test_every_row_has_an_example_and_a_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_row_finds_what_is_open(name: str) -> None:
+def test_each_check_finds_its_weakness(name: str) -> None:
     example, text = EXAMPLES[name]
     found = {finding.check.name: finding for finding in findings(example)}
     assert name in found
@@ -175,7 +175,7 @@ def test_a_row_finds_what_is_open(name: str) -> None:
     assert "marked" not in found[name].text
 
 
-def test_nothing_is_found_where_nothing_is_open() -> None:
+def test_nothing_is_found_if_nothing_is_open() -> None:
     assert findings(subject()) == []
     denied = acl("User:*", Operation.ALL, "*", PermissionType.DENY)
     assert findings(subject(acls=[denied])) == []
@@ -291,7 +291,7 @@ def test_a_file_that_leaves_nothing_open(parley: Parley, settings: dict[str, str
     assert "not checked: the store: no broker has used it yet" in checked.lines
 
 
-def test_what_files_leave_open(parley: Parley, settings: dict[str, str], tmp_path: Path) -> None:
+def test_unsafe_files_are_findings(parley: Parley, settings: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "secrets.properties").chmod(0o644)
     (tmp_path / "broker.pem").chmod(0o660)
     (tmp_path / "data").chmod(0o775)

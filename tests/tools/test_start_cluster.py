@@ -78,7 +78,7 @@ def test_secrets_are_no_arguments_of_the_brokers_processes() -> None:
     ("given", "brokers"),
     [({}, 0), ({}, 101), ({"broker.id": "x"}, 2), ({"listeners": "PLAINTEXT://nowhere"}, 2)],
 )
-def test_what_cannot_be_started(given: dict[str, str], brokers: int) -> None:
+def test_impossible_clusters_are_refused(given: dict[str, str], brokers: int) -> None:
     with pytest.raises(CommandError):
         plans(Given(given), brokers)
 

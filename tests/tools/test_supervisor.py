@@ -44,7 +44,7 @@ LIMIT_S = 120
         (-11, True, False, True, _PAUSE_MAX_S, _PAUSE_S),
     ],
 )
-def test_what_follows_on_an_end(
+def test_the_next_step_after_a_process_has_ended(
     exit_code: int, was_ready: bool, is_stopping: bool, any_ready: bool, pause_s: float, step: float | None
 ) -> None:
     assert next_step(Ended(exit_code, was_ready, is_stopping, any_ready, pause_s)) == step

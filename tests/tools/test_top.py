@@ -40,7 +40,7 @@ def test_topics_are_sorted_by_rate() -> None:
     assert figures.records_per_sec == 25.0
 
 
-def test_what_is_unknown_has_no_number() -> None:
+def test_unknown_figures_have_no_number() -> None:
     now = {
         ("a", 0): PartitionSample(leader=-1, is_under_replicated=True, end=None, size=None),
         ("new", 0): PARTITION,  # created between the looks

@@ -261,7 +261,7 @@ def test_a_hanging_transaction_is_found_and_aborted(tool: Tool, server: Server) 
 
 @pytest.mark.system
 @pytest.mark.parametrize("older", [False, True])
-def test_kafkas_tool_aborts_what_hangs(tool: Tool, server: Server, older: bool) -> None:
+def test_kafkas_tool_aborts_hanging_transactions(tool: Tool, server: Server, older: bool) -> None:
     """Kafka's tool names a transaction by its first offset, or, for older brokers, by its producer and epochs."""
     topic = f"theirs-{older}"
     create(AdminClient({"bootstrap.servers": server.bootstrap_servers}), NewTopic(topic, 1))
@@ -338,7 +338,7 @@ def test_a_check_with_transactions(parley: Parley, server: Server, monkeypatch: 
 
 
 @pytest.mark.system
-def test_what_the_cluster_does_not_have_is_named_at_once(tool: Tool, server: Server) -> None:
+def test_unknown_topics_partitions_and_ids_are_an_error(tool: Tool, server: Server) -> None:
     create(AdminClient({"bootstrap.servers": server.bootstrap_servers}), NewTopic("named", 2))
     of_named = ("--topic", "named", "--partition")
     for words, text in (

@@ -25,7 +25,7 @@ from parley.broker.security.acls.bindings import (
     PermissionType,
     ResourcePattern,
 )
-from parley.broker.security.acls.index import AclIndex
+from parley.broker.security.acls.evaluation import AclIndex
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.authorizer import AclAuthorizer
 from parley.broker.security.operations import Operation

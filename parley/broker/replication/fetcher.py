@@ -30,7 +30,6 @@ from parley.broker.replication.follower_fetch_session import SESSION_ENDED, Foll
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.replication.throttle import ReplicationThrottle
-from parley.broker.replication.truncation import TruncationRefused, Truncations
 from parley.broker.replication.truncation_decisions import (
     Append,
     AskForRange,
@@ -42,6 +41,7 @@ from parley.broker.replication.truncation_decisions import (
     step_for,
     step_for_range,
 )
+from parley.broker.replication.truncation_execution import TruncationRefused, Truncations
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.api_versions import ApiVersionsRequest

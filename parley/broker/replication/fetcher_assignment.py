@@ -31,7 +31,7 @@ from parley.broker.replication.follower_fetch_session import Key
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
 from parley.broker.replication.throttle import follower_throttle
-from parley.broker.replication.truncation import Truncations
+from parley.broker.replication.truncation_execution import Truncations
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.uuids import UUID
 

@@ -60,12 +60,13 @@ class Allowance:
 
     @property
     def reserved(self) -> int:
-        """The descriptors held in reserve."""
+        """The number of descriptors held in reserve."""
         return min(max(self.limit // 16, 8), 64)
 
     @property
     def own(self) -> int:
-        """The descriptors for the broker itself: the reserve, the store, other brokers, and briefly opened files."""
+        """The number of descriptors for the broker itself: the reserve, the store, other brokers, and briefly opened
+        files."""
         return min(max(self.limit // 4, 32), 512)
 
     def connections_max(self, partitions: int) -> int:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from parley.broker.config.plugins import plugin
 from parley.broker.metadata.changes import AclBucketReplaced, Delta
 from parley.broker.metadata.image import MetadataImage
+from parley.broker.security.acls.evaluation import AclIndex
 from parley.broker.security.acls.hosts import canonical_host
-from parley.broker.security.acls.index import AclIndex
 from parley.broker.security.acls.stored import EMPTY, Bucket
 from parley.broker.security.operations import Operation
 from parley.broker.security.principal import Principal, parse_super_users

@@ -4,7 +4,6 @@ Rules:
 
 1. Every batch that is read is verified, and every segment is checked against its digest. Damage ends the compaction.
 2. Offsets, sequence numbers, producer, leader epoch and compression stay. Messages of magic 0 and 1 become v2 batches.
-3. A delete horizon takes the place of the base timestamp (KIP-534): timestamps of records are then relative to it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Final, NamedTuple
 from parley.protocol.records.batch import assemble, build, records
 from parley.protocol.records.batch_header import (
     CONTROL_BIT,
-    DELETE_HORIZON_BIT,
     HEADER_SIZE,
     INT32_MAX,
     LOG_OVERHEAD,
@@ -33,7 +31,6 @@ from parley.protocol.records.compression import Compression, compress
 from parley.protocol.records.errors import CorruptRecord
 from parley.protocol.records.record import Record
 from parley.protocol.sentinels import NO_TIMESTAMP
-from parley.storage.compaction._offset_map import shift_timestamps
 from parley.storage.damage.checked_batches import CheckedBatch, CheckedBatches
 from parley.storage.damage.damaged_ranges import DamagedBytes
 from parley.storage.damage.segment_digest import DigestBuilder, read_digest
@@ -135,28 +132,7 @@ def with_records(batch: Batch, payload: bytes, count: int, max_timestamp: int) -
     if header.timestamp_type is TimestampType.APPEND:
         max_timestamp = header.max_timestamp
     header = header._replace(max_timestamp=max(max_timestamp, NO_TIMESTAMP), record_count=count)
-    return _assembled(header, _compressed(header, payload), batch.end)
-
-
-def with_horizon(batch: Batch, horizon_ms: int, payload: bytes) -> Batch:
-    """Return the batch, whose decompressed records are ``payload``, with a delete horizon; unchanged if it already has
-    one.
-
-    The batch also stays unchanged if its timestamps are too far from the horizon for the format. Then its tombstones
-    stay.
-    """
-    header = batch.header
-    if header.delete_horizon_ms is not None:
-        return batch
-    body: Buffer = memoryview(batch.data)[HEADER_SIZE:]
-    if header.timestamp_type is TimestampType.CREATE:
-        try:
-            shifted = shift_timestamps(payload, header.record_count, header.base_timestamp - horizon_ms)
-        except ValueError:
-            return batch
-        body = _compressed(header, shifted)
-    header = header._replace(attributes=header.attributes | DELETE_HORIZON_BIT, base_timestamp=horizon_ms)
-    return _assembled(header, body, batch.end)
+    return assembled(header, compressed(header, payload), batch.end)
 
 
 def emptied(batch: Batch) -> Batch:
@@ -166,14 +142,16 @@ def emptied(batch: Batch) -> Batch:
         return batch
     attributes = header.attributes & _KEPT_WHEN_EMPTY
     header = header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0)
-    return _assembled(header, b"", batch.end)
+    return assembled(header, b"", batch.end)
 
 
-def _compressed(header: BatchHeader, payload: bytes) -> bytes:
+def compressed(header: BatchHeader, payload: bytes) -> bytes:
+    """Return the records in the compression that the header names."""
     codec = header.compression
     return payload if codec is Compression.NONE else compress(codec, payload)
 
 
-def _assembled(header: BatchHeader, body: Buffer, end: int) -> Batch:
+def assembled(header: BatchHeader, body: Buffer, end: int) -> Batch:
+    """Return a batch with this body, and with the header's fields except length and checksum, which are computed."""
     batch = assemble(header._replace(length=HEADER_SIZE - LOG_OVERHEAD + len(body)), body)
     return Batch(read_header(batch), batch, end)

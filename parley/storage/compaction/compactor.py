@@ -3,8 +3,8 @@
 A compaction reads the dirty segments and records the last offset of each key, then copies all segments from the first
 one on without the superseded records. It works on files only, not on a ``Log``, so it may run in another process. For
 each group of adjacent segments it writes ``.cleaned`` segments, complete and on disk, and passes them to ``adopt``,
-which replaces the old segments with them (``log_compaction.py``). Groups are adopted in log order, each before the next
-one is written, so the log is correct after each.
+which replaces the old segments with them (``segment_replacement.py``). Groups are adopted in log order, each before the
+next one is written, so the log is correct after each.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from parley.storage.compaction.batch_retention import (
     retention_of_control,
     retention_of_data,
 )
-from parley.storage.compaction.compacted_batches import Batch, emptied, verified_batches, with_horizon, with_records
+from parley.storage.compaction.compacted_batches import Batch, emptied, verified_batches, with_records
 from parley.storage.compaction.compacted_segments import CompactedSegments
+from parley.storage.compaction.delete_horizon import is_expired, with_delete_horizon
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.last_batches import LastBatches
 from parley.storage.log_config import LogConfig
@@ -305,7 +306,7 @@ class _Compaction:
         if kept is None:
             return (emptied(batch) if retention.keeps_empty else None), entry
         if retention.expires:
-            kept = with_horizon(kept, self._horizon_ms, self._payload(kept))
+            kept = with_delete_horizon(kept, self._horizon_ms, self._payload(kept))
         return kept, entry
 
     def _filtered(self, batch: Batch) -> Batch | None:
@@ -325,14 +326,11 @@ class _Compaction:
             kept = with_records(batch, payload, found.count, header.base_timestamp + found.max_delta)
         # At or above ``_end`` the table is incomplete: older values of this key may remain, so set no horizon.
         if found.tombstones and header.delete_horizon_ms is None and header.last_offset < self._end:
-            kept = with_horizon(kept, self._horizon_ms, payload)
+            kept = with_delete_horizon(kept, self._horizon_ms, payload)
         return kept
 
     def _is_expired(self, header: BatchHeader) -> bool:
-        """Return True if the tombstones or the marker of a batch may be removed: their delete horizon has passed, and
-        no replica that is catching up still needs to fetch them."""
-        horizon, request = header.delete_horizon_ms, self._request
-        return horizon is not None and horizon <= request.now_ms and header.last_offset < request.tombstones_kept_from
+        return is_expired(header, self._request.now_ms, self._request.tombstones_kept_from)
 
     @property
     def _horizon_ms(self) -> int:

@@ -15,7 +15,7 @@ from parley.broker.security.acls.bindings import (
     PermissionType,
     ResourcePattern,
 )
-from parley.broker.security.acls.index import AclIndex
+from parley.broker.security.acls.evaluation import AclIndex
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError

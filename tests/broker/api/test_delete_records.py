@@ -24,7 +24,7 @@ from tests.broker.api.bench import Bench
         ("t", ErrorCode.NONE, 2),
     ],
 )
-async def test_no_client_deletes_what_coordinators_have_stored(
+async def test_no_client_deletes_records_of_coordinators(
     tmp_path: Path, topic: str, code: ErrorCode, left: int
 ) -> None:
     bench = Bench(tmp_path)

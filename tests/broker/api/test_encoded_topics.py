@@ -252,7 +252,7 @@ class World:
 @pytest.mark.parametrize("is_secured", [True, False])
 @pytest.mark.parametrize("bytes_max", [10_000_000, 1500, 0])
 @pytest.mark.parametrize("seed", range(2))
-async def test_a_response_shows_what_is_true_now_and_what_this_user_may_see(
+async def test_a_response_shows_current_state_that_this_user_may_see(
     seed: int, bytes_max: int, is_secured: bool
 ) -> None:
     world = World(random.Random(seed), is_secured=is_secured, bytes_max=bytes_max)

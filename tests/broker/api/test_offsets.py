@@ -101,7 +101,7 @@ async def test_the_log_start_moves(bench: OffsetsBench) -> None:
     assert (await bench.find(0)).offset == 2
 
 
-async def test_clients_see_what_is_committed(bench: OffsetsBench) -> None:
+async def test_clients_see_committed_records(bench: OffsetsBench) -> None:
     await bench.create("t", replicas=(BROKER, OTHER))
     append(bench, 1000, 3)
     assert (await bench.find(LATEST)).offset == 0

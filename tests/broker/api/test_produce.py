@@ -181,7 +181,7 @@ async def test_topics_by_id(bench: ProduceBench) -> None:
     assert (good.error_code, bad.error_code) == (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
-async def test_a_producer_at_the_wrong_broker_is_told_the_right_one(bench: ProduceBench) -> None:
+async def test_a_response_to_a_producer_at_the_wrong_broker_names_the_leader(bench: ProduceBench) -> None:
     topic_id = await bench.create("t", replicas=(OTHER,), leader=OTHER)
     answer = bench.begin((topic_id, 0, batch()), version=13)
     (outcome,) = outcomes(answer)
@@ -429,7 +429,7 @@ async def test_every_version_appends(bench: ProduceBench, version: int) -> None:
     assert [record.offset for record in bench.stored("t")] == [0, 1]
 
 
-def test_looks_at_nothing_but_what_it_needs() -> None:
+def test_only_the_header_decides_whether_a_batch_is_compressed() -> None:
     assert not is_compressed(None)
     assert not is_compressed(b"\xff" * 20)
     assert is_compressed(build([Record(0, 0, None, b"v", ())], compression=Compression.LZ4))

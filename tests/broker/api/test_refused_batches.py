@@ -99,7 +99,7 @@ async def test_a_batch_that_continues_the_log_after_an_append_by_another_leader_
     assert await bench.send(1) == [FINE]
 
 
-async def test_a_gap_is_told_of_in_the_end(bench: PipelineBench) -> None:
+async def test_a_lasting_gap_is_reported_as_out_of_order(bench: PipelineBench) -> None:
     await bench.create("t", replicas=(BROKER, OTHER))
     assert await bench.send(0) == [FINE]
     bench.alter("t", leader=OTHER)
@@ -109,7 +109,7 @@ async def test_a_gap_is_told_of_in_the_end(bench: PipelineBench) -> None:
     assert await bench.send(2, 2) == [NOT_LEADER, OUT_OF_ORDER]
 
 
-async def test_a_gap_of_a_producer_nothing_is_known_of_is_taken_in_the_end(bench: PipelineBench) -> None:
+async def test_a_lasting_gap_of_an_unknown_producer_is_accepted(bench: PipelineBench) -> None:
     """As by Kafka's log, which takes any number of a producer it does not know."""
     await bench.create("t", replicas=(BROKER, OTHER), leader=OTHER)
     assert await bench.send(0) == [NOT_LEADER]

@@ -146,7 +146,7 @@ def test_choices_are_kafkas(kind: str) -> None:
     assert wrong == {}
 
 
-def test_what_may_be_changed_at_run_time_is_kafkas() -> None:
+def test_the_same_keys_as_in_kafka_can_be_changed_at_run_time() -> None:
     theirs = dict(line.split("\t") for line in run_java(PROGRAM, "dynamic").splitlines())
     ours = {name: key.dynamic.value for name, key in BrokerConfig.KEYS.items() if key.dynamic is not Dynamic.READ_ONLY}
     assert {n: mode for n, mode in theirs.items() if n in BrokerConfig.KEYS and ours.get(n) != mode} == {}

@@ -90,7 +90,7 @@ def test_parses(key: Key[Any], text: str, value: object) -> None:
         (Sample.a_list, "x,,y", "a comma-separated list of x, y"),
     ],
 )
-def test_refuses_and_says_what_is_allowed(key: Key[Any], text: str, allowed: str) -> None:
+def test_an_error_about_an_invalid_value_says_what_is_allowed(key: Key[Any], text: str, allowed: str) -> None:
     with pytest.raises(Problem) as refused:
         key.parse(text)
     assert refused.value.key == key.name

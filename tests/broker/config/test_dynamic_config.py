@@ -47,7 +47,7 @@ def test_a_setting_without_effect_is_logged_once(caplog: pytest.LogCaptureFixtur
     ]
 
 
-def test_what_the_properties_file_has_is_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_ignored_keys_of_the_properties_file_are_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster(**{"num.io.threads": "9"})
     cluster.set("", log_retention_ms="5")
     assert warned(caplog) == []

@@ -24,7 +24,7 @@ def seal(secret: str = "", old: str = "") -> PasswordSeal:
     return PasswordSeal(BrokerConfig.from_properties({name: text for name, text in given.items() if text}))
 
 
-def test_only_what_may_be_a_password_is_sealed() -> None:
+def test_only_possible_passwords_are_sealed() -> None:
     given = {**ENTRIES, "unknown.key": "marked, too"}
     stored = seal("secret").seal("1", given)
     assert "marked" not in str(stored)

@@ -81,7 +81,7 @@ def test_a_log_has_no_setting_that_topics_lack() -> None:
         ({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, "it must be at most max.compaction.lag.ms"),
     ],
 )
-def test_refuses_what_a_topic_cannot_have(overrides: dict[str, str], text: str) -> None:
+def test_invalid_topic_configs_are_refused(overrides: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError) as refused:
         check_topic(BROKER, overrides)
     assert text in str(refused.value)
@@ -97,7 +97,7 @@ def test_refuses_what_a_topic_cannot_have(overrides: dict[str, str], text: str) 
         {"message.format.version": "2.8"},
     ],
 )
-def test_allows_what_kafka_allows(overrides: dict[str, str]) -> None:
+def test_topic_configs_that_kafka_allows_are_allowed(overrides: dict[str, str]) -> None:
     check_topic(BROKER, overrides)
 
 

@@ -61,7 +61,7 @@ def test_an_unnoticed_restart_counts_as_a_loss() -> None:
     assert (state.leader, state.leader_epoch) == (1, 6)
 
 
-def test_a_process_that_registers_again_keeps_what_it_leads() -> None:
+def test_a_process_that_registers_again_keeps_its_partitions() -> None:
     image = image_with(PartitionState((1, 2), (1, 2), 1, leader_epoch=4))
     again = broker(1, epoch=2)
     assert register_broker(image, again, None, balanced).changes == (BrokerRegistered(again),)

@@ -60,7 +60,7 @@ def test_quotas_are_set_and_removed() -> None:
     assert len(image.client_quotas) == 4
 
 
-def test_what_stays_the_same_is_not_written() -> None:
+def test_unchanged_quotas_are_not_written() -> None:
     image, _ = alter(EMPTY, change({"user": "alice"}, producer_byte_rate=10))
     again = alter_client_quotas(image, [change({"user": "alice"}, producer_byte_rate=10)])
     assert (again.changes, again.result) == ((), [None])

@@ -59,7 +59,7 @@ SEALED = f"{PREFIX}4096:AAAA:AAAA:AAAA"
         {"changes": (EntryChange("other", Operation.SET, SEALED + "A"),)},
     ],
 )
-def test_a_client_cannot_set_what_looks_like_an_encrypted_password(change: dict[str, Any]) -> None:
+def test_a_client_cannot_set_a_value_that_looks_like_an_encrypted_password(change: dict[str, Any]) -> None:
     resource = ConfigResource(ResourceType.BROKER, "")
     image = image_with().with_changes([ConfigReplaced(resource, {"other": SEALED})])
     decision = alter_configs(
@@ -75,7 +75,7 @@ def test_a_client_cannot_set_what_looks_like_an_encrypted_password(change: dict[
     assert SEALED not in error.message
 
 
-def test_what_the_brokers_have_encrypted_stays() -> None:
+def test_passwords_that_brokers_have_encrypted_are_kept() -> None:
     resource = ConfigResource(ResourceType.BROKER, "")
     image = image_with().with_changes([ConfigReplaced(resource, {"other": SEALED})])
     change = ConfigChange(resource, changes=(EntryChange("a", Operation.SET, "1"),))

@@ -83,14 +83,14 @@ def test_leader_epochs_that_no_log_has_are_passed_when_the_store_was_set_back() 
     assert after.brokers[2].seen_leader_epoch == -1, "only a registration on its way to the controller has it"
 
 
-def test_a_partition_with_a_leader_keeps_its_epoch_whatever_a_broker_has_seen_of_others() -> None:
+def test_a_partition_with_a_leader_keeps_its_epoch_if_a_broker_has_seen_higher_ones_elsewhere() -> None:
     before = image(STATE)
     joining = replace(broker(2, 7, incarnation=22), seen_leader_epoch=90)
     after = before.with_changes(register_broker(before, joining, report(22, log(5)), rules).changes)
     assert after.topics["t"].partitions[0].leader_epoch == 5
 
 
-def test_a_recovery_of_another_cause_keeps_its_candidates_whatever_a_joining_broker_has_seen() -> None:
+def test_a_recovery_of_another_cause_keeps_its_candidates_when_a_broker_joins() -> None:
     """Replica 1 was eligible last. Replica 2 is stale and must not be chosen instead."""
     waiting = replace(STATE, isr=(), elr=(), leader=NO_LEADER, last_known_elr=(1,))
     before = image(waiting)

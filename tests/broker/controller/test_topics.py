@@ -49,7 +49,7 @@ def code(outcome: TopicOutcome) -> ErrorCode:
     return outcome.error.code if outcome.error else ErrorCode.NONE
 
 
-def test_defaults_fill_what_the_request_leaves_open() -> None:
+def test_defaults_fill_the_fields_that_a_request_omits() -> None:
     image, (outcome,) = create(image_of(3), NewTopic("t", configs={"retention.ms": "5"}))
     assert outcome.topic == image.topics["t"]
     assert [len(p.replicas) for p in image.topics["t"].partitions] == [2, 2, 2]

@@ -153,7 +153,7 @@ def test_a_decision_at_once_overtakes_the_queue_but_its_records_do_not() -> None
     run(scenario())
 
 
-def test_the_effect_of_a_decision_at_once_waits_for_what_the_replicas_lack() -> None:
+def test_the_effect_of_an_immediate_decision_waits_for_replication() -> None:
     async def scenario() -> None:
         bench = Bench(follows=False)
         writing = bench.shard.submit(write(b"k", b"1", "written"))

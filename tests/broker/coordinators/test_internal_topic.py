@@ -132,7 +132,7 @@ def test_an_append_is_flushed_first_if_it_must_be() -> None:
     run(scenario(OSError("disk"), ErrorCode.KAFKA_STORAGE_ERROR))
 
 
-def test_what_can_be_known_before_an_append() -> None:
+def test_the_state_of_a_partition_is_known_before_an_append() -> None:
     bench = Bench()
     assert (bench.partition.end_offset, bench.partition.batch_bytes_max) == (3, 80)
     assert bench.topic.batch_bytes_max(0) == 80

@@ -68,7 +68,7 @@ def test_a_shard_serves_from_its_election_until_its_resignation() -> None:
     run(scenario())
 
 
-def test_a_new_epoch_of_the_same_broker_fails_what_waits_and_reads_the_log_again() -> None:
+def test_a_new_epoch_of_the_same_broker_fails_waiting_requests_and_reads_the_log_again() -> None:
     async def scenario() -> None:
         bench = Bench(follows=False)
         bench.runtime.on_elected(0, leader_epoch=1)

@@ -78,7 +78,7 @@ def test_decisions_of_one_turn_see_each_other_and_share_one_append() -> None:
     run(scenario())
 
 
-def test_replies_wait_for_the_replicas_and_so_do_reads_of_what_they_lack() -> None:
+def test_replies_and_reads_of_unreplicated_state_wait_for_replication() -> None:
     async def scenario() -> None:
         bench = Bench(follows=False)
         first = bench.shard.submit(write(b"k", b"1", "one"))
@@ -100,7 +100,7 @@ def test_replies_wait_for_the_replicas_and_so_do_reads_of_what_they_lack() -> No
     run(scenario())
 
 
-def test_a_read_at_once_shows_only_what_the_replicas_have() -> None:
+def test_an_immediate_read_shows_only_replicated_state() -> None:
     async def scenario() -> None:
         bench = Bench(follows=False, loaded_offset=7)
         assert bench.shard.read(read(b"k")) is None, "the replicas may lack what was loaded"
@@ -339,7 +339,7 @@ def test_effects_of_a_lost_shard_do_not_happen() -> None:
     run(scenario())
 
 
-def test_a_closed_shard_fails_what_waits_and_what_is_queued() -> None:
+def test_a_closed_shard_fails_waiting_and_queued_requests() -> None:
     async def scenario() -> None:
         bench = Bench(follows=False)
         waiting = bench.shard.submit(write(b"k", b"1"))
@@ -561,7 +561,7 @@ steps = st.one_of(
 
 @settings(deadline=None, max_examples=examples(200))
 @given(st.lists(steps, max_size=30))
-def test_the_live_state_is_what_the_log_says(script: list[tuple[str, Any, Any]]) -> None:
+def test_the_live_state_equals_the_replayed_log(script: list[tuple[str, Any, Any]]) -> None:
     async def scenario() -> None:
         bench = Bench(follows=False)
         submitted: list[asyncio.Future[Any]] = []

@@ -129,7 +129,7 @@ async def test_epochs_are_written_again_after_a_failed_sync(tmp_path: Path, monk
     assert read_known_epochs([tmp_path]) == KnownEpochs(broker_epoch=12)
 
 
-async def test_what_no_directory_takes_is_logged_and_tried_again(
+async def test_epochs_that_no_directory_can_store_are_logged_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(known_epochs, "RETRY_S", 0.001)

@@ -31,7 +31,7 @@ TERMS = (Term(5, 1, 40), Term(6, 2, 7), Term(9, 1, 0))
         pytest.param(Term(10, 2, 0), True, id="a later term"),
     ],
 )
-def test_a_broker_contradicts_a_store_that_lacks_what_the_broker_has_seen(seen: Term, is_contradiction: bool) -> None:
+def test_a_broker_contradicts_a_store_that_lacks_epochs_the_broker_has_seen(seen: Term, is_contradiction: bool) -> None:
     assert contradicts(TERMS, seen) is is_contradiction
     assert not contradicts((), seen), "a store written before there were terms"
 

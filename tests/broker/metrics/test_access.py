@@ -211,7 +211,7 @@ async def test_clients_that_never_finish_a_handshake_make_room(tmp_path: Path) -
         ({USERS_KEY: f'{SECRET} required user_a="b"'}, "a JAAS entry"),
     ],
 )
-def test_what_cannot_be_served(given: dict[str, str], message: str) -> None:
+def test_a_metrics_listener_with_invalid_settings_is_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
         MetricsAccess(configured(**given))
     assert SECRET not in str(refused.value)

@@ -136,7 +136,7 @@ async def test_health_is_a_status_and_json(served: Served) -> None:
     assert (status, json.loads(body)) == (200, {"status": "degraded", "problems": {"directory /a": "I/O error"}})
 
 
-async def test_what_a_rolling_restart_waits_for(served: Served) -> None:
+async def test_a_rolling_restart_waits_until_replicas_are_in_sync(served: Served) -> None:
     assert [(await served.get(page))[0] for page in ("/insyncz", "/stopz")] == [503, 200], "a start may be ended"
     served.health.ready()
     assert await served.get("/insyncz") == (200, '{"status": "ready", "partitions": 0}\n')

@@ -28,7 +28,7 @@ def test_values_can_be_given() -> None:
         ListenerMetrics(connectoins=3)
 
 
-def test_what_counts_may_be_a_subclass() -> None:
+def test_a_subclass_of_an_instrument_is_collected() -> None:
     class Route(RequestMetrics):
         __slots__ = ("name",)
 
@@ -52,7 +52,7 @@ def test_a_histogram_counts_every_value_below_its_bound(values: list[int]) -> No
         assert sum(histogram.buckets[: bit + 1]) == sum(value < 2**bit for value in values)
 
 
-def test_a_snapshot_has_what_is_watched() -> None:
+def test_a_snapshot_contains_the_watched_metrics() -> None:
     metrics = Metrics()
     metrics.topic("a").bytes_in += 1
     assert metrics.topic("a") is metrics.topic("a")

@@ -81,7 +81,7 @@ class Held:
         self.futures[index].set_result(self.answer)
 
 
-async def test_answers_api_versions_with_what_is_routed() -> None:
+async def test_an_api_versions_response_lists_the_routed_apis() -> None:
     async with serving({0: lambda context, request: None, 3: lambda context, request: None}) as listener:
         client = await RawClient.connect(listener)
         answer = await client.ask(VERSIONS_3, 3)
@@ -944,7 +944,7 @@ async def test_without_a_descriptor_the_connection_that_is_idle_longest_gives_wa
         await active.close()
 
 
-async def test_clients_give_way_beyond_what_the_descriptors_allow_and_brokers_do_not() -> None:
+async def test_clients_but_not_brokers_are_disconnected_if_descriptors_run_short() -> None:
     held = Held(MetadataResponse(brokers=[], topics=[]))
     async with serving({3: held}) as listener:
         broker, idle, busy = [await RawClient.connect(listener) for _ in range(3)]

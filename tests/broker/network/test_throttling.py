@@ -271,7 +271,7 @@ async def test_a_connection_beyond_the_rate_of_its_address_is_not_served_and_clo
             await client.close()
 
 
-async def test_a_listener_that_stops_closes_what_it_holds() -> None:
+async def test_a_listener_that_stops_closes_the_connections_that_it_holds() -> None:
     held = RefusedConnections()
     ours, theirs = socket.socketpair()
     held.hold(ours, FOREVER_S, UNLIMITED)

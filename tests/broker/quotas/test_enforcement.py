@@ -215,7 +215,7 @@ def test_without_an_authorizer_the_name_of_a_broker_is_no_proof() -> None:
         changes.charge("b", 1)
 
 
-def test_with_an_authorizer_a_broker_is_exempt_whatever_it_asks_for() -> None:
+def test_with_an_authorizer_a_broker_is_exempt_for_any_request() -> None:
     audit = AuditLog(lambda: 0.0)
     enforcement = enforcing(
         {QuotaEntity(user=""): {"request_percentage": 1.0}}, authorization=Authorization(EveryoneIsABroker(), audit)
@@ -267,7 +267,7 @@ def test_a_fetch_is_throttled_for_request_time_too() -> None:
     assert enforcement.fetch_bytes_max(request(FETCH)) == 10_000, "the fetch did not count"
 
 
-def test_a_fetch_may_return_what_is_left_but_never_too_little() -> None:
+def test_a_fetch_may_return_the_rest_of_the_quota_but_never_too_little() -> None:
     enforcement = enforcing(stored(consumer_byte_rate=1000.0))
     assert enforcement.fetch_bytes_max(request(FETCH)) == 10_000
     assert enforcement.fetch_bytes_max(request(FETCH, user="bob")) == 2**31 - 1

@@ -16,7 +16,7 @@ RUN_S = 1100.0
 """A hundred times the windows: what a new client may use at once is a hundredth of it."""
 
 
-def test_a_new_client_may_use_at_once_what_all_windows_but_one_allow() -> None:
+def test_a_new_client_may_immediately_use_the_quota_of_all_windows_but_one() -> None:
     rate = SampledRate(Windows(11, 1.0))
     rate.record(10 * LIMIT, 5.0)
     assert rate.per_second(5.0) == LIMIT
@@ -40,7 +40,7 @@ def test_a_window_counts_until_nothing_of_it_is_younger_than_all_windows() -> No
     assert rate.wait_s(1, 4.5) == 0.0
 
 
-def test_what_is_taken_back_does_not_count() -> None:
+def test_usage_that_is_taken_back_does_not_count() -> None:
     rate = SampledRate(Windows())
     rate.record(700, 1.0)
     rate.record(500, 3.0)

@@ -47,7 +47,7 @@ def test_a_client_that_invents_client_ids_pushes_out_nobody_who_uses_a_quota() -
     assert len(entries) == 100
 
 
-def test_long_names_take_little_memory_and_are_told_apart() -> None:
+def test_long_names_take_little_memory_and_remain_distinct() -> None:
     entries = table()
     long, longer = "x" * 30_000, "x" * 30_001
     entry = entries.of(Limit(1.0, ("", long)), 0.0)

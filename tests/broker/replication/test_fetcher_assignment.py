@@ -79,7 +79,7 @@ async def test_a_new_partition_does_not_wait_for_the_answer_under_way(tmp_path: 
             await committed(cluster[1].log(f"t{number}"), 1)
 
 
-async def test_what_must_be_flushed_is_on_disk_before_the_leader_counts_it(tmp_path: Path) -> None:
+async def test_a_follower_flushes_records_before_the_leader_counts_them(tmp_path: Path) -> None:
     async with nodes(tmp_path, 2) as cluster:
         await cluster.create("t", [1, 2])
         log = cluster[2].log("t")

@@ -59,7 +59,7 @@ def test_a_follower_whose_arrival_was_forgotten_joins_with_another_fetch_only() 
 
 
 @pytest.mark.parametrize("leader", [1, 3])
-def test_a_leader_never_lags_and_other_members_do_whatever_their_ids(leader: int) -> None:
+def test_a_leader_never_lags_but_other_members_do_with_any_id(leader: int) -> None:
     inside = PartitionState(replicas=(1, 2, 3), isr=(leader, 2), leader=leader)
     view = LeaderSnapshot(leader, inside, {2: FollowerProgress()}, 5, high_watermark=5, epoch_start_offset=0)
     assert wanted_isr(view, BROKERS, LAG_S + 1, LAG_S) == (leader,)

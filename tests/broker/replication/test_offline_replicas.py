@@ -75,7 +75,7 @@ async def test_leaders_move_from_a_failed_disk_and_isrs_go_on_without_it(servers
         lost = {log.partition for log in victim.parts.logs.logs_in(directory)}
         assert 0 < len(lost) < 6
         before = victim.metadata.image.topics["t"].partitions
-        victim.parts.logs.on_io_error(directory, OSError(errno.EIO, "injected"))
+        victim.parts.logs.failures.on_io_error(directory, OSError(errno.EIO, "injected"))
         assert await servers[0].metadata.until(
             lambda image, own=own, lost=lost: all(  # type: ignore[misc]
                 own not in state.isr and state.leader not in (own, -1)
@@ -109,7 +109,7 @@ async def test_the_last_replica_in_sync_has_no_disk_and_another_is_elected_on_de
         await behind.stop()
         assert await first.metadata.until(lambda image: state_of(image).isr == (2,), PATIENCE_S)
         (log,) = [log for log in failing.parts.logs.logs if log.topic == "t"]
-        failing.parts.logs.on_io_error(failing.parts.logs.directory_of(log), OSError(errno.EIO, "injected"))
+        failing.parts.logs.failures.on_io_error(failing.parts.logs.directory_of(log), OSError(errno.EIO, "injected"))
         assert await first.metadata.until(lambda image: state_of(image).leader == NO_LEADER, PATIENCE_S)
         left = state_of(first.metadata.image)
         await started(3, tmp_path, stack)
@@ -145,7 +145,7 @@ async def test_the_last_replica_in_sync_has_no_disk_and_an_aggressive_recovery_e
         await behind.stop()
         assert await first.metadata.until(lambda image: state_of(image).isr == (2,), PATIENCE_S)
         (log,) = [log for log in failing.parts.logs.logs if log.topic == "t"]
-        failing.parts.logs.on_io_error(failing.parts.logs.directory_of(log), OSError(errno.EIO, "injected"))
+        failing.parts.logs.failures.on_io_error(failing.parts.logs.directory_of(log), OSError(errno.EIO, "injected"))
         assert await first.metadata.until(lambda image: state_of(image).last_known_elr == (2,), PATIENCE_S)
         await started(3, tmp_path, stack)
         assert await first.metadata.until(lambda image: state_of(image).leader == 3, PATIENCE_S)

@@ -44,7 +44,7 @@ async def test_alone_everything_is_committed_at_once(bench: Bench) -> None:
     assert [partition.end_visible(isolation) for isolation in Isolation] == [3, 3, 3]
 
 
-async def test_the_high_watermark_is_what_the_whole_isr_has(bench: Bench) -> None:
+async def test_the_high_watermark_is_the_lowest_end_offset_in_the_isr(bench: Bench) -> None:
     await bench.create("t", replicas=(BROKER, OTHER, 3))
     bench.alter("t", isr=(BROKER, OTHER))
     bench.write("t", 5)
@@ -68,7 +68,7 @@ async def test_a_partition_says_in_messages_whether_it_leads(bench: Bench) -> No
     assert repr(bench.partition("t")) == "Partition(t-0, follower)"
 
 
-async def test_a_shrunk_isr_commits_what_it_has(bench: Bench) -> None:
+async def test_a_shrunk_isr_commits_the_records_that_it_has(bench: Bench) -> None:
     await bench.create("t", replicas=(BROKER, OTHER))
     bench.write("t", 5)
     bench.alter("t", isr=(BROKER,))

@@ -175,7 +175,7 @@ async def test_logs_in_a_directory_that_is_offline_are_reported_as_such(tmp_path
     async with reporter(tmp_path, ["d0"]) as broker:
         await broker.logs.get_or_create("t", 0, topic_id=TOPIC_ID)
         directory = broker.logs.directories[0]
-        broker.logs._fail(directory, OSError(5, "Input/output error"))
+        broker.logs.failures.failed(directory, OSError(5, "Input/output error"))
         (topic,) = broker.all().topic_partition_log_info_list
         (info,) = topic.partition_log_info
         assert (info.error_code, info.log_end_offset, info.directory_id) == (

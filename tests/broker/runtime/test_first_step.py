@@ -73,7 +73,7 @@ async def test_work_that_waits_goes_on_in_a_task() -> None:
     assert await going_on == ["a", "slept", "b"]
 
 
-async def test_what_the_work_waits_for_may_be_there_before_its_task_begins() -> None:
+async def test_a_result_may_arrive_before_the_task_of_the_work_begins() -> None:
     wait = future()
     going_on = task(at_once(Work(wait).run()))
     wait.set_result("a")

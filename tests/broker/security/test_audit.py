@@ -78,7 +78,7 @@ def test_long_names_are_cut(caplog: pytest.LogCaptureFixture) -> None:
     assert len(vars(caplog.records[0])["resource"]) < 300
 
 
-def test_the_metrics_count_what_was_allowed_and_denied() -> None:
+def test_the_metrics_count_allowed_and_denied_operations() -> None:
     authorizer = AclAuthorizer()
     acl = AclBinding(
         ResourcePattern(ResourceType.TOPIC, PatternType.LITERAL, "t"),

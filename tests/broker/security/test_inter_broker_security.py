@@ -139,9 +139,7 @@ def test_changed_credentials_are_used_for_new_connections(tmp_path: Path) -> Non
         ({"sasl.mechanism.inter.broker.protocol": "GSSAPI", "sasl.enabled.mechanisms": "GSSAPI"}, "Krb5LoginModule"),
     ],
 )
-def test_what_cannot_secure_a_connection_is_refused_at_the_start(
-    tmp_path: Path, changes: dict[str, str], reason: str
-) -> None:
+def test_invalid_security_settings_are_refused_at_startup(tmp_path: Path, changes: dict[str, str], reason: str) -> None:
     config = BrokerConfig.from_properties(SecuredBrokers(tmp_path).settings(1) | changes)
     with pytest.raises(ConfigError, match=reason) as raised:
         InterBrokerSecurity(lambda: config)

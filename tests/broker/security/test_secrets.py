@@ -218,7 +218,7 @@ async def test_no_failed_start_shows_a_secret(
     assert [text for text in everything if MARK in text] == []
 
 
-def test_what_clients_hold_shows_no_secret(tmp_path: Path) -> None:
+def test_the_repr_of_client_objects_shows_no_secret(tmp_path: Path) -> None:
     held: list[Any] = [
         PlainLogin("alice", secret("p")),
         ScramLogin("SCRAM-SHA-256", "alice", secret("p")),

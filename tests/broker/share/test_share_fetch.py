@@ -174,7 +174,7 @@ def test_the_window_and_the_record_limit_are_kept(directory: Path) -> None:
     run(scenario())
 
 
-def test_what_a_member_leaves_is_free_again_and_counts_as_delivered(directory: Path) -> None:
+def test_records_of_a_leaving_member_become_available_and_count_as_delivered(directory: Path) -> None:
     async def scenario() -> None:
         bench = ShareBench(directory)
         topic = await bench.create("t")
@@ -386,7 +386,7 @@ def test_many_acknowledgements_are_taken_in_turns(directory: Path) -> None:
     run(scenario())
 
 
-def test_what_cannot_be_stored_does_not_hold(directory: Path) -> None:
+def test_an_acquisition_that_cannot_be_stored_is_undone(directory: Path) -> None:
     async def scenario() -> None:
         bench = ShareBench(directory)
         topic = await bench.create("t")
@@ -406,7 +406,7 @@ def test_what_cannot_be_stored_does_not_hold(directory: Path) -> None:
     run(scenario())
 
 
-def test_what_is_stored_about_records_that_the_log_has_lost_does_not_count(directory: Path) -> None:
+def test_stored_states_of_records_that_the_log_has_lost_do_not_count(directory: Path) -> None:
     """The records after an unclean election have the offsets of those that were acknowledged."""
 
     async def scenario() -> None:
@@ -427,7 +427,7 @@ def test_what_is_stored_about_records_that_the_log_has_lost_does_not_count(direc
     run(scenario())
 
 
-def test_a_leader_with_a_successor_does_not_replace_what_the_log_has_lost(directory: Path) -> None:
+def test_a_leader_with_a_successor_does_not_replace_lost_records(directory: Path) -> None:
     async def scenario() -> None:
         bench = ShareBench(directory)
         topic = await bench.create("t")
@@ -473,7 +473,7 @@ def test_locks_that_end_are_stored_though_the_first_write_fails(directory: Path)
     run(scenario())
 
 
-def test_a_new_leader_delivers_what_was_not_acknowledged(directory: Path) -> None:
+def test_a_new_leader_delivers_unacknowledged_records(directory: Path) -> None:
     async def scenario() -> None:
         bench = ShareBench(directory)
         topic = await bench.create("t")
@@ -635,7 +635,7 @@ def test_a_session_of_very_many_partitions_is_served_in_turns(directory: Path, s
     assert {"_look_at", "_partition_data", "release_member", "end_when_stored"} <= set(small_turns)
 
 
-def test_what_changes_while_very_many_partitions_are_looked_at_is_noticed(
+def test_a_share_fetch_of_very_many_partitions_notices_changes_during_its_look(
     directory: Path, small_turns: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records are appended to a partition that the fetch has just found empty."""

@@ -25,7 +25,7 @@ SIZE = 20_000
 """The bytes of a record: responses with it are sent from the file."""
 
 
-async def test_a_restart_delivers_what_was_not_acknowledged(tmp_path: Path) -> None:
+async def test_a_restart_delivers_unacknowledged_records(tmp_path: Path) -> None:
     settings = {"share.coordinator.state.topic.num.partitions": 1, "group.share.record.lock.duration.ms": 15_000}
     with Broker(settings, data_dir=tmp_path) as broker:
         async with Client([("127.0.0.1", broker.server.endpoints[0].port)]) as client:

@@ -38,7 +38,7 @@ def test_the_lag_is_left_out_if_the_end_is_unknown() -> None:
     }
 
 
-def test_the_lag_of_a_share_group_leaves_out_what_is_complete() -> None:
+def test_the_lag_of_a_share_group_excludes_completed_records() -> None:
     topic = UUID(int=1)
     state = StoredState(0, 0, 0, start_offset=4, delivery_complete_count=2, created_ms=0, written_ms=0)
     states = {

@@ -102,7 +102,7 @@ def test_threads_that_clients_leave_behind_are_found() -> None:
         LeakyBackend.ended.set()
 
 
-def test_results_carry_what_was_measured_and_what_went_wrong() -> None:
+def test_results_contain_measurements_and_errors() -> None:
     async def measure(lab: Lab) -> None:
         lab.measured("width", 1, "m")
         lab.measured("width", 3, "m", 5)
@@ -134,7 +134,7 @@ def test_the_store_is_removed_when_a_check_fails() -> None:
         _ = harness.directory
 
 
-async def test_refused_says_what_came_instead() -> None:
+async def test_a_failed_expectation_shows_the_outcome() -> None:
     async with refused(Closed, "x"):
         await _raise(Closed())
     with pytest.raises(Broken, match="it succeeded"):

@@ -281,7 +281,7 @@ async def test_a_lost_response_at_any_step_is_settled(stores: Stores, step: Step
     assert await content(found) == before
 
 
-async def test_a_driver_asleep_while_frozen_cannot_commit_what_others_have_written_since(stores: Stores) -> None:
+async def test_a_frozen_driver_cannot_commit_over_later_writes(stores: Stores) -> None:
     old, new = stores.new(), stores.new()
     writer = await stores.find(old)
     await KeyValue(writer).put("k", b"1")

@@ -174,7 +174,7 @@ def test_logical_types_have_their_exact_values(logical: dict[str, Any], primitiv
     data.check_value(found.schema, found.value)
 
 
-def test_what_cannot_be_used() -> None:
+def test_unusable_avro_schemas_are_refused() -> None:
     for config in ({}, {"avro_schema": "{"}, {"avro_schema": "/absent"}):
         with pytest.raises(ConfigError):
             converter(**config)

@@ -30,5 +30,5 @@ def test_a_clone_tells_its_commit(tmp_path: Path, then: tuple[str, ...]) -> None
     assert commit_of(tmp_path / "other") == commit_of(clone)
 
 
-def test_what_is_no_clone_has_no_commit(tmp_path: Path) -> None:
+def test_the_commit_of_a_folder_that_is_not_a_clone_is_unknown(tmp_path: Path) -> None:
     assert commit_of(tmp_path) == UNKNOWN

@@ -47,7 +47,7 @@ def test_texts_become_typed_values() -> None:
         ({"url": "u", "ratio": "much"}, "Not a number of type DOUBLE"),
     ],
 )
-def test_what_is_wrong_is_said(given: dict[str, str], problem: str) -> None:
+def test_a_config_error_names_the_problem(given: dict[str, str], problem: str) -> None:
     with pytest.raises(ConfigError) as raised:
         DEFINED.parse(given)
     assert problem in str(raised.value)

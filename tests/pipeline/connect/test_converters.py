@@ -122,7 +122,7 @@ _MAP = '{"type": "map", "keys": {"type": "int32"}, "values": {"type": "int32"}}'
         (_MAP, "[[1, 2], [1, 3]]", "a duplicate key"),
     ],
 )
-def test_what_a_schema_of_json_cannot_have_is_refused(schema: str, payload: str, problem: str) -> None:
+def test_json_that_does_not_fit_its_schema_is_refused(schema: str, payload: str, problem: str) -> None:
     with pytest.raises(DataError, match=problem):
         converter("JsonConverter").to_connect("t", _enveloped(schema, payload))
 
@@ -132,7 +132,7 @@ def test_what_a_schema_of_json_cannot_have_is_refused(schema: str, payload: str,
     [(_DECIMAL, "1.2", Decimal("1.20")), (_DECIMAL, "9" * 40, Decimal("9" * 40 + ".00")),
      (_DOUBLE, "1234567890123456800", 1234567890123456800.0), (_DOUBLE, '"-Infinity"', float("-inf"))],
 )  # fmt: skip
-def test_what_a_schema_of_json_can_have_is_read(schema: str, payload: str, value: Any) -> None:
+def test_json_that_fits_its_schema_is_read(schema: str, payload: str, value: Any) -> None:
     """JavaScript programs write a double of 19 digits with zeros at its end."""
     assert converter("JsonConverter").to_connect("t", _enveloped(schema, payload)).value == value
 

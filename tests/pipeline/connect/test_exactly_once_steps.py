@@ -185,7 +185,7 @@ def test_an_interval_commits_several_batches_together() -> None:
     assert bench.finish() == ["offsets 3", "commit", "of 2", "close", "stop"]
 
 
-def test_a_task_ends_transactions_within_a_batch_and_loses_what_it_aborts() -> None:
+def test_a_task_ends_transactions_within_a_batch_and_loses_aborted_records() -> None:
     requests = Requests()
     bench = begun(ByTask(requests), requests)
     batch = records(0, 1, 2, 3)

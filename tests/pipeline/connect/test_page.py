@@ -157,7 +157,7 @@ def rows(database: Path) -> list[str]:
         return [value for (value,) in connection.execute("SELECT value FROM rows")] if there else []
 
 
-def test_what_is_not_installed_is_said(tmp_path: Path) -> None:
+def test_an_error_names_the_package_that_is_not_installed(tmp_path: Path) -> None:
     (tmp_path / "worker.properties").write_text(blocks("ini")[0])
     program = "import sys; sys.modules['starlette'] = None; from parley.tools.cli import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", program, "connect", "standalone", str(tmp_path / "worker.properties")]

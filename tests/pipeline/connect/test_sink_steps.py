@@ -162,7 +162,7 @@ def stepped(run: SinkRun, is_right: Callable[[], bool]) -> None:
     until(step, bool)
 
 
-def test_a_batch_to_be_put_again_goes_back_with_what_was_lost(
+def test_a_batch_to_be_put_again_includes_the_lost_records(
     bootstrap: str, cluster: Cluster, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = BufferingTask

@@ -135,7 +135,7 @@ def test_a_supervised_worker_is_started_again(worker: Path, ends: list[subproces
     assert supervisor.wait(WAIT_S) == 0
 
 
-def test_what_cannot_start_says_why(worker: Path, refused: Callable[..., str]) -> None:
+def test_a_worker_that_cannot_start_names_the_reason(worker: Path, refused: Callable[..., str]) -> None:
     folder = worker.parent
     assert "cannot be read" in refused(folder / "absent.properties")
     assert 'Missing required configuration "key.converter"' in refused(folder / "source.properties")

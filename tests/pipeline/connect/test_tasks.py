@@ -94,7 +94,7 @@ def test_a_task_that_fails_stops_no_other_and_can_be_started_again(run: Driven, 
     assert run.told.states[TaskId("fails", 0)] is State.FAILED
 
 
-def test_a_sink_that_raises_commits_what_it_put(run: Driven, bootstrap: str, tmp_path: Path) -> None:
+def test_a_sink_that_raises_commits_the_records_that_it_put(run: Driven, bootstrap: str, tmp_path: Path) -> None:
     create(bootstrap, "raises")
     produce(bootstrap, "raises", ["a", "b"])
     run.run("raises", "Notes", topics="raises", folder=tmp_path)
@@ -284,7 +284,7 @@ def test_transforms_with_predicates(run: Driven, bootstrap: str, tmp_path: Path)
     until(lambda: run.offsets("changed"), lambda found: found and found[0][1] == {"kafka_offset": 3})
 
 
-def test_ranges_are_written_once_whatever_was_committed(run: Driven, bootstrap: str, tmp_path: Path) -> None:
+def test_ranges_are_written_once_for_any_committed_offsets(run: Driven, bootstrap: str, tmp_path: Path) -> None:
     create(bootstrap, "once")
     produce(bootstrap, "once", [str(number) for number in range(25)])
     (task,) = run.run("once", "Ranges", topics="once", folder=tmp_path, records=10)

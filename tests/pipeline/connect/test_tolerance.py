@@ -60,7 +60,7 @@ def tolerance(clock: Clock, letters: Letters | None = None, **config: object) ->
     return Tolerance(TaskId("c", 0), SINK.parse(given), letters, clock, now_ms=clock.now_ms)
 
 
-def test_what_may_pass_is_tried_again_with_pauses_that_grow() -> None:
+def test_retriable_errors_are_retried_with_growing_pauses() -> None:
     clock, step = Clock(), Step(4, RetriableError("busy"))
     run = tolerance(clock, errors_retry_timeout=10_000, errors_retry_delay_max_ms=1000)
     assert run.run(Stage.TRANSFORMATION, step, step, RAW) == "done"
@@ -87,7 +87,7 @@ def test_a_task_that_is_stopped_waits_no_longer() -> None:
     assert step.times == 1
 
 
-def test_what_does_not_pass_is_left_out_where_that_is_tolerated(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_record_is_skipped_if_errors_are_tolerated(caplog: pytest.LogCaptureFixture) -> None:
     clock, letters, step = Clock(), Letters(), Step(1, DataError("odd"))
     run = tolerance(
         clock, letters, errors_tolerance="all", errors_log_enable="true", errors_log_include_messages="true"

@@ -42,7 +42,9 @@ def written(tasks: list[Task]) -> list[list[Written]]:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
-def test_what_was_loaded_becomes_the_same_records_once(kafka_broker: KafkaBroker, tmp_path: Path, kind: str) -> None:
+def test_loaded_files_become_the_same_records_exactly_once(
+    kafka_broker: KafkaBroker, tmp_path: Path, kind: str
+) -> None:
     bootstrap = kafka_broker.bootstrap_servers
     there, again = create(bootstrap, f"there-{kind}", 2), create(bootstrap, f"again-{kind}", 2)
     produce(bootstrap, there, rows(1200), 0)
@@ -123,7 +125,7 @@ def test_csv_and_json_come_back(kafka_broker: KafkaBroker, tmp_path: Path) -> No
         assert as_rows(read(bootstrap, topic)) == records
 
 
-def test_what_a_killed_load_has_left_is_not_sent(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_files_left_by_a_killed_load_are_not_sent(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     bootstrap = kafka_broker.bootstrap_servers
     there, again = create(bootstrap, "torn-there"), create(bootstrap, "torn-again")
     produce(bootstrap, there, rows(10))
@@ -149,7 +151,7 @@ def test_a_file_of_another_kind_is_named(kafka_broker: KafkaBroker, tmp_path: Pa
         send_back(settings, in_process)
 
 
-def test_what_is_no_base64_is_not_sent(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_a_file_with_invalid_base64_is_not_sent(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     topic = create(kafka_broker.bootstrap_servers, "no-base64")
     pa_parquet.write_table(pa.table({"value": ["AA==", "A_=="]}), tmp_path / "x.parquet")
     settings = BackSettings(Connection(bootstrap=kafka_broker.bootstrap_servers), topic, str(tmp_path), "parquet", True)

@@ -114,7 +114,7 @@ def test_avro_by_its_schema() -> None:
         b'{"tags": ' + b"[" * 100_000, b'{"name": "\\ud800"}',
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_named_dropped_or_kept(bad: bytes) -> None:
+def test_values_that_do_not_fit_are_named_dropped_or_kept(bad: bytes) -> None:
     schema = read_schema(json.dumps(JSON))
     given = batch(b'{"id": 1}', bad)
     with pytest.raises(BadRecord, match="the value of t-0 at offset 11 does not fit the schema"):
@@ -232,7 +232,7 @@ def test_decimals_keep_their_digits_in_json_too() -> None:
         ({**FLAT, "bad_records": "keep"}, "two columns would be named _corrupt"),
     ],
 )
-def test_what_makes_no_sense_is_said(settings: dict[str, Any], text: str) -> None:
+def test_an_invalid_layout_is_an_error(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(BadLayout, match=text):
         Layout(**settings)
 

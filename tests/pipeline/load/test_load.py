@@ -82,7 +82,7 @@ def offsets(uri: str) -> list[tuple[int, int]]:
 WHOLE = [(0, n) for n in range(300)] + [(1, n) for n in range(200)]
 
 
-def test_everything_is_loaded_and_then_only_what_is_new(settings: LoadSettings) -> None:
+def test_everything_is_loaded_and_later_only_new_records(settings: LoadSettings) -> None:
     done = load(settings, in_process)
     assert (done.records, done.files, done.offsets) == (500, 5, 500)
     assert offsets(settings.uri) == WHOLE
@@ -161,14 +161,14 @@ def test_a_load_that_began_later_ends_the_one_before_it_before_that_names_a_file
     assert offsets(settings.uri) == WHOLE
 
 
-def test_what_is_there_already_costs_no_manifest(settings: LoadSettings) -> None:
+def test_a_load_without_new_records_writes_no_manifest(settings: LoadSettings) -> None:
     load(settings, in_process)
     before = sorted(Path(settings.uri, "_parley", "manifests").iterdir())
     load(settings, in_process)
     assert sorted(Path(settings.uri, "_parley", "manifests").iterdir()) == before
 
 
-def test_what_is_no_folder_of_ours_is_left_alone(settings: LoadSettings) -> None:
+def test_a_folder_of_another_format_is_left_alone(settings: LoadSettings) -> None:
     delta = replace(settings, format="delta")
     load(delta, in_process)
     whole = DeltaTable(settings.uri).to_pyarrow_table().num_rows
@@ -204,7 +204,7 @@ def test_a_folder_keeps_to_one_topic_and_its_columns(settings: LoadSettings) -> 
         load(replace(settings, layout=Layout(key_format="string")), in_process)
 
 
-def test_records_that_are_gone_are_told(settings: LoadSettings) -> None:
+def test_deleted_records_are_an_error_unless_loss_is_accepted(settings: LoadSettings) -> None:
     load(settings, in_process)
     produce(settings.connection.bootstrap, settings.topic, rows(10, 300), 0)
     delete_records(settings.connection.bootstrap, settings.topic, 0, 305)
@@ -310,7 +310,7 @@ def test_columns_of_iceberg_get_wider_with_the_schema(kafka_broker: KafkaBroker,
     assert table.column("at").to_pylist() == [dt.time(1)] * 2
 
 
-def test_the_log_of_a_table_tells_what_is_in_each_file(settings: LoadSettings) -> None:
+def test_the_log_of_a_table_describes_the_contents_of_each_file(settings: LoadSettings) -> None:
     load(replace(settings, format="delta"), in_process)
     actions = DeltaTable(settings.uri).get_add_actions(flatten=True)
     found = pa.table(actions).select(["num_records", "min.partition", "min.offset", "max.offset"])

@@ -12,14 +12,14 @@ from parley.pipeline.load.ranges import OffsetRange, RecordsGone, TopicRecreated
 T0 = TopicPartition("t", 0)
 
 
-def test_a_name_says_what_is_in_a_file() -> None:
+def test_the_name_of_a_file_describes_its_contents() -> None:
     one = OffsetRange(TopicPartition("a.b-c", 3), 0, 100)
     assert one.file_name("parquet") == "a.b-c+3+00000000000000000000+00000000000000000099.parquet"
     assert range_of(one.file_name("parquet")) == range_of(one.file_name("json", 2)) == one
     assert range_of("part-0001.parquet") is None
 
 
-def test_a_file_behind_what_was_committed_is_a_stray() -> None:
+def test_a_file_after_the_committed_offsets_is_a_stray() -> None:
     name = OffsetRange(T0, 100, 200).file_name("csv")
     assert is_stray(name, "t", {0: 100})
     assert is_stray(name, "t", {})
@@ -29,7 +29,7 @@ def test_a_file_behind_what_was_committed_is_a_stray() -> None:
     assert not is_stray("mine.csv", "t", {})
 
 
-def test_what_is_missing() -> None:
+def test_missing_ranges_lie_between_loaded_and_end_offsets() -> None:
     found = missing("t", {0: 5, 1: 7}, {0: 0, 1: 0, 2: 0}, {0: 9, 1: 7, 2: 4}, accept_loss=False)
     assert found == [OffsetRange(T0, 5, 9), OffsetRange(TopicPartition("t", 2), 0, 4)]
     assert missing("t", {}, {0: 3}, {0: 9}, accept_loss=False) == [OffsetRange(T0, 3, 9)]

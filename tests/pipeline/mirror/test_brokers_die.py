@@ -59,7 +59,7 @@ def test_leaders_that_die_in_the_middle_cost_no_record_and_double_none(monkeypat
         assert as_rows(read(target.bootstrap_servers, "A.orders")) == rows(10_000, size=4000)
 
 
-def test_what_has_no_leader_holds_up_one_round_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_without_a_leader_delays_only_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parley.pipeline.mirror.flow.PATIENCE_MS", 3000)
     monkeypatch.setattr("parley.pipeline.mirror.flow.HELD_BACK_MS", 0)
     asked: list[list[int]] = []

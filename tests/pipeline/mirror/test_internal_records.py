@@ -74,12 +74,12 @@ def test_offsets_of_other_connectors_and_tombstones_are_passed_over() -> None:
     ("key", "value"),
     [(None, None), (b"\0\5abc", b"\0\0"), (b"\0\1A\0\1B", b"\0\1\0\0\0\0\0\0\0\0"), (b"\0\1\xff\0\1B", b"\0" * 10)],
 )
-def test_what_is_no_heartbeat_is_refused(key: bytes | None, value: bytes | None) -> None:
+def test_a_malformed_heartbeat_is_refused(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(MalformedRecord):
         Heartbeat.decode(key, value)
 
 
 @pytest.mark.parametrize("key", [b"", b"{}", b"[]", b'["MirrorSourceConnector",{}]', b"\xff"])
-def test_what_is_no_stored_offset_is_refused(key: bytes) -> None:
+def test_a_malformed_stored_offset_is_refused(key: bytes) -> None:
     with pytest.raises(MalformedRecord):
         StoredOffset.decode(key, b'{"offset":1}')

@@ -41,20 +41,20 @@ def once() -> None:
     job.run(session, MirrorSettings(()), now_ms=lambda: 0, over=threading.Event(), tell=lambda _: None, once=True)
 
 
-def test_what_may_pass_is_tried_again_when_it_runs_once_too(begun: list[str]) -> None:
+def test_a_single_run_is_also_repeated_after_temporary_errors(begun: list[str]) -> None:
     begun += [PASSING, PASSING, "", "not begun"]
     once()
     assert begun == ["not begun"]
 
 
-def test_what_does_not_pass_is_given_up(begun: list[str]) -> None:
+def test_a_run_gives_up_after_repeated_errors(begun: list[str]) -> None:
     begun += [PASSING] * job.ATTEMPTS + ["not begun"]
     with pytest.raises(job.MirrorFailed, match=PASSING):
         once()
     assert begun == ["not begun"]
 
 
-def test_an_end_that_spark_was_told_of_too_is_no_failure() -> None:
+def test_a_lost_connection_after_a_requested_stop_is_no_failure() -> None:
     over = threading.Event()
 
     class Ending:

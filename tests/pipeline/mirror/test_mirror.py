@@ -302,7 +302,9 @@ def test_progress_of_an_older_version_is_continued(a: str, b: str, monkeypatch: 
 
 
 @pytest.mark.parametrize("more", [0, 5])
-def test_what_the_target_has_lost_is_copied_again(a: str, b: str, more: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_records_that_the_target_has_lost_are_copied_again(
+    a: str, b: str, more: int, caplog: pytest.LogCaptureFixture
+) -> None:
     create(a, "orders")
     produce(a, "orders", rows(10))
     copy_once(properties(a, b))

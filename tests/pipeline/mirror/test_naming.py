@@ -43,7 +43,7 @@ def test_internal_topics_have_kafkas_names() -> None:
     assert other.remote("A", "t") == "A_t"
 
 
-def test_what_came_from_the_target_is_not_sent_back() -> None:
+def test_topics_from_the_target_are_not_mirrored_back() -> None:
     to_a = TopicChoice(DEFAULT, Selection(".*"), "A")
     assert to_a.of(["orders", "A.orders", "C.A.orders", "C.orders"]) == ["C.orders", "orders"]
 
@@ -55,7 +55,7 @@ def test_internal_topics_and_excluded_ones_stay() -> None:
     assert choice.of(there) == ["connect-internal", "my.internal", "t"]
 
 
-def test_heartbeats_are_mirrored_whatever_is_chosen() -> None:
+def test_heartbeats_are_mirrored_for_any_choice_of_topics() -> None:
     choice = TopicChoice(DEFAULT, Selection("orders"), "B")
     assert choice.of(["heartbeats", "C.heartbeats", "B.heartbeats", "orders", "others"]) == [
         "C.heartbeats", "heartbeats", "orders",
@@ -76,7 +76,7 @@ def test_flags_hold_for_their_expression() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["[a-z&&[^b]]", "[[a]", r"\Qa\E", "(?<name>a)"])
-def test_what_means_something_else_in_java_is_refused(pattern: str) -> None:
+def test_patterns_with_another_meaning_in_java_are_refused(pattern: str) -> None:
     with pytest.raises(BadPattern, match="not a regular expression"):
         Selection(pattern)
 

@@ -78,7 +78,7 @@ def test_replicas_by_default_are_no_more_than_there_are_brokers() -> None:
         ({"offset-syncs.topic.location": "moon"}, "one of source, target"),
     ],
 )
-def test_what_makes_no_sense_is_said(changes: dict[str, str], text: str) -> None:
+def test_invalid_settings_are_an_error(changes: dict[str, str], text: str) -> None:
     with pytest.raises(BadSettings, match=text):
         from_mm2(BASIC | changes)
 
@@ -90,7 +90,7 @@ def test_two_clusters_that_keep_names_must_not_mirror_each_other() -> None:
         from_mm2(BASIC | identity | {"B->A.enabled": "true"})
 
 
-def test_keys_that_change_nothing_are_told() -> None:
+def test_keys_without_effect_are_reported() -> None:
     settings = from_mm2(
         BASIC
         | {"tasks.max": "4", "A->B.typo": "1", "tpoics": "x", "security.protocol": "PLAINTEXT", "offset.lag.max": "9"}

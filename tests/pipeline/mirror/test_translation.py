@@ -72,7 +72,7 @@ def test_no_reader_misses_a_record(steps: list[int], data: st.DataObject) -> Non
         assert found <= bisect_left(copied, upstream)
 
 
-def test_what_a_target_that_was_cut_has_lost() -> None:
+def test_the_source_offset_of_a_truncated_target_is_found() -> None:
     found = Translation()
     for upstream, downstream in ((10, 0), (14, 4), (20, 5), (29, 14)):
         found.add(upstream, downstream)

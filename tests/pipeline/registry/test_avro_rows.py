@@ -92,7 +92,7 @@ def normal(value: Any) -> Any:
 
 
 @given(RECORDS)
-def test_reads_and_writes_what_fastavro_does(pair: tuple[Any, Any]) -> None:
+def test_avro_is_read_and_written_as_by_fastavro(pair: tuple[Any, Any]) -> None:
     avro, value = pair
     own, data = schema(avro), encoded(avro, value)
     read = avro_rows.reader(own, own, no_references)(data, 0)
@@ -142,7 +142,7 @@ def test_unions_are_structs_of_members() -> None:
         (["int", "long", "string"], "indistinguishable members"),
     ],
 )
-def test_what_no_column_holds_is_refused(avro: Any, match: str) -> None:
+def test_avro_types_without_a_column_type_are_refused(avro: Any, match: str) -> None:
     with pytest.raises(BadSchema, match=match):
         avro_rows.column_type(schema(avro), no_references)
 

@@ -80,12 +80,12 @@ def test_schemas_have_one_id_and_versions_count_up(client: SchemaRegistryClient,
         ("PROTOBUF", 'syntax = "proto3"; import "other.proto"; message M { }'),
     ],
 )
-def test_what_is_no_schema_is_refused(client: SchemaRegistryClient, subject: str, kind: str, text: str) -> None:
+def test_an_invalid_schema_is_refused(client: SchemaRegistryClient, subject: str, kind: str, text: str) -> None:
     assert code_of(client.register_schema, subject, Schema(text, kind)) == (422, 42201)
     assert subject not in client.get_subjects()
 
 
-def test_levels_decide_what_may_follow(client: SchemaRegistryClient, subject: str) -> None:
+def test_the_level_decides_which_schema_may_follow(client: SchemaRegistryClient, subject: str) -> None:
     client.register_schema(subject, Schema(ORDER, "AVRO"))
     assert code_of(client.register_schema, subject, Schema(BROKEN, "AVRO")) == (409, 409)
     assert not client.test_compatibility(subject, Schema(BROKEN, "AVRO"))
@@ -140,7 +140,7 @@ def test_modes(client: SchemaRegistryClient, url: str, subject: str) -> None:
     assert httpx.post(f"{url}/subjects/{subject}/versions", json=body).json()["error_code"] == 42205
 
 
-def test_what_is_refused_before_it_is_read(url: str, subject: str) -> None:
+def test_invalid_requests_are_refused_before_the_schema_is_parsed(url: str, subject: str) -> None:
     path = f"{url}/subjects/{subject}/versions"
     assert httpx.post(path, content=b"{").status_code == 400
     assert httpx.post(path, content=b" " * (5 << 20)).status_code == 413

@@ -76,7 +76,7 @@ def test_all_the_earlier_versions_share_a_bound(monkeypatch: pytest.MonkeyPatch)
         incompatibilities(schema, [schema] * 20, Level.BACKWARD_TRANSITIVE, no_reference)
 
 
-def test_as_many_differences_as_fit_a_message_are_told() -> None:
+def test_a_message_lists_at_most_a_hundred_differences() -> None:
     many = record(*(f'{{"name":"f{one}","type":"int"}}' for one in range(300)))
     (found,) = incompatibilities(
         Schema(SchemaType.AVRO, many), [Schema(SchemaType.AVRO, record())], Level.BACKWARD, no_reference

@@ -82,7 +82,7 @@ def test_protobuf_as_json() -> None:
     assert first(b"\x08\x07", 0)["id"] == 7
 
 
-def test_json_keeps_what_the_schema_does_not_name() -> None:
+def test_json_keeps_properties_that_the_schema_does_not_name() -> None:
     read = reader(Schema(SchemaType.JSON, '{"type":"object","properties":{"a":{"type":"integer"}}}'), no_references)
     assert read(b'{"a":1,"b":[null]}', 0) == {"a": 1, "b": [None]}
     for data in (b"{", b"\xff", b"[" * 100_000):

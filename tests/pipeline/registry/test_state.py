@@ -72,7 +72,7 @@ def test_a_killed_soft_deletion_leaves_versions_alive_that_came_after_an_earlier
     assert topic.values[deletion_key("a")] is not None, "Confluent's registry cannot read a tombstone of it"
 
 
-def test_a_killed_soft_deletion_leaves_deleted_what_an_earlier_one_has_deleted() -> None:
+def test_a_killed_soft_deletion_does_not_undo_an_earlier_one() -> None:
     topic = Topic()
     topic.register(1)
     topic.write(*delete_subject(topic.committed, "a", permanent=False).records)

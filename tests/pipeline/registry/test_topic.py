@@ -101,7 +101,7 @@ def process(bootstrap: str, topic: str) -> Iterator[tuple[subprocess.Popen[str],
             running.kill()
 
 
-def test_what_is_confirmed_survives_a_kill(kafka_broker: KafkaBroker) -> None:
+def test_confirmed_schemas_survive_a_kill(kafka_broker: KafkaBroker) -> None:
     topic, confirmed = "schemas-with-kills", {}
     with process(kafka_broker.bootstrap_servers, topic) as (server, url), httpx.Client(base_url=url) as client:
         for number in range(5):

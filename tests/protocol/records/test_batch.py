@@ -28,7 +28,7 @@ def changed(data: bytes | bytearray, **fields: int) -> bytearray:
 
 
 @given(record_lists(), st.sampled_from(CODECS), st.integers(0, 1 << 40))
-def test_what_was_built_is_read(some: list[Record], codec: Compression, base_offset: int) -> None:
+def test_a_built_batch_is_read_back(some: list[Record], codec: Compression, base_offset: int) -> None:
     data = build(some, base_offset=base_offset, compression=codec)
     header = read_header(data)
     validate(data, 0, header, consecutive=True)
@@ -79,7 +79,7 @@ def test_header_names_that_are_no_utf8_survive(name: bytes) -> None:
     assert build(list(records(data))) == data
 
 
-def test_the_header_says_what_was_asked_for() -> None:
+def test_the_header_of_a_built_batch_contains_the_arguments() -> None:
     data = build(
         SOME,
         base_offset=5,

@@ -28,7 +28,7 @@ data = st.binary(max_size=400) | st.builds(
 
 
 @given(data, st.sampled_from(CODECS), st.sampled_from([0, 1, 2]))
-def test_what_was_compressed_comes_back(plain: bytes, codec: Compression, magic: int) -> None:
+def test_decompression_restores_the_data(plain: bytes, codec: Compression, magic: int) -> None:
     packed = compress(codec, plain, magic=magic)
     assert decompress(codec, packed, len(plain), magic=magic) == plain
     assert decompress(codec, memoryview(packed), len(plain), magic=magic) == plain

@@ -52,7 +52,7 @@ def test_longer_keys_and_values_of_later_versions_are_read() -> None:
     assert marker_of(record) == ControlMarker(ControlType.ABORT, 9)
 
 
-def test_what_ends_no_transaction_is_no_marker() -> None:
+def test_a_control_record_that_ends_no_transaction_is_no_marker() -> None:
     leader_change = Record(0, 0, b"\x00\x00\x00\x02", b"")
     of_a_later_time = Record(0, 0, b"\x00\x00\x00\x63", None)
     assert control_type(leader_change) is ControlType.LEADER_CHANGE

@@ -89,7 +89,7 @@ def test_kafka_reads_what_we_write() -> None:
         assert answer == as_text(some), (magic, codec)
 
 
-def test_kafka_reads_what_we_converted_for_old_clients() -> None:
+def test_kafka_reads_batches_that_we_converted_for_old_clients() -> None:
     lines, expected = [], []
     for magic in (0, 1):
         for _, codec, some in CASES:

@@ -36,7 +36,7 @@ def read(data: bytes | bytearray) -> list[Record]:
 
 
 @given(record_lists(base_offset=5, gaps=True, headers=False), magics, st.sampled_from(LEGACY_CODECS))
-def test_what_was_built_is_read(some: list[Record], magic: int, codec: Compression) -> None:
+def test_built_messages_are_read_back(some: list[Record], magic: int, codec: Compression) -> None:
     data = legacy.build(some, magic, compression=codec)
     for pos, header in headers(data):
         validate(data, pos, header)
@@ -45,7 +45,7 @@ def test_what_was_built_is_read(some: list[Record], magic: int, codec: Compressi
     assert read(data) == (without_timestamps(some) if magic == 0 else some)
 
 
-def test_a_header_says_what_is_known_without_decompressing() -> None:
+def test_a_header_is_read_without_decompression() -> None:
     header = read_header(legacy.build(SOME, 1, compression=Compression.GZIP))
     assert (header.base_offset, header.last_offset, header.next_offset) == (97, 97, 98)
     assert header.max_timestamp == 1019
@@ -188,7 +188,7 @@ def test_control_batches_and_cut_off_ones_are_left_out() -> None:
     assert to_legacy(build(some, control=True), 0) == []
 
 
-def test_what_is_old_already_is_not_copied() -> None:
+def test_batches_in_an_old_format_are_not_copied() -> None:
     log = legacy.build(SOME, 0) + build(SOME, base_offset=200)
     converted = to_legacy(log, 0)
     assert converted[0].obj is log  # type: ignore[union-attr]

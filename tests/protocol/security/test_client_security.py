@@ -107,7 +107,7 @@ async def test_a_token_in_a_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_used_is_refused(properties: dict[str, str], reason: str) -> None:
+def test_unusable_client_properties_are_refused(properties: dict[str, str], reason: str) -> None:
     with pytest.raises(ValueError, match=reason) as raised:
         client_security(properties)
     assert "marked" not in str(raised.value)

@@ -122,7 +122,7 @@ async def test_a_token_that_does_not_expire_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("text", ["marked", "a.marked.b", "e30.W10.x"])
-async def test_what_is_no_jwt_is_refused(text: str) -> None:
+async def test_a_malformed_jwt_is_refused(text: str) -> None:
     with pytest.raises(LoginRefused, match="not a JWT") as raised:
         await FreshTokens(lambda: text, {}).token()
     assert "marked" not in str(raised.value)

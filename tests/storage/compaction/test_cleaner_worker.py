@@ -24,7 +24,7 @@ from parley.storage.compaction.cleaner_worker import (
     WorkerNotStarted,
 )
 from parley.storage.compaction.compactor import CompactedGroup, CompactionResult, Uncleanable
-from parley.storage.compaction.log_compaction import LogCompaction
+from parley.storage.compaction.segment_replacement import SegmentReplacement
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
 from tests.storage.compaction.compactions import settled, table
@@ -46,7 +46,7 @@ def log(tmp_path: Path) -> Log:
     return settled(log)
 
 
-def begun(log: Log) -> LogCompaction:
+def begun(log: Log) -> SegmentReplacement:
     return log.begin_compaction(log.dirtiness(NOW), now_ms=NOW)
 
 
@@ -177,7 +177,7 @@ def test_a_thread_ends_at_the_next_read_or_write(log: Log) -> None:
     assert compact_with(ThreadWorker(lambda: 0.0), log).stats.records_kept < RECORDS
 
 
-def test_a_pace_waits_for_what_came_too_early() -> None:
+def test_a_pace_waits_if_work_came_too_early() -> None:
     now, pauses = [100.0], list[float]()
 
     def wait(seconds: float) -> None:

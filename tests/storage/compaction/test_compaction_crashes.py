@@ -18,7 +18,7 @@ from parley.protocol.records.control_batch import ControlType
 from parley.protocol.records.record import Record
 from parley.storage import checkpoints, swap_recovery
 from parley.storage.checkpoints import sync_directory
-from parley.storage.compaction import compacted_segments, log_compaction
+from parley.storage.compaction import compacted_segments, segment_replacement
 from parley.storage.log import Log
 from parley.tools.simulation.disk import Disk, Disks
 from tests.storage.compaction.compactions import committed, compacted, end_transaction, settled, table
@@ -48,7 +48,7 @@ def interrupted_at(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with monkeypatch.context() as patch:
         for name in ("rename", "unlink"):
             patch.setattr(Path, name, counted(getattr(Path, name)))
-        for module in (log_compaction, compacted_segments, swap_recovery):
+        for module in (segment_replacement, compacted_segments, swap_recovery):
             patch.setattr(module, "sync_directory", counted(checkpoints.sync_directory))
         yield
 

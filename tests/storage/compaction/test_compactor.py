@@ -21,7 +21,7 @@ from parley.protocol.records.control_batch import ControlMarker, ControlType, re
 from parley.protocol.records.record import Record
 from parley.storage import producer_row
 from parley.storage.checkpoints import sync_directory
-from parley.storage.compaction import compacted_segments, log_compaction
+from parley.storage.compaction import compacted_segments, segment_replacement
 from parley.storage.compaction.batch_retention import InconsistentTransactions, TransactionsSeen
 from parley.storage.compaction.compactor import CompactedGroup, Uncleanable, compact
 from parley.storage.compaction.dirtiness import Dirtiness, choose
@@ -280,7 +280,7 @@ def test_a_transaction_may_be_aborted_in_a_segment_that_is_not_compacted_yet(log
     assert table(log) == {b"a": b"committed", b"b": b"active"}
 
 
-def test_what_is_dirty_may_begin_behind_an_aborted_transaction_of_its_segment(log: Log) -> None:
+def test_the_dirty_part_may_begin_after_an_aborted_transaction_of_its_segment(log: Log) -> None:
     put(log, (b"a", b"aborted"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     end_transaction(log, 7, 0, ControlType.ABORT)
     begin = put(log, (b"a", b"1"))
@@ -560,7 +560,7 @@ def test_nothing_is_adopted_by_a_log_that_has_changed(log: Log, change: Callable
     assert log.cleaned_up_to is None
 
 
-def test_a_truncation_lowers_what_is_clean(log: Log) -> None:
+def test_a_truncation_lowers_the_clean_offset(log: Log) -> None:
     filled(log)
     compacted(log)
     assert log.cleaned_up_to == 60
@@ -661,7 +661,7 @@ def test_appends_and_reads_go_on_while_the_disk_syncs(log: Log, monkeypatch: pyt
         assert not beside.is_alive(), "the lock is held while the disk syncs"
         sync_directory(path)
 
-    monkeypatch.setattr(log_compaction, "sync_directory", sync)
+    monkeypatch.setattr(segment_replacement, "sync_directory", sync)
     compacted(log)
     assert syncs >= 4
     assert log.log_end_offset == 60 + syncs
@@ -721,7 +721,7 @@ def test_a_disk_that_fails_at_any_step_leaves_the_log_whole(
         with monkeypatch.context() as patch:
             failing = only_below(folder, lambda path, target: (fail(), rename(path, target))[1], rename)
             patch.setattr(Path, "rename", failing)
-            for module in (log_compaction, compacted_segments):
+            for module in (segment_replacement, compacted_segments):
                 patch.setattr(module, "sync_directory", lambda path: (fail(), sync(path))[1])
             try:
                 compacted(log)

@@ -509,7 +509,7 @@ async def test_the_end_of_the_broker_stops_the_compaction(tmp_path: Path) -> Non
         (ZeroDivisionError(), Verdict.SET_ASIDE),
     ],
 )
-def test_what_follows_from_a_failure(error: Exception, follows: Verdict) -> None:
+def test_the_verdict_on_a_failed_compaction(error: Exception, follows: Verdict) -> None:
     assert verdict(error, 1) is follows
     if isinstance(error, WorkerEnded):
         assert verdict(error, WORKER_DEATHS_MAX) is Verdict.SET_ASIDE

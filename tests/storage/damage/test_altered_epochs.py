@@ -129,7 +129,7 @@ class TestAltered:
     def test_examples(self, before: int | None, epochs: tuple[int, ...], altered: list[int]) -> None:
         assert altered_in(*epochs, before=before) == altered
 
-    def test_a_single_pair_is_decided_by_what_surrounds_it(self) -> None:
+    def test_a_single_pair_is_decided_by_its_context(self) -> None:
         assert altered_of(None, 5, 4) == ()
         assert altered_of(4, 5, 4) == (0,)
         assert altered_of(5, 5, 4, 5) == (1,)

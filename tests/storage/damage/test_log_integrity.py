@@ -27,7 +27,7 @@ class AppendingLock:
         self._log._lock.release()
 
 
-def test_what_is_appended_meanwhile_is_not_damage(tmp_path: Path) -> None:
+def test_records_appended_during_a_verification_are_not_damage(tmp_path: Path) -> None:
     """A verification once read the log's end before an append and its size after it, and cut the new batch out of the
     log."""
     log = open_log(tmp_path)

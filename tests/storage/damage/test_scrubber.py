@@ -152,7 +152,7 @@ def test_data_that_this_process_has_written_is_not_due(directory: Directory) -> 
     assert scrubber.verified_bytes == 0
 
 
-def test_the_rate_is_bounded_and_what_is_left_is_counted(directory: Directory) -> None:
+def test_the_rate_is_bounded_and_omitted_lines_are_counted(directory: Directory) -> None:
     size = size_of(directory.log)
     scrubber = scrubbed(directory, INTERVAL_S + HOUR_S, rate=size // (2 * int(HOUR_S)))
     assert 0.2 * size < scrubber.verified_bytes < 0.8 * size
@@ -191,7 +191,7 @@ def test_a_missing_file_is_named_as_damage_and_the_rest_is_read(directory: Direc
     assert damage.reason == "the file is missing"
 
 
-def test_what_was_verified_on_request_comes_first_only_once(directory: Directory, tmp_path: Path) -> None:
+def test_a_log_verified_on_request_comes_first_only_once(directory: Directory, tmp_path: Path) -> None:
     log, count = directory.log, len(directory.log.segments)
     shutil.copytree(log.directory, tmp_path / "topic-1")
     directory.other = other = open_log(tmp_path / "topic-1", clean=True, recovery_point=log.recovery_point)

@@ -157,7 +157,7 @@ def test_replicas_leave_a_rack_that_has_two() -> None:
     assert (move.before, move.after, move.reason) == ((0, 1), (0, 2), Duty.RACK)
 
 
-def test_a_rack_with_fewer_brokers_than_another_holds_what_it_must() -> None:
+def test_the_only_broker_of_a_rack_keeps_its_unavoidable_replicas() -> None:
     """If each partition has a replica in each of three racks, the only broker of a rack cannot host fewer replicas."""
     cluster = Cluster(
         brokers(4, "abca"), tuple(one(index, index % 3, (index + 1) % 3, (index + 2) % 3) for index in range(12))

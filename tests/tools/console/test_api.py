@@ -105,7 +105,7 @@ async def test_bytes_that_are_no_text(browser: Browser) -> None:
     assert (cut["kind"], cut["cut"], cut["bytes"]) == ("text", True, 40_000)
 
 
-async def test_the_tail_shows_what_is_produced(browser: Browser, stored_broker: tuple[Broker, str]) -> None:
+async def test_the_tail_shows_new_records(browser: Browser, stored_broker: tuple[Broker, str]) -> None:
     from starlette.requests import Request
 
     from parley.tools.console.answers import ApiRequest

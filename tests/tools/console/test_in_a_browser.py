@@ -307,7 +307,7 @@ def test_the_coordination_store_is_shown(page: Page, address: str) -> None:
     picture(page, "coordination")
 
 
-def test_a_broker_that_is_down_is_named_with_what_to_do(page: Page, cluster: Cluster) -> None:
+def test_an_error_about_a_stopped_broker_says_what_to_do(page: Page, cluster: Cluster) -> None:
     cluster.kill(3)
     health = page.get_by_label("Health")
     expect(health.get_by_text("Broker 3 is down", exact=False).first).to_be_visible()

@@ -45,7 +45,7 @@ def test_filters(text: str, passes: bool) -> None:
     ["", "open('x')", "().__class__.__bases__()", "[x for x in value]", "lambda: 1", "value ** 9", "9 * 9", "nothing",
      "matches(text, '(')", "matches(text, key)", "f'{value}'", "x := 1", "value[1:2]", "(" * 900, "a" * 1001],
 )  # fmt: skip
-def test_what_is_no_filter(text: str) -> None:
+def test_an_invalid_filter_is_refused(text: str) -> None:
     with pytest.raises(BadFilter):
         RecordFilter(text)
 
@@ -59,7 +59,7 @@ def test_health_of_a_good_cluster() -> None:
     assert [level for level, _ in _texts([PartitionState("a", 0, 1, [1, 2], [1, 2])], {1, 2})] == ["good"]
 
 
-def test_a_broker_that_is_down_is_named_with_what_it_costs() -> None:
+def test_a_finding_about_a_stopped_broker_names_the_consequences() -> None:
     partitions = [PartitionState("a", 0, 1, [1, 3], [1]), PartitionState("a", 1, 1, [1, 2, 3], [1, 2])]
     ((level, text),) = _texts(partitions, {1, 2})
     assert level == "bad"

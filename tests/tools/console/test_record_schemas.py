@@ -130,7 +130,7 @@ async def test_the_tail_is_decoded(
     await view.close()
 
 
-async def test_what_cannot_be_decoded_is_shown_as_bytes_with_the_reason(
+async def test_undecodable_values_are_shown_as_bytes_with_the_reason(
     stored_broker: tuple[Broker, str], registry: str, client: SchemaRegistryClient
 ) -> None:
     avro = client.register_schema("p-avro", Schema(ORDER, "AVRO"))

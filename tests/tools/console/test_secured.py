@@ -13,7 +13,7 @@ from tests.tools.console import few_rights
 
 
 @pytest.mark.slow
-async def test_a_user_of_few_rights_sees_only_what_is_permitted(tmp_path: Path) -> None:
+async def test_a_user_with_few_rights_sees_only_permitted_data(tmp_path: Path) -> None:
     secured = few_rights.SecuredListener(tmp_path)
     settings = secured.settings | {
         "listeners": "PLAINTEXT://127.0.0.1:0,SECURE://127.0.0.1:0",

@@ -340,7 +340,7 @@ def test_names_are_unique_and_all_have_examples() -> None:
         (store(error="empty", kind_of_error="EmptyStore"), ["store-empty"]),
     ],
 )
-def test_what_is_not_wrong(subject: Cluster | Machine, names: list[str]) -> None:
+def test_healthy_subjects_have_no_findings(subject: Cluster | Machine, names: list[str]) -> None:
     assert [each.check.name for each in diagnose(CHECKS, subject, "").findings] == names
 
 

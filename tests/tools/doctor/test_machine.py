@@ -156,7 +156,7 @@ def test_a_segment_that_is_damaged(doctor: Doctor, tmp_path: Path, used: Path) -
 
 
 @pytest.mark.slow
-def test_what_is_missing(doctor: Doctor, tmp_path: Path, used: Path) -> None:
+def test_missing_logs_and_records_are_found(doctor: Doctor, tmp_path: Path, used: Path) -> None:
     store = {"coordination__url": f"local://{tmp_path / 'store'}"}
     shutil.copytree(used / "coordination", tmp_path / "store")
     assert doctor(**store) == {}

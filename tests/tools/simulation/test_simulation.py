@@ -126,7 +126,7 @@ def test_leader_epochs_in_which_nothing_was_written_are_not_used_again_after_the
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_crash_leaves_what_was_synced(tmp_path: Path, seed: int) -> None:
+def test_synced_data_survives_a_crash(tmp_path: Path, seed: int) -> None:
     with Disks(tmp_path) as disks:
         disk = disks.disk("machine")
         write_atomically(disk.path / "checkpoint", b"old")
@@ -152,7 +152,7 @@ def test_pages_may_be_lost_one_by_one() -> None:
 
 
 @pytest.mark.slow
-def test_clients_of_every_kind_get_what_they_are_promised() -> None:
+def test_clients_of_every_kind_see_their_guarantees() -> None:
     outcome = simulate(2, replace(EVERY_KIND, seconds=10.0))
     assert outcome.passed, "\n".join(map(str, outcome.violations))
     assert outcome.records_acknowledged

@@ -59,7 +59,7 @@ def test_the_longer_of_two_secrets_is_removed_first() -> None:
         "  password: PLANTED\n  next: 1",
     ],
 )
-def test_what_looks_like_a_secret(text: str) -> None:
+def test_text_that_looks_like_a_secret_is_masked(text: str) -> None:
     assert "PLANTED" not in Masks([]).text(text)
 
 
@@ -74,7 +74,7 @@ def test_what_looks_like_a_secret(text: str) -> None:
         "delegation.token.max.lifetime.ms",
     ],
 )
-def test_what_is_kept(text: str) -> None:
+def test_harmless_text_is_kept(text: str) -> None:
     assert Masks([]).text(text).replace(MASK, "/etc/parley/password") == text
 
 

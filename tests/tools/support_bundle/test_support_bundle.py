@@ -214,7 +214,7 @@ def test_the_log_of_a_running_broker_is_found_and_its_topics_are_described(parle
     assert json.loads(files["versions.json"])["packages"]["typer"]
 
 
-def test_what_cannot_be_had_is_listed(parley: Parley, tmp_path: Path) -> None:
+def test_the_bundle_lists_missing_parts(parley: Parley, tmp_path: Path) -> None:
     """The broker does not start, and its cluster does not respond. An existing archive is never replaced."""
     file = properties_file(tmp_path / "broker.properties", {"min.insync.replicas": "0"})
     words = ("support-bundle", str(file), "--bootstrap-server", f"127.0.0.1:{free_port()}",

@@ -93,7 +93,8 @@ class Group:
 
     @property
     def is_unused(self) -> bool:
-        """True if the group can be removed: it has no members, no pending members, no offsets and no generation."""
+        """True if the group can be removed: it is a classic group, and has no members, no pending members, no offsets
+        and no generation."""
         has_offsets = self.offsets or self.pending_offsets
         membership = self.membership
         is_stored = self.stored is not None or not self.is_classic

@@ -72,7 +72,7 @@ class ByInterval:
 
 
 class Requests:
-    """The requests of a task: its ``TransactionContext``."""
+    """The commits and aborts that a task has requested. This is the task's ``TransactionContext``."""
 
     def __init__(self) -> None:
         self.of_batch: set[Verdict] = set()

@@ -176,7 +176,7 @@ class Feed:
                     self._fetchers[node] = self._loop.create_task(self._fetch_from(client, node))
 
     async def _place(self, client: Client) -> list[KafkaError]:
-        """Look up unknown leaders. Returns the first error, or None."""
+        """Look up unknown leaders. Returns a list with the first error, or an empty list."""
         unplaced = [
             one for one in self._subscriptions if one not in self._leaders and not one.is_stuck and not one.is_resting
         ]

@@ -434,7 +434,7 @@ def test_a_search_for_no_coordinator_creates_nothing() -> None:
     assert not HANDLED
 
 
-def test_what_only_brokers_use_is_served_on_their_listener_only() -> None:
+def test_apis_for_brokers_are_served_on_the_inter_broker_listener_only() -> None:
     fetch_metadata, metadata_ = 1000, 3
     routes = between_brokers({fetch_metadata: handler, metadata_: handler}, ["INTERNAL"])
     routes[fetch_metadata](context_of(fetch_metadata, 1, listener="INTERNAL"), None)

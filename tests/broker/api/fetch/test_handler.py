@@ -173,7 +173,7 @@ async def test_records_without_memory_to_read_them_may_be_fetched_again(
     assert found(await bench.fetch(ask("t"))) == [("t", 0, 0, [0])]
 
 
-async def test_the_first_batch_is_returned_whatever_the_limits_say(bench: FetchBench) -> None:
+async def test_the_first_batch_is_returned_beyond_any_limit(bench: FetchBench) -> None:
     for name in "ab":
         await bench.create(name)
         bench.write(name, size=2000)
@@ -224,7 +224,7 @@ async def test_a_possibly_superseded_leader_withholds_offset_out_of_range(bench:
     assert found(await bench.fetch(ask("t", 3), version=version))[0][2] == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_a_client_at_the_wrong_broker_is_told_the_right_one(bench: FetchBench) -> None:
+async def test_a_response_to_a_client_at_the_wrong_broker_names_the_leader(bench: FetchBench) -> None:
     topic_id = await bench.create("t", replicas=(OTHER,), leader=OTHER)
     answer = await bench.fetch(ask(topic_id), version=16)
     data = answer.responses[0].partitions[0]
@@ -233,7 +233,7 @@ async def test_a_client_at_the_wrong_broker_is_told_the_right_one(bench: FetchBe
     assert [(node.node_id, node.host, node.port) for node in answer.node_endpoints] == [(OTHER, "host2", 9092)]
 
 
-async def test_consumers_read_from_followers_what_is_committed(bench: FetchBench) -> None:
+async def test_consumers_read_committed_records_from_followers(bench: FetchBench) -> None:
     await bench.create("t", replicas=(OTHER, BROKER), leader=OTHER)
     partition = bench.partition("t")
     for offset in range(3):
@@ -342,7 +342,7 @@ async def test_appends_of_one_moment_are_one_response(bench: FetchBench) -> None
     assert found(await waiting) == [("a", 0, 0, [0, 1]), ("b", 0, 0, [0])]
 
 
-async def test_what_changes_while_very_many_partitions_are_looked_at_is_noticed(
+async def test_a_fetch_of_very_many_partitions_notices_changes_during_its_look(
     bench: FetchBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handler, "LOOKED_AT_IN_A_TURN", 2)
@@ -395,7 +395,7 @@ async def test_losing_the_leadership_ends_the_wait(bench: FetchBench) -> None:
     assert found(await deleted) == [("gone", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])]
 
 
-async def test_consumers_wait_for_what_the_isr_has(bench: FetchBench) -> None:
+async def test_consumers_wait_until_the_isr_has_the_records(bench: FetchBench) -> None:
     await bench.create("t", replicas=(BROKER, OTHER))
     consumer = bench.begin(ask("t"), max_wait_ms=60_000)
     follower = bench.begin(ask("t", log_start_offset=0), max_wait_ms=60_000, replica_id=OTHER)
@@ -495,7 +495,7 @@ async def test_a_session_waits_like_any_fetch(bench: FetchBench) -> None:
     assert found(await waiting) == [("c", 0, 0, [0, 1])]
 
 
-async def test_a_session_looks_only_at_what_has_changed(bench: FetchBench) -> None:
+async def test_a_session_looks_only_at_changed_partitions(bench: FetchBench) -> None:
     await bench.create("quiet", 50, replicas=(BROKER, OTHER))
     await bench.create("t", replicas=(BROKER, OTHER))
     asked = [ask("quiet", index=index, log_start_offset=0, last_fetched_epoch=-1) for index in range(50)]
@@ -760,7 +760,7 @@ async def test_a_marker_wakes_the_readers_of_a_follower(bench: FetchBench) -> No
     await leader.tasks.close()
 
 
-async def test_what_happens_behind_an_open_transaction_wakes_no_reader_of_committed_records(
+async def test_appends_after_an_open_transaction_wake_no_reader_of_committed_records(
     bench: FetchBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.create("t")

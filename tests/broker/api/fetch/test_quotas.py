@@ -75,7 +75,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[LimitedBench]:
     await bench.tasks.close()
 
 
-async def test_a_fetch_returns_what_the_quota_allows_at_once(bench: LimitedBench) -> None:
+async def test_a_fetch_immediately_returns_as_much_as_the_quota_allows(bench: LimitedBench) -> None:
     response, throttle_s = await bench.settled(ask("t"))
     assert 9 * RATE < size(response) <= 10 * RATE
     assert throttle_s == 0.0
@@ -92,7 +92,7 @@ async def test_a_fetch_returns_what_the_quota_allows_at_once(bench: LimitedBench
     assert throttle_s == 0.0
 
 
-async def test_a_session_keeps_what_a_throttled_response_leaves_out(bench: LimitedBench) -> None:
+async def test_a_session_keeps_partitions_that_a_throttled_response_omits(bench: LimitedBench) -> None:
     await bench.create("u")
     first, _ = await bench.settled(ask("t"), ask("u"), session_epoch=0)
     session, offset = first.session_id, len(found(first)[0][3])

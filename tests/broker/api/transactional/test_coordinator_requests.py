@@ -136,7 +136,7 @@ async def test_without_a_coordinator_every_partition_is_refused(bench: RequestsB
     assert await bench.ask() == dict.fromkeys([PLACE, ("t", 1), ("u", 0)], ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
-async def test_what_arrives_while_requests_are_under_way_is_asked_together(
+async def test_verifications_that_arrive_during_a_request_share_the_next_one(
     bench: RequestsBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("parley.broker.api.transactional.coordinator_requests.REQUESTS_IN_FLIGHT", 1)

@@ -167,7 +167,7 @@ async def test_a_partition_with_an_error_is_left_out(bench: CommitsBench) -> Non
         (3, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.CONCURRENT_TRANSACTIONS),
     ],
 )
-async def test_what_the_transaction_coordinator_refuses(
+async def test_a_refusal_by_the_transaction_coordinator_becomes_an_error_of_the_version(
     bench: CommitsBench, version: int, refusal: ErrorCode, error: ErrorCode
 ) -> None:
     bench.refusals = [{PLACE: refusal}]

@@ -77,7 +77,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_new_controller_recovers_what_it_finds(
+async def test_a_new_controller_recovers_leaderless_partitions(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(unclean_recovery, "PARTITIONS_MAX", 2)
@@ -244,7 +244,7 @@ LIVE = {1, 2}
         (PartitionState((3, 4), (), NO_LEADER, elr=(3,)), AGGRESSIVE, Wait((3, 4), is_ordinary=True)),
     ],
 )
-def test_what_a_partition_without_a_leader_waits_for(
+def test_a_partition_without_a_leader_waits_for_the_right_replicas(
     state: PartitionState, strategy: RecoveryStrategy, wait: Wait | None
 ) -> None:
     assert wait_of(state, strategy, LIVE) == wait

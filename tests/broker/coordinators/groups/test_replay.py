@@ -101,7 +101,7 @@ GOOD = offset_record("good", ("t", 0), CommittedOffset(5, -1, "", 0))
 @given(st.lists(records(), max_size=10))
 @example(with_a_changed_bit())
 @settings(max_examples=examples(300), deadline=None)
-def test_whatever_the_records_are_the_valid_ones_count_and_groups_work(written: list[KeyValue]) -> None:
+def test_valid_records_are_replayed_among_any_others(written: list[KeyValue]) -> None:
     replay = Replay()
     for key, value in written:
         replay.apply(key, value)

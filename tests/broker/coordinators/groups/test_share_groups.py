@@ -98,7 +98,7 @@ async def _no_offset(topic: str, partition: int) -> int:
     raise NotImplementedError
 
 
-def test_a_slow_deletion_does_not_delete_what_is_initialized_later() -> None:
+def test_a_slow_deletion_spares_state_that_is_initialized_later() -> None:
     async def scenario() -> None:
         bench = Bench()
         shard = await bench.begin()
@@ -118,7 +118,7 @@ def test_a_slow_deletion_does_not_delete_what_is_initialized_later() -> None:
     run(scenario())
 
 
-def test_a_superseded_coordinator_does_not_delete_what_its_successor_initializes() -> None:
+def test_a_superseded_coordinator_spares_state_that_its_successor_initializes() -> None:
     async def initialized_by_a_successor(begin: Callable[[Bench], Awaitable[object]]) -> bool:
         bench = Bench()
         await bench.begin()

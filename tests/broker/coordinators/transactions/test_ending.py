@@ -256,7 +256,7 @@ def test_no_producer_gets_the_last_epoch_after_the_coordinator_has_aborted_its_t
     assert refusal(lambda: shard.end(producer, committed=False)) is ErrorCode.PRODUCER_FENCED
 
 
-def test_a_producer_aborts_what_the_coordinator_has_aborted_under_the_last_epoch_and_goes_on_with_another_id() -> None:
+def test_a_producer_aborts_a_transaction_aborted_under_the_last_epoch_and_continues_with_a_new_id() -> None:
     shard = DrivenShard()
     shard.initialize()
     shard.set(producer_epoch=EPOCH_MAX - 1)

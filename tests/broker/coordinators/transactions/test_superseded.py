@@ -89,7 +89,7 @@ async def test_a_coordinator_that_may_be_superseded_refuses_nothing_and_confirms
         assert refusal.value.code is not_added
 
 
-async def test_what_was_added_before_version_2_is_stored_again() -> None:
+async def test_partitions_added_before_version_2_are_stored_again() -> None:
     """The epoch does not tell the transaction from an earlier one that a superseded coordinator may have in mind."""
     shard = DrivenShard()
     producer = shard.initialize()

@@ -38,5 +38,5 @@ def test_ranges(text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["10.0.0.0/33", "10.0.0/8", "a-name/8", "/", "10.0.0.0/"])
-def test_what_is_no_range(text: str) -> None:
+def test_an_invalid_range_is_refused(text: str) -> None:
     assert parse_range(text) is None

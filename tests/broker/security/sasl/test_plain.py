@@ -48,7 +48,7 @@ def test_a_user_logs_in(token: bytes) -> None:
         (b"\0alice\0\xff", ""),
     ],
 )
-def test_a_refused_client_learns_what_kafka_tells(token: bytes, told: str) -> None:
+def test_a_refused_client_receives_kafkas_message(token: bytes, told: str) -> None:
     with pytest.raises(LoginRefused) as refused:
         evaluated(token)
     assert refused.value.told == told

@@ -250,7 +250,7 @@ def test_new_fields_become_columns_where_that_is_wanted(tmp_path: Path) -> None:
     assert table["more"].to_pylist() == [None, "m"]
 
 
-def test_what_does_not_fit_a_table_is_said(tmp_path: Path) -> None:
+def test_a_value_that_does_not_fit_a_table_is_an_error(tmp_path: Path) -> None:
     put(delta(tmp_path), 0, 1)
     other: Schema = struct({"id": STRING})
     records = [record(1, Struct(other, {"id": "text"}), value_schema=other)]

@@ -260,7 +260,7 @@ def has_no_json(value: Any) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet", "sqlite", "postgresql"])
-def test_what_is_read_is_what_was_sent_or_it_was_refused(place_of: Callable[[str], Place], kind: str) -> None:
+def test_a_sink_stores_exactly_the_sent_values_or_refuses_them(place_of: Callable[[str], Place], kind: str) -> None:
     is_database = kind in ("sqlite", "postgresql")
 
     @settings(max_examples=examples(40))

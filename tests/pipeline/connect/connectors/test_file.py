@@ -123,7 +123,9 @@ def test_a_file_that_cannot_be_made(tmp_path: Path) -> None:
         task.start({"file": str(tmp_path / "none" / "out")})
 
 
-def test_what_waits_or_reads_standard_input_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_logs_if_it_waits_for_its_file_or_reads_standard_input(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     started(FileStreamSourceTask(), {"fil": "in.txt", "topic": "t"})
     waiting = started(FileStreamSourceTask(), {"file": str(tmp_path / "in.txt"), "topic": "t"})
     assert [waiting.poll() for _ in range(3)] == [None] * 3

@@ -142,7 +142,7 @@ def test_batches_are_of_one_partition(service: Service) -> None:
 
 
 @pytest.mark.parametrize("status", [500, 503, 429, 408])
-def test_what_may_pass_is_sent_again(service: Service, status: int) -> None:
+def test_requests_are_sent_again_after_temporary_errors(service: Service, status: int) -> None:
     service.statuses = [200, status]
     task = started(HttpSinkTask(), {"http.url": service.url, "retry.backoff.ms": "7"})
     records = [record(0, "a"), record(1, "b")]

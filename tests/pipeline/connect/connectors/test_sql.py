@@ -207,7 +207,7 @@ def test_tables_are_divided(url: str) -> None:
     assert [one["tables"] for one in connector.task_configs(1)] == ["a,c"]
 
 
-def test_what_is_not_there_is_said(url: str) -> None:
+def test_a_missing_table_or_column_is_an_error(url: str) -> None:
     with pytest.raises(ConnectError, match="no table items"):
         source(url, mode="bulk")
     run(url, "CREATE TABLE items (id INTEGER)")

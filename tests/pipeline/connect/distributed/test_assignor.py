@@ -67,7 +67,7 @@ def test_members_come_and_go(members: list[int], connectors: int, tasks: int) ->
         assert_fair(has, work)
 
 
-def test_what_stays_is_not_stopped() -> None:
+def test_work_that_stays_with_its_worker_is_not_stopped() -> None:
     sharing = Sharing(DELAY_MS)
     has = settled(sharing, {"a": NO_WORK, "b": NO_WORK}, wanted(2, 2), 0)
     decision = sharing.decide(has, wanted(3, 2), 1)
@@ -75,7 +75,7 @@ def test_what_stays_is_not_stopped() -> None:
     assert Work.union(decision.assigned.values()) == wanted(3, 2) - wanted(2, 2)
 
 
-def test_what_is_deleted_is_taken_away() -> None:
+def test_deleted_work_is_revoked() -> None:
     sharing = Sharing(DELAY_MS)
     has = settled(sharing, {"a": NO_WORK, "b": NO_WORK}, wanted(2, 2), 0)
     decision = sharing.decide(has, wanted(1, 2), 1)
@@ -111,7 +111,7 @@ def test_new_work_is_not_held_back() -> None:
     assert decision.delay_ms > 0
 
 
-def test_what_two_have_is_stopped_by_both_first() -> None:
+def test_work_that_two_workers_run_is_first_stopped_by_both() -> None:
     sharing, work = Sharing(DELAY_MS), wanted(1, 1)
     both = {"a": work, "b": work}
     decision = sharing.decide(both, work, 0)

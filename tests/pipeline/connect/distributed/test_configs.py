@@ -108,7 +108,7 @@ def test_tasks_are_unfenced_from_their_commit_until_their_count_is_recorded() ->
     assert state.task_ids("src") == []
 
 
-def test_what_happens_once() -> None:
+def test_restarts_and_logger_levels_are_single_events() -> None:
     key = {"key": base64.b64encode(b"secret").decode(), "algorithm": "HmacSHA256", "creation-timestamp": 5}
     state, changes = applied(
         ("restart-connector-src", {"include-tasks": True, "only-failed": False}),
@@ -139,13 +139,13 @@ def test_what_happens_once() -> None:
         ("something-else", "{}"),
     ],
 )
-def test_what_makes_no_sense_is_skipped(key: str, value: str) -> None:
+def test_malformed_records_of_the_config_topic_are_skipped(key: str, value: str) -> None:
     state, changes = applied((key, value), ("connector-other", {"properties": SRC}))
     assert changes == [None, Changed(Change.CONNECTOR, "other")]
     assert list(state.connectors) == ["other"]
 
 
-async def test_what_is_written_is_known_when_it_is_written() -> None:
+async def test_a_written_configuration_is_known_when_the_write_returns() -> None:
     store = ConfigStore(MemoryLog())
     seen: list[Changed] = []
     await store.start(seen.append)

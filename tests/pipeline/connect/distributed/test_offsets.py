@@ -12,7 +12,7 @@ from parley.pipeline.connect.distributed.offset_topic import TopicOffsetStore
 WHERE = b'["src",{"filename":"f"}]'
 
 
-async def test_what_makes_no_sense_is_skipped() -> None:
+async def test_malformed_records_of_the_offset_topic_are_skipped() -> None:
     log = MemoryLog()
     store = TopicOffsetStore(log, asyncio.get_running_loop())
     await asyncio.to_thread(store.start)

@@ -62,7 +62,7 @@ def test_members_come_back(state: MemberState, version: int) -> None:
 
 
 @given(assignment=ASSIGNMENTS, data=st.data())
-def test_what_is_cut_off_is_refused(assignment: Assignment, data: st.DataObject) -> None:
+def test_a_truncated_assignment_is_refused(assignment: Assignment, data: st.DataObject) -> None:
     whole = encode_assignment(assignment, 1)
     cut = whole[: data.draw(st.integers(1, len(whole) - 1))]
     with pytest.raises(MalformedAssignment):

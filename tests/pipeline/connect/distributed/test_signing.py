@@ -24,7 +24,7 @@ def test_a_signature_is_an_hmac() -> None:
     check(KEY, BODY, headers)
 
 
-def test_what_is_not_signed_is_refused() -> None:
+def test_a_request_without_a_valid_signature_is_refused() -> None:
     headers = sign(KEY, BODY)
     with pytest.raises(BadRequest, match="missing required signature"):
         check(KEY, BODY, {})

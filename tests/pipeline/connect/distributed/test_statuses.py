@@ -48,7 +48,7 @@ async def test_topics_that_are_used() -> None:
     assert store.topics["src"] == {}
 
 
-async def test_what_makes_no_sense_is_skipped() -> None:
+async def test_malformed_records_of_the_status_topic_are_skipped() -> None:
     store, log = await started()
     for key in ("status-connector-src", "status-task-src", "status-task-src-0", "status-topic-a:connector-b", "else"):
         for value in (b"{bad", b"[]", b"{}", b'{"state": "DANCING", "worker_id": "", "generation": 1}', b"\xff"):
@@ -57,7 +57,7 @@ async def test_what_makes_no_sense_is_skipped() -> None:
     assert (store.connectors, store.tasks) == ({}, {})
 
 
-async def test_what_is_restarted() -> None:
+async def test_a_restart_can_include_tasks_and_only_failed_ones() -> None:
     store, _ = await started()
     await store.put("src", Status(State.RUNNING, "host:1"))
     await store.put(TaskId("src", 0), Status(State.FAILED, "host:1"))

@@ -89,7 +89,9 @@ async def test_requests_reach_whoever_has_the_task(connect_broker: Broker, group
         await until(lambda: other.get("/connectors"), lambda found: found == [])
 
 
-async def test_what_was_configured_outlives_all_workers(connect_broker: Broker, group: str, tmp_path: Path) -> None:
+async def test_configurations_survive_a_restart_of_all_workers(
+    connect_broker: Broker, group: str, tmp_path: Path
+) -> None:
     bootstrap, source, target = connect_broker.bootstrap_servers, tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_text("a\nb\n")
     async with group_worker(bootstrap, group) as worker:

@@ -174,7 +174,7 @@ async def test_a_configuration_is_changed_by_parts(worker: RunningWorker, tmp_pa
     assert (await worker.ask("PUT", "/connectors/snk/config", config)).status_code == 200
 
 
-async def test_what_has_failed_is_restarted(worker: RunningWorker, tmp_path: Path) -> None:
+async def test_failed_tasks_can_be_restarted(worker: RunningWorker, tmp_path: Path) -> None:
     folder = tmp_path / "not yet"
     (tmp_path / "in.txt").write_text("a\n")
     await worker.ask("PUT", "/connectors/src/config", file_source(tmp_path / "in.txt", "api-failed"))
@@ -356,7 +356,7 @@ async def test_levels_of_loggers(worker: RunningWorker) -> None:
     assert (await worker.get("/admin/loggers"))["tests.of.connect"]["level"] == "WARN"
 
 
-def test_the_document_that_is_published_is_what_is_served() -> None:
+def test_the_published_document_is_the_served_one() -> None:
     published = Path(__file__).parents[4] / OPENAPI_FILE
     assert published.read_text() == openapi_file(), "run `parley docs`"
 

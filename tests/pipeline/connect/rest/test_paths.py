@@ -29,5 +29,5 @@ from parley.pipeline.connect.rest.paths import ambiguity
         (b"/connectors/a%00", "Bad Request"),
     ],
 )
-def test_what_is_refused(path: bytes, problem: str | None) -> None:
+def test_ambiguous_paths_are_refused(path: bytes, problem: str | None) -> None:
     assert ambiguity(path) == problem

@@ -133,7 +133,7 @@ BOTH = [Listener("127.0.0.1", 1), Listener("::1", 2, True)]
         ({"rest.advertised.port": "443"}, "http://127.0.0.1:443/"),
     ],
 )
-def test_what_other_workers_are_told(tmp_path: Path, given: dict[str, str], url: str) -> None:
+def test_the_advertised_url_follows_the_settings(tmp_path: Path, given: dict[str, str], url: str) -> None:
     listeners = "http://127.0.0.1:0,https://[::1]:0"
     assert (
         RestSettings.of(worker_config({"listeners": listeners, **tls(tmp_path), **given})).advertised_url(BOTH) == url

@@ -183,7 +183,7 @@ def begin_deletion(group: ShareGroup, image: MetadataImage, shard: GroupShard, n
 
 
 def _all_of(deleting: Mapping[UUID, str], image: MetadataImage) -> dict[UUID, TopicPartitions]:
-    """Return all partitions of the topics that still exist."""
+    """Return all partitions of those topics in ``deleting`` that still exist."""
     found = {}
     for topic_id in deleting:
         name = image.topic_names.get(topic_id)

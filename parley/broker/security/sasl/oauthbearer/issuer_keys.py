@@ -159,10 +159,12 @@ def issuer_keys(setup: MechanismSetup) -> IssuerKeys:
         if parts.scheme == "file":
             return KeyFile(Path(unquote(parts.path)))
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("neither https://... nor file:///...")
+            raise ValueError("it is not an https:// (or http://) URL with a host, nor a file:/// URL")
         context = _context(setup.options) if parts.scheme == "https" else None
     except (OSError, ValueError) as error:
-        raise ConfigError([Problem(_URL_KEY, url, f"an address of keys that can be used: {error}")]) from error
+        raise ConfigError(
+            [Problem(_URL_KEY, url, f"the address of usable keys, but this one cannot be used: {error}")]
+        ) from error
     if parts.scheme == "http":
         _log.warning(
             "the keys that verify tokens are fetched without TLS: use https, otherwise attackers can forge tokens"

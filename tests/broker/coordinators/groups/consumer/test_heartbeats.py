@@ -155,7 +155,7 @@ def test_unknown_groups_and_members() -> None:
         refused(ErrorCode.UNKNOWN_MEMBER_ID, group.heartbeat, "x", epoch, instance_id="i")
 
 
-def test_a_member_that_leaves_is_told_no_interval() -> None:
+def test_the_response_to_a_leaving_member_has_no_heartbeat_interval() -> None:
     group = bench()
     group.join("m", "a")
     left = group.heartbeat("m", -1)
@@ -263,7 +263,7 @@ def test_a_coordinator_whose_clock_is_behind_matches_a_new_expression() -> None:
     assert set(group.group.regexes) == {"a.*", "b.*"}
 
 
-def test_only_a_member_that_says_all_of_itself_is_told_again_what_it_has() -> None:
+def test_only_a_full_heartbeat_gets_the_assignment_again() -> None:
     group = ConsumerBench(with_topics(a=2))
     epoch = group.join("m", "a").member_epoch
     said = {"subscribed_topic_names": ["a"], "topic_partitions": []}
@@ -423,7 +423,7 @@ def test_the_work_of_a_turn_is_bounded_over_all_expressions_and_topics(monkeypat
     assert taken[-1].topics == {".*": set(names), "abc.": set(names)}
 
 
-def test_a_broker_without_re2_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_about_missing_re2_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "re2", None)
     with pytest.raises(KafkaError, match="Install the package google-re2"):
         matched(["never compiled before"], ["a"])

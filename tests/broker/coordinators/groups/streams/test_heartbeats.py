@@ -206,7 +206,7 @@ def test_an_epoch_counts_and_is_logged_when_its_records_are_written(caplog: pyte
     assert heartbeat(later, context(0), group.shard, group.now_ms).then is None
 
 
-def test_members_are_told_of_a_shutdown_until_the_group_is_empty() -> None:
+def test_members_receive_a_requested_shutdown_until_the_group_is_empty() -> None:
     group = plain()
     group.join("m")
     group.join("n")

@@ -68,7 +68,7 @@ def test_every_task_has_one_owner_and_copies_elsewhere(
 
 @given(SUBTOPOLOGIES, st.integers(1, 8), st.integers(1, 8))
 @settings(max_examples=examples(200), deadline=None)
-def test_programs_of_one_thread_have_equally_many_tasks_and_keep_what_they_can(
+def test_programs_of_one_thread_get_equally_many_tasks_and_keep_most_of_theirs(
     subtopologies: dict[str, SubtopologySpec], before: int, after: int
 ) -> None:
     many = sum(spec.tasks for spec in subtopologies.values())

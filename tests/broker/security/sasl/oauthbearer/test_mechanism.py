@@ -146,7 +146,7 @@ async def test_a_forged_or_unfit_token_is_refused(token: Callable[[], str]) -> N
     assert not await accepted(exchange(), token())
 
 
-async def test_a_key_signs_only_what_it_is_for() -> None:
+async def test_a_key_verifies_only_tokens_of_its_algorithm() -> None:
     assert not await accepted(exchange("rsa", use="enc"), signed())
     assert not await accepted(exchange("rsa", alg="PS256"), signed())
     assert await accepted(exchange("rsa", alg="RS256"), signed())

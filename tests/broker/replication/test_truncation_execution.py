@@ -11,8 +11,8 @@ import pytest
 
 from parley.broker.config import BrokerConfig
 from parley.broker.replication.partition import Partition
-from parley.broker.replication.truncation import TruncationRefused, Truncations
 from parley.broker.replication.truncation_decisions import StartOver, Truncate
+from parley.broker.replication.truncation_execution import TruncationRefused, Truncations
 from parley.storage.log import Log
 from tests.broker.api.bench import OTHER, Bench
 

@@ -12,8 +12,8 @@ from parley.broker.security.acls.bindings import (
     PermissionType,
     ResourcePattern,
 )
+from parley.broker.security.acls.evaluation import AclIndex
 from parley.broker.security.acls.hosts import canonical_host
-from parley.broker.security.acls.index import AclIndex
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
 
@@ -95,7 +95,7 @@ def test_decides_as_the_rules_say(
 
 
 @given(st.lists(st.tuples(st.booleans(), BINDINGS), max_size=30))
-def test_changes_leave_the_index_of_what_remains(changes: list[tuple[bool, AclBinding]]) -> None:
+def test_a_changed_index_equals_a_fresh_one(changes: list[tuple[bool, AclBinding]]) -> None:
     index, present = AclIndex(), set()
     for is_addition, binding in changes:
         if is_addition:
@@ -128,8 +128,8 @@ def test_changes_leave_the_index_of_what_remains(changes: list[tuple[bool, AclBi
         st.sampled_from(PermissionType),
     ),
 )
-def test_selects_what_the_filter_matches(acls: list[AclBinding], wanted: AclFilter) -> None:
-    selected = list(AclIndex(acls).select(wanted))
+def test_candidates_include_all_acls_that_a_filter_matches(acls: list[AclBinding], wanted: AclFilter) -> None:
+    selected = list(filter(wanted.matches, AclIndex(acls).candidates(wanted)))
     assert len(selected) == len(set(selected))
     assert set(selected) == {acl for acl in acls if wanted.matches(acl)}
 
@@ -169,7 +169,8 @@ def test_a_filter_matches_as_in_kafka() -> None:
     index = AclIndex([literal, wildcard, prefixed])
 
     def selected(kind: PatternType, name: str | None) -> set[AclBinding]:
-        return set(index.select(AclFilter(ResourceType.TOPIC, kind, name)))
+        wanted = AclFilter(ResourceType.TOPIC, kind, name)
+        return set(filter(wanted.matches, index.candidates(wanted)))
 
     assert selected(PatternType.MATCH, "foo") == {literal, wildcard, prefixed}
     assert selected(PatternType.MATCH, "fop") == {wildcard, prefixed}

@@ -1,4 +1,4 @@
-"""The ACLs of a cluster, arranged so that a decision looks at few of them.
+"""Evaluates ACLs: whether they allow an operation. They are indexed, so that a decision looks at few of them.
 
 Rules of the decision, those of Kafka's authorizer:
 
@@ -235,10 +235,6 @@ class AclIndex:
             return (rules for found in of_type.matching(wanted.name) for rules in found.values())
         both = (of_type.literal.get(wanted.name, {}), of_type.prefixed.get(wanted.name, {}))
         return (rules for found in both for rules in found.values())
-
-    def select(self, wanted: AclFilter) -> Iterator[AclBinding]:
-        """Yield the ACLs that a filter selects."""
-        return filter(wanted.matches, self.candidates(wanted))
 
 
 def _is_overridden(allowed: ResourcePattern, denied: set[ResourcePattern]) -> bool:

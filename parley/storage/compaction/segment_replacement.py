@@ -1,4 +1,4 @@
-"""The log's part in its compaction: it describes what to compact, and replaces its old segments with the result.
+"""Replaces old segments of a log with those that a compaction wrote, after describing the log to the compactor.
 
 Rules (docs/storage.md, "Compaction"):
 
@@ -59,8 +59,9 @@ class LogToCompact:
     that has not changed."""
 
 
-class LogCompaction:
-    """A compaction of one log. Run ``compact`` with ``request``, and pass each group to ``adopt``; then ``finish``.
+class SegmentReplacement:
+    """The replacement of a log's segments by one compaction. Run ``compact`` with ``request`` and ``adopt``, then call
+    ``finish``.
 
     Leave the ``with`` block, or call ``abandon``, only after ``compact`` has returned or raised: until then it writes
     files in the log's directory. Every method blocks.

@@ -1,0 +1,43 @@
+"""The delete horizon of a batch (KIP-534): the time from which compaction may remove its tombstones or its marker.
+
+Rules:
+
+1. The first compaction that keeps a tombstone, and has removed all earlier records of its key, sets the horizon:
+   ``delete.retention.ms`` after its own time. For a marker, it is the first compaction after which no batch needs it.
+2. The horizon takes the place of the base timestamp. The timestamps of the records are then relative to it.
+3. An expired tombstone stays while a replica that is catching up has not fetched it.
+"""
+
+from __future__ import annotations
+
+from parley.protocol.records.batch_header import DELETE_HORIZON_BIT, HEADER_SIZE, BatchHeader, Buffer, TimestampType
+from parley.storage.compaction._offset_map import shift_timestamps
+from parley.storage.compaction.compacted_batches import Batch, assembled, compressed
+
+
+def is_expired(header: BatchHeader, now_ms: int, kept_from: int) -> bool:
+    """Return True if the tombstones or the marker of a batch may be removed: their delete horizon has passed, and all
+    their offsets are below ``kept_from``, the first offset that a replica still has to fetch."""
+    horizon_ms = header.delete_horizon_ms
+    return horizon_ms is not None and horizon_ms <= now_ms and header.last_offset < kept_from
+
+
+def with_delete_horizon(batch: Batch, horizon_ms: int, payload: bytes) -> Batch:
+    """Return the batch, whose decompressed records are ``payload``, with a delete horizon; unchanged if it already has
+    one.
+
+    The batch also stays unchanged if its timestamps are too far from the horizon for the format. Then its tombstones
+    stay.
+    """
+    header = batch.header
+    if header.delete_horizon_ms is not None:
+        return batch
+    body: Buffer = memoryview(batch.data)[HEADER_SIZE:]
+    if header.timestamp_type is TimestampType.CREATE:
+        try:
+            shifted = shift_timestamps(payload, header.record_count, header.base_timestamp - horizon_ms)
+        except ValueError:
+            return batch
+        body = compressed(header, shifted)
+    header = header._replace(attributes=header.attributes | DELETE_HORIZON_BIT, base_timestamp=horizon_ms)
+    return assembled(header, body, batch.end)
