@@ -1,7 +1,7 @@
 """One broker: its start, phase by phase, its stop, and a simulated kill.
 
 ``parley.broker.startup`` contains the phases and the parts that each of them creates. Every step that must be undone is
-registered when it is done. A stop undoes these steps in reverse order, however far the start had come.
+registered when it is done. A stop undoes these steps in reverse order, even if the start was not complete.
 """
 
 from __future__ import annotations

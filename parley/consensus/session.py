@@ -1,4 +1,4 @@
-"""A session: the time during which the store certainly considers a client alive.
+"""A session: the time during which the store is certain to consider a client alive.
 
 ``SessionState``, ``SessionEvent`` and ``STEPS`` define the states, the events and the legal transitions. LOST is final.
 Any other transition raises ``IllegalStep``.

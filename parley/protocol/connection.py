@@ -97,11 +97,6 @@ class FrameReader:
         self._limit = max_frame_bytes
 
     @property
-    def is_between_frames(self) -> bool:
-        """True if no incomplete frame has been received, so that the stream may end here."""
-        return self._frame is None and self._end == 0
-
-    @property
     def large_frame_bytes(self) -> int:
         """The size of the large frame that is being received and uses memory; 0 if there is none."""
         return self._size if self._frame is not None else 0

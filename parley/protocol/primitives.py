@@ -59,8 +59,8 @@ def read_tags(buf: Buffer, pos: int, count: int) -> tuple[tuple[tuple[int, bytes
 
 
 def read_tag(buf: Buffer, pos: int, last: int) -> tuple[int, int, int]:
-    """Return the tag of a tagged field, and the beginning and end of its content. Raises MalformedMessage unless tags
-    rise."""
+    """Return the tag of a tagged field, and the beginning and end of its content. Raises MalformedMessage unless the
+    tags are in ascending order."""
     tag, pos = read_uvarint(buf, pos)
     size, pos = read_uvarint(buf, pos)
     if tag <= last:

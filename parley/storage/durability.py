@@ -43,7 +43,7 @@ class Durability:
         context manager that surrounds each sync that writes to disk."""
         self.recovery_point = recovery_point
         self.checkpointed = recovery_point
-        """A lower bound of the checkpoint's offset. Below it, recovery accepts gaps between batches after a crash."""
+        """A lower bound on the checkpoint's offset. Below it, recovery accepts gaps between batches after a crash."""
         self.removals = 0
         """The number of times that batches or segments were removed. It is incremented before their files change."""
         self._is_renaming = False
@@ -79,7 +79,8 @@ class Durability:
     def is_unchanged_since(self, removals: int) -> bool:
         """Return True if no file was removed or renamed since ``removals`` was read, and none is being renamed now.
 
-        Any thread may call this, without the lock. Otherwise a failure to open a file says nothing about the disk.
+        Any thread may call this, without the lock. If it returns False, a failure to open a file does not mean that the
+        disk has failed.
         """
         return removals == self.removals and not self._is_renaming
 

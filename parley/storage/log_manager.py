@@ -112,7 +112,8 @@ class LogManager:
         self._shared: dict[LogDirectory, SharedByLogs] = {}  # shared by the logs that were created last
         self.copies = LogCopies(self, self._settings, self._locations, self._maintenance, self.failures)
         self.was_deleted: Callable[[UUID], bool] = lambda topic_id: False
-        """Returns True if the topic with this id was certainly deleted. A log of any other unknown topic is a stray."""
+        """Returns True if the topic with this id is known to have been deleted. A log of any other unknown topic is a
+        stray."""
         self.broker_epoch: Callable[[], int] = lambda: NO_EPOCH
         """Returns the latest broker epoch of this process; ``NO_EPOCH`` before the broker is registered. A clean
         shutdown writes it into the markers (KIP-966)."""

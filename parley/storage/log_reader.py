@@ -90,7 +90,7 @@ class LogRead:
             raise self._failed(error) from error
 
     def part(self, position: int, end: int) -> LogRead:
-        """Return the read of the whole batches from ``position`` of the file to before ``end``."""
+        """Return a read of the whole batches from file position ``position`` up to, but excluding, ``end``."""
         base = self.segment_base_offset
         return LogRead(self.offset, None, base, self._file, position, end - position, self._failed)
 

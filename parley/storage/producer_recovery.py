@@ -39,7 +39,7 @@ def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int)
 
 
 def recall(segments: Sequence[Segment], producers: ProducerState, producer_id: int) -> None:
-    """Learn the last batches of a producer whose snapshot contained only one, as far as they are near the log end.
+    """Restore the last batches of a producer whose snapshot contains only one, if they are near the end of the log.
 
     Reads headers once for each producer of a snapshot. Raises ``OSError``.
     """

@@ -20,7 +20,8 @@ from parley.protocol.records.errors import CorruptRecord
 from parley.storage.resource_exhaustion import with_room
 
 LOOKUP_CHUNK: Final = 4096
-"""Usually enough for a walk from an index entry: there is one every ``index.interval.bytes`` (4096)."""
+"""The number of bytes read at a time to find a batch. It is usually enough, because there is an index entry every
+``index.interval.bytes`` (4096)."""
 SCAN_CHUNK: Final = 1 << 20
 
 

@@ -20,7 +20,8 @@ from parley.protocol.codec import EncodedArray
 from parley.protocol.errors import ErrorCode
 
 ENCODED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""The most memory for encoded topics, in bytes. They are kept for each listener and each version that clients use."""
+"""The maximum memory for encoded topics, in bytes. They are kept for each listener and each version that clients
+use."""
 ENTRY_BYTES: Final = 300
 """The approximate memory of an encoded topic in addition to its bytes."""
 

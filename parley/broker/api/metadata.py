@@ -47,7 +47,8 @@ broker, find its leaders.
 """
 
 CREATED_PER_REQUEST_MAX = 100
-"""The most topics that one Metadata request creates automatically. The client requests the remaining topics again."""
+"""The maximum number of topics that one Metadata request creates automatically. The client requests the remaining
+topics again."""
 
 
 _OperationsOf = Callable[[str], int]

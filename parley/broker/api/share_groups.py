@@ -39,10 +39,10 @@ from parley.protocol.schema import ZERO_UUID
 from parley.protocol.uuids import UUID
 
 MEMBER_ID_MAX: Final = 36
-"""The most characters of a member id, which is a UUID."""
+"""The maximum number of characters of a member id, which is a UUID."""
 
 GROUP_ID_MAX: Final = 8_192
-"""The most characters of a group id. It must leave room in the keys of records."""
+"""The maximum number of characters of a group id. It must leave room in the keys of records."""
 
 
 class ShareGroupsApi:

@@ -34,7 +34,7 @@ from parley.protocol.messages.streams_groups import (
 )
 
 ID_MAX: Final = 8_192
-"""The most characters of a group id and of a member id. Both must leave room in the keys of records."""
+"""The maximum number of characters of a group id and of a member id. Both must leave room in the keys of records."""
 
 HEARTBEATS_REMEMBERED: Final = 2
 """The number of heartbeat intervals for which a creation error is remembered, as in Kafka."""

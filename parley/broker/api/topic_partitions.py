@@ -30,7 +30,7 @@ from parley.protocol.messages.metadata import DescribeTopicPartitionsRequest, De
 from parley.protocol.schema import ZERO_UUID
 
 PARTITIONS_PER_RESPONSE_MAX = 2000
-"""The most partitions in one response, even if the client requests more."""
+"""The maximum number of partitions in one response, even if the client requests more."""
 
 _REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _Topic: TypeAlias = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic

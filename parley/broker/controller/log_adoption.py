@@ -65,7 +65,7 @@ def adopt_partitions(
 
 
 def _settings(is_compacted: bool) -> dict[str, str]:
-    """Return the configuration of an adopted topic: no record is removed until an operator sets it again."""
+    """Return the configuration of an adopted topic: it removes no record until an operator changes it."""
     return {"cleanup.policy": "compact"} if is_compacted else dict(KEEP_ALL)
 
 

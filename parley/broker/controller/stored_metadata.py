@@ -287,7 +287,7 @@ def _delete_topic(writes: Writes, before: MetadataImage, name: str) -> None:
     if topic is not None:
         chunks |= {_chunk_key(name, i) for i in range((len(topic.partitions) - 1) // CHUNK_PARTITIONS + 1)}
     for key in (TOPICS + name, *sorted(chunks)):
-        writes.pop(key, None)  # deletions need their own order, whatever the changes wrote before
+        writes.pop(key, None)  # deletions need their own order, regardless of earlier writes
         writes[key] = None
 
 

@@ -1,6 +1,6 @@
 """Regular expressions from clients, in the syntax of RE2, as in Kafka.
 
-RE2 matches in time linear in the text, whatever the expression. It releases the interpreter's lock, so a thread can
+RE2 matches any expression in time linear in the text. It releases the interpreter's lock, so a thread can
 match while the event loop keeps running.
 """
 

@@ -17,8 +17,6 @@ NO_ENTRIES: Mapping[str, str] = MappingProxyType({})
 
 UNASSIGNED_DIRECTORY = UUID(int=1)
 """Directory id of a replica whose broker has only one log directory, or whose log directory is unknown (KIP-858)."""
-LOST_DIRECTORY = UUID(int=2)
-"""Directory id of a replica whose log directory is offline (KIP-858)."""
 
 
 class ResourceType(IntEnum):

@@ -42,7 +42,8 @@ class HttpRequest:
     """Tell the server what the client waits for now."""
 
     def environ(self) -> WSGIEnvironment:
-        """Return the request as a WSGI application needs it. HEAD becomes GET: the server leaves out the body."""
+        """Return the request as a WSGI application needs it. A HEAD request becomes a GET request: the server omits the
+        body."""
         return {
             "REQUEST_METHOD": "GET" if self.method == "HEAD" else self.method,
             "PATH_INFO": self.path,
@@ -73,7 +74,8 @@ class HttpResponse:
 
 
 def asks_for_body(header: bytes | bytearray) -> bool:
-    """Return False for a HEAD request. Its header may be incomplete or malformed."""
+    """Return True if the response needs a body, that is, unless the request is a HEAD. The header may be incomplete
+    or malformed."""
     return not header.startswith(b"HEAD ")
 
 

@@ -3,9 +3,9 @@
 Rules of this module:
 
 * A connection is in one ``Stage`` at a time. Each stage has a limit of its own, in total and for each address. Beyond
-  it, the oldest connection in this stage of the address with the most is cut. So clients that send half a request, or
-  wait because their login was refused, keep no other client out.
-* No connection has a thread: clients that wait cost the others nothing.
+  it, the server closes the oldest connection in this stage from the address with the most connections. So clients that
+  send half a request, or wait because their login was refused, cannot keep other clients out.
+* Connections have no threads, so waiting clients do not slow down the others.
 * A connection ends after its response, and after a few seconds even if its client is slow.
 """
 

@@ -156,8 +156,8 @@ class ConnectionQuotas:
         self._rates[listener.name] = ConnectionRate()
 
     def wait_s(self, listener: str, now_s: float) -> float:
-        """Return for how many seconds a listener must not accept. Infinity means until ``call_when_changed`` calls
-        back."""
+        """Return the number of seconds for which a listener must not accept connections. Infinity means until
+        ``call_when_changed`` calls back."""
         limits, own = self._limits, self._limits.by_listener.get(listener, ListenerLimits())
         if len(self._listeners[listener]) >= own.connections:
             return math.inf

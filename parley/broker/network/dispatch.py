@@ -46,7 +46,7 @@ from parley.storage.resource_exhaustion import MEMORY, reserve_for
 _log = logging.getLogger(__name__)
 
 ON_LOOP_ELEMENTS_MAX: Final = 1000
-"""The most array elements of a request that is decoded on the event loop. Decoding that many takes a few
+"""The maximum number of array elements of a request that is decoded on the event loop. Decoding that many takes a few
 milliseconds."""
 DIVISIBLE_ELEMENTS_MAX: Final = 200
 """The same limit for a request that can be divided: handling an element can take longer than decoding it."""

@@ -79,7 +79,7 @@ class Receiver(Protocol):
 class Load:
     """The broker's current load, compared with its limits.
 
-    ``queued.max.requests`` limits the requests being worked on, without those that only wait for an event. At the
+    ``queued.max.requests`` limits the requests being worked on, not counting those that only wait for an event. At the
     limit, no connection begins a request. ``queued.max.request.bytes`` limits the bytes of large requests that are
     being received or worked on. (The number of requests bounds the small ones.) If a large request would exceed this
     limit, its connection stops reading, unless no other request holds memory. Waiting connections resume when a request
@@ -154,7 +154,8 @@ class Load:
         self._ease()
 
     def call_when_eased(self, eased: Callable[[], None]) -> None:
-        """Call ``eased`` once, when a request ends or memory is released. ``eased`` must check if there is room."""
+        """Call ``eased`` once, when a request ends or memory is released. ``eased`` must check whether there is
+        room."""
         self._waiting.append(eased)
 
     def _ease(self) -> None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MAKING_BYTES_MAX: Final = 32 << 20
-"""The most encoded bytes of responses being built, over all connections. In memory they take about twice as much."""
+"""The maximum number of encoded bytes of responses being built, over all connections. In memory they take about twice
+as much."""
 FIRST_PART_BYTES: Final = 1 << 20
 """Bytes reserved for the first part of a response, whose size is unknown. Each later part is assumed to be as large as
 the previous one."""

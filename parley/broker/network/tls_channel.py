@@ -33,8 +33,8 @@ from parley.broker.security.tls.principal_mapping import NoRuleMatches
 from parley.broker.security.tls.server import ServerTls
 
 HANDSHAKE_BYTES_MAX: Final = 128 << 10
-"""The most bytes that a client may send in a handshake. OpenSSL accepts certificate chains of 100 KiB. A long chain is
-20 KiB, and Kafka's brokers accept 32 KiB (Java's ``jdk.tls.maxHandshakeMessageSize``)."""
+"""The maximum number of bytes that a client may send in a handshake. OpenSSL accepts certificate chains of 100 KiB. A
+long chain is 20 KiB, and Kafka's brokers accept 32 KiB (Java's ``jdk.tls.maxHandshakeMessageSize``)."""
 HANDSHAKE_RECEIVE_BYTES: Final = 16 << 10
 """Bytes received at a time in a handshake. While a step of the handshake runs, at most twice as many wait."""
 RECEIVE_BYTES: Final = 256 << 10
@@ -43,7 +43,8 @@ RECORDS_AT_ONCE: Final = 256
 HANDSHAKE_RECORDS_AT_ONCE: Final = 8
 """The same limit during a handshake. A client's second flight is five records; later records are not part of it."""
 IDLE_RECORDS_MAX: Final = 1024
-"""The most consecutive records without data. Well-behaved clients send one key update in many gigabytes."""
+"""The maximum number of consecutive records without data. Well-behaved clients send one key update in many
+gigabytes."""
 CLOSE_MAX_S: Final = 5.0
 """How many seconds a closed connection waits for a client that does not read."""
 PIECE_BYTES: Final = 64 << 10
@@ -139,7 +140,7 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         self._turn_left_s = TURN_S
         self._waits_for_turn = False
         self.last_active = owner.monotonic()
-        """When the socket was accepted."""
+        """The monotonic time at which the socket was accepted, in seconds."""
         self._raw: Any = None  # the transport, once there is one
         self._connection: Connection | None = None
         self._deadline: Deadline | asyncio.TimerHandle | None = None

@@ -6,7 +6,8 @@ import asyncio
 from typing import Final, Protocol
 
 UNREAD_BYTES_MAX: Final = 64 << 20
-"""The most bytes of responses in memory that wait for clients to read. Above it, stalled connections are closed."""
+"""The maximum number of bytes of responses in memory that wait for clients to read. Above it, stalled connections are
+closed."""
 STALLED_S: Final = 10.0
 """A client is stalled if it has read nothing for this many seconds. The time is shorter the further the bytes exceed
 their limit: 5 s at twice the limit."""

@@ -2,8 +2,8 @@
 
 The key names an entry point of the group ``parley.quota_callbacks``, or a class as ``package.module.Class``: a subclass
 of ``ClientQuotaCallback``. The broker creates it without arguments and calls ``configure`` once. From then on, the
-callback instead of the stored quotas determines the quotas of produce, fetch, request time and topic changes. As in
-Kafka, it does not determine connection rates.
+callback, not the stored quotas, determines the quotas of produce, fetch, request time and topic changes. As in Kafka,
+it does not determine connection rates.
 """
 
 from __future__ import annotations

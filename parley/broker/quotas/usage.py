@@ -20,7 +20,7 @@ ENTRIES_MAX: Final = 10_000
 EXPIRED_S: Final = 3600.0
 """An entry is removed after this many seconds without use."""
 NAME_MAX: Final = 256
-"""The most characters of a name in an entry. A digest of the whole name distinguishes longer names."""
+"""The maximum length of a name in an entry, in characters. A digest of the whole name distinguishes longer names."""
 
 M = TypeVar("M")
 

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 GATHERED_S = 1.0
 """Failures for the same reason within this many seconds are logged in one line."""
 NAMED_MAX = 10
-"""The most partitions named in one line."""
+"""The maximum number of partitions named in one line."""
 
 _Kind = tuple[str, int]
 """Reason and log level."""

@@ -55,7 +55,7 @@ class HealingInterrupted(Exception):
 
 
 class _Refused(NamedTuple):
-    """A damaged range that no live replica has, and the reason given by each replica."""
+    """A damaged range that no live replica can supply, and the reason given by each replica."""
 
     damage: DamagedRange
     reasons: Mapping[int, KafkaError]

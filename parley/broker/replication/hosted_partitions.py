@@ -276,7 +276,7 @@ class HostedPartitions:
         self._notify_lost()
 
     def call_when_lost(self, callback: Callable[[], None]) -> None:
-        """Call back whenever partitions have lost their logs, or their logs cannot be opened."""
+        """Call ``callback`` whenever partitions have lost their logs, or their logs cannot be opened."""
         self._when_lost.append(callback)
 
     def _notify_lost(self) -> None:

@@ -166,8 +166,8 @@ class Partition:
     def change(self, state: PartitionState) -> None:
         """Apply the controller's decision: leader, ISR, replicas, epochs. An outdated state is ignored.
 
-        A higher leader epoch is newer whatever the partition epoch: the partition epoch starts again from a lower value
-        if the coordination store was restored to an older state.
+        A higher leader epoch is newer, regardless of the partition epoch: the partition epoch starts again from a lower
+        value if the coordination store was restored to an older state.
         """
         known = self.state
         if (state.leader_epoch, state.partition_epoch) < (known.leader_epoch, known.partition_epoch):

@@ -28,7 +28,7 @@ from parley.storage.log_manager import LogManager
 _log = logging.getLogger(__name__)
 
 REPLICAS_MAX = 2000
-"""The most replicas in one request."""
+"""The maximum number of replicas in one request."""
 GATHERED_S = 0.1
 """How many seconds replicas are collected for one request."""
 RETRY_S = 1.0

@@ -4,8 +4,8 @@ The controller requests them before it registers this broker, and when it must c
 not in sync. So they are built from the logs on disk and need no metadata.
 
 A log that has lost committed records is reported with its previous high watermark, even after a restart, so that no
-election takes a short log for a complete one. A log whose machine has lost power is reported as perhaps cut. A new log
-of a replica that may have had another one is reported with its offsets, but as missing. All of this ends when the
+election mistakes a short log for a complete one. A log whose machine has lost power is reported as possibly cut. A new
+log of a replica that may have had another one is reported with its offsets, but as missing. All of this ends when the
 replica is again in the ISR of a leader, after the controller has registered this process: the replica has then caught
 up, or a recovery has given up the records.
 """

@@ -35,7 +35,7 @@ CHECK_S: Final = 0.5
 FILES_PER_PARTITION: Final = 3
 """The descriptors of a partition that accepts appends: its active segment, and the memory maps of two indexes."""
 MEMORY_RESERVED_BYTES: Final = 32 << 20
-"""Enough to hand over the leaderships and to close the logs."""
+"""The memory held in reserve: enough to hand over the leaderships and to close the logs."""
 UNLIMITED: Final = 1 << 30
 ADVICE: Final = {
     DESCRIPTORS.name: "Raise the limit of open files (ulimit -n, LimitNOFILE), or host fewer partitions.",

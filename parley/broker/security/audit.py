@@ -21,7 +21,8 @@ from parley.broker.security.session import ClientSession
 _log = logging.getLogger(__name__)
 
 LINES_PER_S = 100
-"""Enough to detect an attack, and little for a disk. Unused lines accumulate for up to ``BURST_S``."""
+"""The sustained rate of log lines: enough to reveal an attack, and little work for a disk. Unused lines accumulate for
+up to ``BURST_S``."""
 BURST_S = 10
 LINES_OF_CLIENT_PER_S = 10
 CLIENTS_MAX = 1000

@@ -260,8 +260,3 @@ WHOLE_CLUSTER: Final[Mapping[int, Requirement]] = {
     if row.type is CLUSTER and row.effect is Effect.REFUSED and row.api_key not in _CONDITIONAL
 }
 """The right on the cluster that every request of an API needs, for the APIs that have one."""
-
-
-def is_in_table(api_key: int) -> bool:
-    """Return True if the table specifies which clients may use the API."""
-    return api_key in OPEN_TO_ALL or any(row.api_key == api_key for row in REQUIREMENTS)

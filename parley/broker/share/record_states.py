@@ -34,7 +34,7 @@ class RecordEvent(IntEnum):
     ACQUIRE = 0
     ACCEPT = 1
     RELEASE = 2
-    """The member released the record or left, or its lock ended."""
+    """The member released the record or left, or its lock expired."""
     ARCHIVE = 3
     """A member rejected the record, it was delivered too often, or it does not exist."""
 

@@ -41,5 +41,5 @@ class Environment:
     membership: TaskSet
     """The task that keeps this broker a member of the cluster."""
     undo: AsyncExitStack
-    """Undoes the completed phases, last one first. Stopping a broker means closing this stack, however far the start
-    had come."""
+    """Undoes the completed phases, last one first. Stopping a broker means closing this stack, even if the start was
+    not complete."""

@@ -201,5 +201,5 @@ def objects(body: bytes, name: str) -> list[dict[str, Any]]:
     try:
         found = json.loads(body)[name] or []
     except (ValueError, KeyError, TypeError) as error:
-        raise Unavailable(f"this is not a response of Consul; is the address right? {body[:100]!r}") from error
+        raise Unavailable(f"this is not a response from Consul. Is the address correct? {body[:100]!r}") from error
     return [each for each in found if isinstance(each, dict)]

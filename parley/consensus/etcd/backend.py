@@ -322,7 +322,7 @@ class EtcdBackend(Backend):
             watch.end(WrongStore(str(error)))
 
     async def _drop_ended(self, ops: Sequence[Op]) -> None:
-        """Make the sessions that etcd does not know LOST before the caller receives the error."""
+        """Mark the sessions that etcd no longer knows as LOST, before the caller receives the error."""
         for session in {op.session for op in ops if isinstance(op, Put) and op.session}:
             if isinstance(session, EtcdSession):
                 with suppress(CoordinationError):

@@ -1,7 +1,7 @@
 """The connection to an etcd cluster: to one server at a time, and to the next one if that server fails.
 
 A task connects, authenticates, waits until the connection breaks or is retired, and continues with the next server. A
-request waits for a connection, and is sent again if it was certainly not applied (``grpc_errors.py``).
+request waits for a connection, and is sent again if it cannot have been applied (``grpc_errors.py``).
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Failure:
     retires_connection: bool = False
 
 
-# Beginnings of the details, whatever the code: etcd's texts are the same in all versions, its codes are not.
+# Beginnings of the details, for any code: etcd's texts are the same in all versions, its codes are not.
 _NOT_APPLIED = (
     "failed to connect to all addresses",  # from gRPC itself
     "empty address list",

@@ -44,7 +44,8 @@ class Leadership(HeldKey):
     def __init__(self, elections: Elections, key: str, leader: Leader) -> None:
         super().__init__(key, leader.revision, elections)
         self.epoch = leader.epoch
-        """Higher than that of every earlier leader, and at least the ``min_epoch`` of the campaign."""
+        """The leader's epoch. It is higher than that of every earlier leader, and at least the ``min_epoch`` of the
+        campaign."""
         self.candidate = leader.candidate
 
     @property

@@ -44,7 +44,8 @@ class Membership(HeldKey):
         super().__init__(key, member.revision, groups)
         self.member = member
         self.incarnation = member.incarnation
-        """Higher than for any earlier join of this member, and at least the ``min_incarnation`` of this join."""
+        """The number of this join. It is higher than for any earlier join of this member, and at least the
+        ``min_incarnation`` of this join."""
 
     async def leave(self) -> None:
         """Leave the group now. Does nothing if the membership has already ended. ``lost`` is set in any case.

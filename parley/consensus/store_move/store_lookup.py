@@ -79,7 +79,7 @@ async def find_successor(
 
 
 async def open_existing(url: str, backend_at: BackendFactory, *, expected: str = "any that is there") -> Backend:
-    """Open the store at an address, whatever its identity. An empty store stays empty.
+    """Open the store at an address, regardless of its identity. An empty store stays empty.
 
     :param expected: the identity that the store probably has. If it has another one, opening takes longer.
 

@@ -168,7 +168,7 @@ async def create_session_znode(
     if first == Failed(NO_NODE):
         raise store_deleted(identity)
     if second == Failed(NO_AUTH):
-        raise Unauthorized("these credentials may not write the tree")
+        raise Unauthorized("these credentials may not write to the tree")
     if isinstance(second, Failed):
         raise Unavailable(f"ZooKeeper did not create the session (error {second.code})")
     return sent_at

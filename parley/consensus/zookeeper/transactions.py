@@ -181,11 +181,11 @@ class Writer:
         except ResponseLost as error:
             raise MaybeApplied(str(error)) from error
         except NoAuthError as error:
-            raise Unauthorized("these credentials may not write the tree") from error
+            raise Unauthorized("these credentials may not write to the tree") from error
         for n, result in enumerate(results):
             if isinstance(result, Failed) and result.code not in (OK, RUNTIME_INCONSISTENCY):
                 if result.code == NO_AUTH:
-                    raise Unauthorized("these credentials may not write the tree")
+                    raise Unauthorized("these credentials may not write to the tree")
                 if n == 0:
                     raise store_deleted(self._identity)
                 return None

@@ -6,7 +6,7 @@ out of the batches' bytes. Only records of the old formats become Python objects
 
 Rules:
 
-* Every batch's checksum is verified. A batch that cannot be read raises `BadBatch`, which names partition and offset.
+* Every batch's checksum is verified. A batch that cannot be read raises ``BadBatch``, which names partition and offset.
 * The size of an Arrow batch is limited: about ``ROWS_BYTES`` of records, or one record batch if that is larger.
 * ``timestampType`` is 0 for CreateTime, 1 for LogAppendTime, and -1 for messages of magic 0, whose timestamp is -1 ms
   as in consumers. ``headers`` is null for a record without headers, as in Spark's source.
@@ -148,7 +148,6 @@ class _Chunk:
     def __init__(self, fetched: Fetched) -> None:
         self._fetched = fetched
         self._pieces: list[bytes] = []
-        self._plain_added = False
         self._rows = Rows()
         self._counts: list[int] = []
         self._kinds: list[int] = []

@@ -201,7 +201,7 @@ def _misplaced(partition: TopicPartition, offset: int, what: str) -> KafkaError:
 
 
 async def check_end(client: Client, partition: TopicPartition, offset: int) -> None:
-    """Raise `LogEnded` if the log ends at ``offset`` or before it.
+    """Raise ``LogEnded`` if the log ends at ``offset`` or before it.
 
     Records of an open transaction count: a reader of committed records waits until the transaction ends.
     A new leader, whose fetches may be empty for a moment, does not respond before it knows its log's end (KIP-207).

@@ -22,7 +22,7 @@ from parley.protocol.messages.transactions import (
 )
 
 _TRANSACTION: Final = 1
-"""The key type with which `Client.coordinator` finds the coordinator of a transactional id."""
+"""The key type with which ``Client.coordinator`` finds the coordinator of a transactional id."""
 _CURRENT_ID_VERSION: Final = 3
 _ADD_VERSION_MAX: Final = 3
 _ADD_OFFSETS_VERSION_MAX: Final = 3

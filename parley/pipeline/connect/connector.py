@@ -106,7 +106,7 @@ class Connector(ABC):
     context: ConnectorContext
 
     def initialize(self, context: ConnectorContext) -> None:
-        """Called before `start`."""
+        """Called before ``start``."""
         self.context = context
 
     def start(self, props: Mapping[str, str]) -> None:
@@ -208,7 +208,7 @@ class SourceTask(Task):
     context: SourceTaskContext
 
     def initialize(self, context: SourceTaskContext) -> None:
-        """Called before `start`."""
+        """Called before ``start``."""
         self.context = context
 
     @abstractmethod
@@ -286,21 +286,21 @@ class SinkTaskContext(Protocol):
     def resume(self, *partitions: TopicPartition) -> None: ...
 
     def request_commit(self) -> None:
-        """Commit offsets right after the current call, whatever the interval."""
+        """Commit offsets right after the current call, regardless of the interval."""
         ...
 
 
 class SinkTask(Task):
     """Writes records of some partitions to a target, each at least once.
 
-    Offsets are committed after ``pre_commit``, which returns the offsets up to which the target certainly has the
+    Offsets are committed after ``pre_commit``, which returns the offsets up to which the target is known to have the
     records.
     """
 
     context: SinkTaskContext
 
     def initialize(self, context: SinkTaskContext) -> None:
-        """Called before `start`."""
+        """Called before ``start``."""
         self.context = context
 
     def start(self, props: Mapping[str, str]) -> None:
@@ -329,10 +329,11 @@ class SinkTask(Task):
 class ExactlyOnceSinkTask(SinkTask):
     """Writes each record once: the target itself stores the offsets.
 
-    The runtime calls ``committed`` whenever partitions are opened, and continues from there, whatever the consumer
-    group's offsets are. It passes whole ranges of offsets, one partition at a time, each from the end of the previous
-    one. ``put_range`` must make the records and the range's end visible together, or neither: with a transaction that
-    also updates a row for the partition, a file named after the range, or a table's commit with the range.
+    The runtime calls ``committed`` whenever partitions are opened, and continues from there, regardless of the
+    consumer group's offsets. It passes whole ranges of offsets, one partition at a time, each from the end of the
+    previous one. ``put_range`` must make the records and the range's end visible together, or neither: with a
+    transaction that also updates a row for the partition, a file named after the range, or a table's commit with the
+    range.
     """
 
     range_records: int = 10_000

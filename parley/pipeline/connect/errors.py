@@ -35,7 +35,7 @@ class ConfigError(ConnectError):
 
 
 def stack_trace(error: BaseException) -> str:
-    """Return the full stack trace of an error, for the `trace` field of a status."""
+    """Return the full stack trace of an error, for the ``trace`` field of a status."""
     import traceback
 
     return "".join(traceback.format_exception(error))

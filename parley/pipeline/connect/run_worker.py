@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ConnectorFile:
-    """A connector's configuration from a file; errors name `path` if the connector cannot be created."""
+    """A connector's configuration from a file; errors name ``path`` if the connector cannot be created."""
 
     path: str
     name: str
@@ -33,9 +33,9 @@ class ConnectorFile:
 async def run_standalone(
     config: WorkerConfig, connectors: Sequence[ConnectorFile], stopping: asyncio.Event, on_ready: Callable[[str], None]
 ) -> None:
-    """Run a standalone worker with these connectors until `stopping` is set.
+    """Run a standalone worker with these connectors until ``stopping`` is set.
 
-    Calls `on_ready` with the URL of its REST API once all connectors have been created. Raises ConnectError if it
+    Calls ``on_ready`` with the URL of its REST API once all connectors have been created. Raises ConnectError if it
     cannot start, HerderError if a connector cannot be created.
     """
     _warn_of_spark(config)
@@ -51,7 +51,7 @@ async def run_standalone(
 
 
 async def run_distributed(config: WorkerConfig, stopping: asyncio.Event, on_ready: Callable[[str], None]) -> None:
-    """Run a worker of a group until `stopping` is set. Raises ConnectError if it cannot start or continue."""
+    """Run a worker of a group until ``stopping`` is set. Raises ConnectError if it cannot start or continue."""
     _warn_of_spark(config)
     async with distributed(config, _now_ms) as (herder, url):
         await _ready(herder)

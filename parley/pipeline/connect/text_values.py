@@ -25,11 +25,11 @@ _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME: Final = re.compile(r"[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
 _TIMESTAMP: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
 _TEXT_MAX: Final = 1 << 20
-"""Longer texts are not parsed: they stay text."""
+"""The maximum length of a text that is parsed. A longer one stays a text."""
 
 
 def to_text(value: Any) -> str:
-    """Return a value as text. Strings inside arrays and maps are quoted, so that `parse` restores them."""
+    """Return a value as text. Strings inside arrays and maps are quoted, so that ``parse`` restores them."""
     return value if isinstance(value, str) else _embedded(value)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ORDER: Final = "struct<id: bigint, country: string, amount: decimal(12, 2)>"
 SCHEMA: Final = f"op string, at timestamp, before {ORDER}, after {ORDER}"
 WATERMARK: Final = "30 minutes"
-"""Longer than events are late, and than partitions differ in time."""
+"""The watermark's delay. It exceeds the lateness of events and the time differences between partitions."""
 
 
 def revenue(changes: DataFrame, window: str) -> DataFrame:

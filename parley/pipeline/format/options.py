@@ -169,7 +169,7 @@ class SourceOptions:
 
 
 def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Read the options of a source. Raises `OptionError`."""
+    """Read the options of a source. Raises ``OptionError``."""
     given = {key.lower(): value for key, value in options.items()}
     _warn_of_misspelled(given, _OF_SOURCE)
     client = _client_settings(given, _REFUSED_AS_SPARK)
@@ -216,7 +216,7 @@ class SinkOptions:
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """Read the options of a sink. Raises `OptionError`."""
+    """Read the options of a sink. Raises ``OptionError``."""
     given = {key.lower(): value for key, value in options.items()}
     _warn_of_misspelled(given, _OF_SINK)
     client = _client_settings(given, _REFUSED_OF_SINK)
@@ -303,7 +303,7 @@ def _chosen(given: Mapping[str, str]) -> Chosen:
                 re.compile(text)
         except (re.error, FutureWarning) as error:
             raise OptionError(
-                f"'subscribePattern' is {text!r}, which is not a regular expression of Python's: {error}"
+                f"'subscribePattern' is {text!r}, which is not a valid regular expression in Python: {error}"
             ) from None
         return Chosen(pattern=text)
     topics = tuple(dict.fromkeys(filter(None, (topic.strip() for topic in text.split(",")))))
@@ -476,7 +476,7 @@ def _fetch_bytes(client: Mapping[str, str]) -> int:
 
 
 def read_integer(given: Mapping[str, str], name: str, default: int, *, prefix: str = "") -> int:
-    """Return an integer option, or the default. Raises `OptionError`."""
+    """Return an integer option, or the default. Raises ``OptionError``."""
     text = given.get(name.lower())
     if text is None:
         return default
@@ -495,7 +495,7 @@ def _bounded(given: Mapping[str, str], name: str, default: int, *, least: int = 
 
 
 def read_boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
-    """Return a boolean option, or the default. Raises `OptionError`."""
+    """Return a boolean option, or the default. Raises ``OptionError``."""
     text = given.get(name.lower(), str(default)).strip().lower()
     if text not in ("true", "false"):
         raise OptionError(f"'{name}' is {text!r}; it must be true or false")

@@ -95,7 +95,7 @@ def resolve_start(
 ) -> dict[TopicPartition, int]:
     """Return the start offset of each partition.
 
-    Raises `OptionError` if the options do not match the existing partitions.
+    Raises ``OptionError`` if the options do not match the existing partitions.
     """
     found = _resolve(cluster, options, options.start, partitions, "startingOffsets")
     behind = sorted(partition for partition, offset in found.items() if offset < 0)
@@ -114,7 +114,7 @@ def resolve_end(
 ) -> dict[TopicPartition, int]:
     """Return the exclusive end offset of each partition.
 
-    Raises `OptionError` if the options do not match the existing partitions.
+    Raises ``OptionError`` if the options do not match the existing partitions.
     """
     found = _resolve(cluster, options, options.end, partitions, "endingOffsets")
     return found | latest(cluster, [partition for partition, offset in found.items() if offset < 0], options)

@@ -1,7 +1,7 @@
 """``spark.read.format("parley")`` and ``readStream``: topics as tables, with the options of Spark's Kafka source.
 
-The driver resolves positions and plans tasks (`positions`, `offset_decisions`). Each task fetches and decodes its range
-to Arrow (`parley.pipeline.client`). Offsets in a checkpoint have the form of Spark's Kafka source.
+The driver resolves positions and plans tasks (``positions``, ``offset_decisions``). Each task fetches and decodes its
+range to Arrow (``parley.pipeline.client``). Offsets in a checkpoint have the form of Spark's Kafka source.
 
 Rules:
 

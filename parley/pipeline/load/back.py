@@ -101,7 +101,7 @@ Run = Callable[[list[BackTask]], Iterable[int]]
 
 
 def on_spark(session: SparkSession) -> Run:
-    """Return a function that sends each partition's rows in a Spark task, and raises `spark_tasks.TaskFailed`."""
+    """Return a function that sends each partition's rows in a Spark task, and raises ``spark_tasks.TaskFailed``."""
     return lambda tasks: run_tasks(session, send_rows, tasks)
 
 

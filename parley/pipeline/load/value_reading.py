@@ -48,7 +48,7 @@ def reader(kind: str, schema: ValueSchema) -> Callable[[list[bytes | None]], pa.
     """Return a function that reads values encoded as ``json``, ``avro`` or ``avro-confluent`` into an array of the
     schema's type.
 
-    The function raises one of `NOT_FITTING` if a value does not fit.
+    The function raises one of ``NOT_FITTING`` if a value does not fit.
     """
     if kind == "json":
         read, typed = _json_reader(schema.type), _typed_column
@@ -138,7 +138,7 @@ def _from_iso(text: str) -> datetime:
 def moment(value: Any) -> datetime:
     """Parse a time in UTC: from ISO 8601 (UTC if it has no zone), from milliseconds since 1970, or from a date.
 
-    Raises one of `NOT_FITTING`.
+    Raises one of ``NOT_FITTING``.
     """
     if isinstance(value, str):
         value = _from_iso(value)

@@ -44,7 +44,7 @@ def options(flows: tuple[FlowSettings, ...]) -> dict[str, str]:
 
 
 class MirrorSource(Travels, DataSource):
-    """The format `FORMAT`."""
+    """The format ``FORMAT``."""
 
     @classmethod
     def name(cls) -> str:

@@ -133,7 +133,7 @@ def _in_default(reference: Any) -> Any:
 
 class _Request(BodyRequest):
     bytes_max = 4 << 20
-    """Enough for a schema of the maximum size in which every character is escaped."""
+    """The maximum size of a body: enough for a schema of the maximum size in which every character is escaped."""
 
 
 Read = Callable[["RegistryApi", State, Call], Any]

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. Only `State.apply` changes the state, with each record of the topic in order.
+1. Only ``State.apply`` changes the state, with each record of the topic in order.
 2. Keys are compact JSON with the fields in Confluent's order, because compaction compares bytes.
 3. A record without a value removes the earlier ones with its key. Records that cannot be read, and kinds of records
    that this registry does not know, are skipped with a warning and stay in the topic.

@@ -55,7 +55,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class _Tree:
-    """A schema as fastavro parses it, without logical types, which `column` and `reads` apply."""
+    """A schema as fastavro parses it, without logical types, which ``column`` and ``reads`` apply."""
 
     def __init__(self, schema: Schema, load: Loader, *, of_files: bool = False) -> None:
         import fastavro

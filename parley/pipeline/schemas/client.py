@@ -1,8 +1,8 @@
 """The client of a schema registry of any vendor: ``confluent_kafka.schema_registry``, with two kinds of errors.
 
 A value in a topic is a zero byte, the id of its schema in four bytes, for Protobuf the position of the message in the
-file, and the data (`framed`, `unframed`). `Settings` can be pickled; `client_of` keeps one client for each of them in a
-process.
+file, and the data (``framed``, ``unframed``). ``Settings`` can be pickled; ``client_of`` keeps one client for each of
+them in a process.
 """
 
 from __future__ import annotations

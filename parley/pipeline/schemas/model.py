@@ -82,7 +82,7 @@ Loader = Callable[[Reference], Schema]
 
 
 def no_references(reference: Reference) -> Schema:
-    """Raise BadSchema: the loader for schemas without references."""
+    """Raise BadSchema. This is the loader for schemas without references."""
     raise BadSchema(f"The schema has the reference {reference.name}, but no registry is configured")
 
 

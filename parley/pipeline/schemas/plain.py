@@ -73,7 +73,7 @@ def _protobuf(schema: Schema, load: Loader, *, is_framed: bool) -> Read:
         try:
             message = kind.FromString(data[begin:])
         except DecodeError:
-            raise ValueError(f"it is not a message {kind.DESCRIPTOR.full_name}") from None
+            raise ValueError(f"it is not a message of type {kind.DESCRIPTOR.full_name}") from None
         return _Parts().message(message)
 
     return read

@@ -106,7 +106,7 @@ def serialized(schema: Schema, load: Loader) -> str:
 
 
 def may_be_same(text: str, other: str) -> bool:
-    """Return False if two texts use different names, so that they cannot be the same schema. Does not run
+    """Return True unless the two texts use different names, so that they cannot be the same schema. Does not run
     ``protoc``."""
     own, others = _names(text), _names(other)
     return not own or not others or own == others

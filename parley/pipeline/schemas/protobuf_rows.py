@@ -92,7 +92,7 @@ def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, in
         try:
             message = make.FromString(data[begin:])
         except DecodeError:
-            raise ValueError(f"it is not a message {ours.full_name}") from None
+            raise ValueError(f"it is not a message of type {ours.full_name}") from None
         return _row(message)
 
     return read

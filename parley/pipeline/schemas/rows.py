@@ -1,7 +1,7 @@
 """Converts values, after the id of their schema, to Arrow columns and back: the common part of all schema languages.
 
-`Typed` can be pickled. The functions for a schema are created once in a process. A value is stored exactly or rejected
-(`parley.pipeline.values`): the errors are ValueErrors that say why, and never contain the value.
+``Typed`` can be pickled. The functions for a schema are created once in a process. A value is stored exactly or
+rejected (``parley.pipeline.values``): the errors are ValueErrors that say why, and never contain the value.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def column_type(settings: Settings, schema: Schema) -> pa.DataType:
 
 def derived(settings: Settings, subject: str, language: SchemaType, kind: pa.DataType) -> Schema:
     """Return the schema for a column. It keeps the names of the subject's latest version. Raises the errors of
-    `column_type`."""
+    ``column_type``."""
     latest = client_of(settings).latest(subject)
     before = None if latest is None or latest[1].type is not language else latest[1]
     text: str = _LANGUAGES[language].derived_text(kind, before, client_of(settings).load)
@@ -93,7 +93,7 @@ class Typed:
 
 @lru_cache(_CACHED)
 def column_type_of(settings: Settings, schema: Schema) -> pa.DataType:
-    """Return `column_type`, computed once for each schema."""
+    """Return the result of ``column_type``, which is computed once for each schema."""
     return column_type(settings, schema)
 
 

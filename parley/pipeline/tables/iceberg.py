@@ -120,7 +120,7 @@ class IcebergTable:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The Arrow types of the columns, as returned by `iceberg_type`."""
+        """The Arrow types of the columns, as returned by ``iceberg_type``."""
         return {each.name: iceberg_type(each.type) for each in self._table.schema().as_arrow()}
 
     @property

@@ -75,7 +75,7 @@ ANY_NAMES: Final = NameRule()
 DELTA_NAMES: Final = NameRule(_is_cut, _folded)
 ICEBERG_NAMES: Final = NameRule(_is_blank_or_cut, _dotted)
 _POSTGRESQL_BYTES_MAX: Final = 63
-"""The server cuts longer names."""
+"""The maximum length of a name. The server truncates longer names."""
 
 
 def sql_names(dialect: str) -> NameRule:

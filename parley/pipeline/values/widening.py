@@ -198,7 +198,7 @@ def _decimal_for(whole_digits: int, scale: int, value: Any) -> Any:
     """Return a decimal type with at least this scale that holds the number, and this many digits before the point if
     they fit.
 
-    Raises DoesNotFit if the number itself has more than `DIGITS_MAX` digits.
+    Raises DoesNotFit if the number itself has more than ``DIGITS_MAX`` digits.
     """
     number = number_of(value)
     if number is not None:
@@ -261,7 +261,7 @@ def only_adds_fields(old: Any, new: Any) -> bool:
 def settled(kind: Any) -> Any:
     """Return a type without unknown parts: elements of lists and maps become text, fields of structs are left out.
 
-    Returns `UNKNOWN` if nothing remains.
+    Returns ``UNKNOWN`` if nothing remains.
     """
     if types.is_list(kind):
         return pa.list_(_element(kind.value_type))

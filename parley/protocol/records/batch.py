@@ -217,7 +217,7 @@ def build(
     """Build a v2 batch of the records, with its checksum.
 
     Numbers the records from ``base_offset``, ignoring their own offsets. With ``keep_offsets``, keeps the offsets,
-    which must rise from ``base_offset``. With ``append_time`` (ms), the batch has the type LogAppendTime and that
+    which must increase from ``base_offset``. With ``append_time`` (ms), the batch has the type LogAppendTime and that
     timestamp. Raises InvalidRecord if timestamps are too far apart for the format.
     """
     listed: list[Any] = records if isinstance(records, list) else list(records)

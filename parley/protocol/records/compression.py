@@ -39,7 +39,8 @@ _SMALL_PIECES_MAX: Final = 1 << 10
 """The number of pieces of one call that may be small. A gzip member or a snappy block takes time even if it is empty,
 so more pieces than this must have at least ``_PIECE_BYTES_LEAST`` bytes on average."""
 _GZIP_INPUT_BYTES: Final = 1 << 12
-"""The input of the gzip decoder at a time: at the end of each member, the decoder copies the rest of it."""
+"""The number of bytes passed to the gzip decoder at a time. At the end of each member, the decoder copies the rest
+of them."""
 _LZ4_INPUT_BYTES: Final = 1 << 12
 """The input of the lz4 decoder at a time: the output is at most 255 times as large, plus a block that was held back."""
 LZ4_LEVEL_FAST: Final = 9

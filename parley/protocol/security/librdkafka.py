@@ -36,7 +36,7 @@ _LOGIN: Final = "sasl.jaas.config"
 _OF_LOGIN: Final = (_LOGIN, "sasl.login.callback.handler.class")
 
 Settings = dict[str, Any]
-"""Strings, and the callback for tokens."""
+"""Settings of librdkafka: strings, and the callback for tokens."""
 
 
 def librdkafka_settings(settings: Mapping[str, Any]) -> Settings:

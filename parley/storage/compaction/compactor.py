@@ -105,9 +105,6 @@ class CompactionStats:
     bytes_read: int = 0
     """The bytes of batches in all segments that were read while copying."""
     bytes_kept: int = 0
-    map_bytes_read: int = 0
-    """The bytes of batches in dirty segments that were read to fill the table of keys."""
-    map_records_read: int = 0
     map_keys: int = 0
     map_utilization: float = 0.0
     """How full the table of keys was, from 0 to 1."""
@@ -222,7 +219,6 @@ class _Compaction:
         for source in dirty:
             is_full = False
             for batch in self._batches(source):  # to the end of the segment, so that it is verified
-                self._stats.map_bytes_read += batch.header.size_bytes
                 if not is_full and not self._notes(batch, transactions):
                     is_full = True
                     self._end = max(self._end, batch.header.base_offset)
@@ -245,7 +241,6 @@ class _Compaction:
             return True
         if transactions.is_aborted(header) or header.last_offset < start or not header.record_count:
             return True
-        self._stats.map_records_read += header.record_count
         return note_keys(self._payload(batch), header.record_count, header.base_offset, start, self._keys)
 
     # --- Copying ---

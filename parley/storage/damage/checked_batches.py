@@ -56,7 +56,6 @@ class CheckedBatches:
     def __init__(self, file: SegmentFile, size: int, base_offset: int, end_offset: int) -> None:
         self._file = file
         self._size = size
-        self._base_offset = base_offset
         self._last_offset = min(end_offset - 1, base_offset + MAX_RELATIVE_OFFSET)
         self._data = memoryview(b"")
         self._begin = 0

@@ -118,7 +118,7 @@ def _first_id(settings: dict[str, str]) -> int:
     given = settings.pop("broker.id", None), settings.pop("node.id", None)
     text = next((each for each in given if each not in (None, "", "-1")), "1")
     if text is None or not text.isdecimal():
-        raise CommandError(f"broker.id={text} is not a number: the brokers' ids are counted from it.")
+        raise CommandError(f"broker.id={text} is not a number. The ids of the brokers count up from it.")
     return int(text)
 
 

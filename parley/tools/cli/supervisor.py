@@ -39,9 +39,9 @@ class Ended:
     exit_code: int
     was_ready: bool
     is_stopping: bool
-    """Whether the supervisor was asked to end."""
+    """True if the supervisor received a signal to end."""
     any_ready: bool
-    """Whether this child, or an earlier one, became ready."""
+    """True if this child, or an earlier one, became ready."""
     pause_s: float
     """The pause before this child was started, in seconds. 0 for the first child."""
 

@@ -98,7 +98,7 @@ def entity_of(parts: Sequence[tuple[str, str | None]]) -> Named:
 
 
 def _address(name: str) -> str:
-    """Return the address of a host, or the name itself if it has none, which the broker then refuses."""
+    """Return the address of a host, or the name itself if it has no address; the broker then rejects the name."""
     from parley.broker.quotas.entities import canonical_address
 
     return name if canonical_address(name) is not None else address_of(name) or name

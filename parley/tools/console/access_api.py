@@ -26,7 +26,7 @@ _IMPLIED = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
 }
-"""The operations that imply an operation."""
+"""The operations of which each implies the operation in the key."""
 
 
 async def users(view: ClusterView, request: ApiRequest) -> dict[str, Any]:

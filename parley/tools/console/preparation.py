@@ -54,7 +54,7 @@ class Prepared:
 
 
 def prepared(wanted: Wanted) -> Prepared:
-    """Check what is wanted, and read its files. Blocks. Raises ``CommandError``."""
+    """Check the requested settings, and read the files that they name. Blocks. Raises ``CommandError``."""
     with requires_library("The console", how_to_install("console")):
         from parley.pipeline.service.errors import ServiceError
         from parley.pipeline.service.server import parse_listeners

@@ -24,7 +24,7 @@ CACHED: Final = 1000
 _PENDING_MAX: Final = 64
 _AT_ONCE: Final = 4
 _AWAY_S: Final = 5.0
-"""How long a registry that does not respond is left alone."""
+"""How long a registry that did not respond is not asked again, in seconds."""
 _REFUSED_S: Final = 30.0
 _FOREVER: Final = float("inf")
 _UNTRIED: Final = "Too many schemas are looked up at the moment. Search again."

@@ -26,7 +26,7 @@ BAD_P99_S = 1.0
 """If writes are slower than this, brokers lose their sessions under load."""
 SLOW_NOTICE_S = 1.0
 NEEDED_VALUE_BYTES = 64 * 1024
-"""Enough for a hundred partitions with many replicas."""
+"""The size of values that a store must accept: enough for a hundred partitions with many replicas."""
 LONG_TTL_MS = 9000
 """Kafka's default of ``broker.session.timeout.ms``. A store with a longer minimum detects a hanging broker later than
 Kafka."""

@@ -51,7 +51,6 @@ class ReplicaSize:
 
     size: int
     lag: int
-    is_future: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +226,6 @@ class Cluster:
     min_isr: Mapping[str, int] = field(default_factory=dict)
     """``min.insync.replicas`` of each topic with replicas out of sync."""
     groups: Sequence[Group] | None = None
-    groups_listed: int = 0
     hanging: Sequence[OpenTransaction] | None = None
     moves: Sequence[Move] | None = None
     certificates: Mapping[str, datetime] = field(default_factory=dict)
@@ -300,7 +298,6 @@ class Folder:
     path: str
     exists: bool = True
     error: str = ""
-    is_permission: bool = False
     total: int = 0
     free: int = 0
     inodes: int = 0

@@ -224,7 +224,6 @@ class Gathering:
             cluster,
             min_isr=least or {},
             groups=last,
-            groups_listed=groups.listed,
             hanging=hanging,
             moves=moves,
             interval_s=asked.interval_s,
@@ -291,7 +290,7 @@ def _directory(found: Any) -> Directory:
         found.total_bytes if found.total_bytes > 0 else None,
         found.usable_bytes if found.usable_bytes >= 0 else None,
         {
-            (topic.name, each.partition_index): ReplicaSize(each.partition_size, each.offset_lag, each.is_future_key)
+            (topic.name, each.partition_index): ReplicaSize(each.partition_size, each.offset_lag)
             for topic in found.topics
             for each in topic.partitions
         },

@@ -21,21 +21,20 @@ def folder_at(path: Path) -> Folder:
         parent = next(each for each in path.absolute().parents if each.exists())
         may = os.access(parent, os.W_OK | os.X_OK)
         error = "" if may else f"it does not exist, and {parent} does not let this user create it"
-        return Folder(shown, exists=False, error=error, is_permission=not may)
+        return Folder(shown, exists=False, error=error)
     if not path.is_dir():
         return Folder(shown, error="it is not a folder")
     try:
         volume = os.statvfs(path)
         names = os.listdir(path)
     except OSError as error:
-        return Folder(shown, error=error.strerror or str(error), is_permission=isinstance(error, PermissionError))
+        return Folder(shown, error=error.strerror or str(error))
     identity, malformed = _identity(path)
     may = os.access(path, os.R_OK | os.W_OK | os.X_OK)
     problem = _read_only(path) if may else "this user may not read and write it"
     return Folder(
         shown,
         error=problem,
-        is_permission=bool(problem),
         total=volume.f_blocks * volume.f_frsize,
         free=volume.f_bavail * volume.f_frsize,
         inodes=volume.f_files,

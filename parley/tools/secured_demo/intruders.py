@@ -106,7 +106,7 @@ def without_rights(bootstrap: str, topic: str, client: Path) -> list[Attempt]:
 
 
 def shown(path: Path) -> str:
-    """Return the path of a file as commands in the cluster's folder name it."""
+    """Return the path of a file relative to the current folder, in which the printed commands are run."""
     return os.path.relpath(path)
 
 

@@ -69,7 +69,6 @@ class Ledger:
         self._reached: defaultdict[tuple[str, str, int], int] = defaultdict(int)
         self._read_by_final_reader: defaultdict[TopicPartition, dict[str, None]] = defaultdict(dict)
         self._sent: defaultdict[TopicPartition, list[str]] = defaultdict(list)
-        self.records_sent = 0
 
     @property
     def records_acknowledged(self) -> int:
@@ -80,7 +79,6 @@ class Ledger:
 
     def sent(self, who: str, topic: str, partition: int, values: list[str]) -> None:
         """Record that a batch was sent for the first time."""
-        self.records_sent += len(values)
         if topic in self.compacted:
             self._sent[topic, partition] += values
         self.history.note(who, f"sends {topic}-{partition} {' '.join(values)}")

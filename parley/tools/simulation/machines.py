@@ -145,11 +145,6 @@ class Machine:
         return self.host, PORT
 
     @property
-    def is_up(self) -> bool:
-        """True if a broker process exists, even if it is stopped."""
-        return self.process is not None
-
-    @property
     def serves(self) -> bool:
         """True if the broker has finished its start and is running."""
         return self.process is not None and self.process.runs and self._ready

@@ -107,7 +107,7 @@ class Outcome:
     generations: int
     """The last generation of the classic group in which a member received its assignment."""
     epochs: int
-    """The last epoch of the group of the consumer protocol that a member entered."""
+    """The highest epoch of the group with the consumer protocol that any member reached."""
     streams_epochs: int
     """The last epoch of the streams group that a member entered."""
     deliveries: int

@@ -35,7 +35,7 @@ from parley.tools.simulation.machines import EPOCH_MS
 from parley.tools.simulation.transaction_ledger import Transaction, TransactionLedger
 
 TRANSACTION_TIMEOUT_MS: Final = 600_000
-"""Longer than a run, so that only producers end transactions."""
+"""The transaction timeout. It is longer than a run, so that only producers end transactions."""
 _BY_TRANSACTIONAL_ID: Final = 1
 _FENCED: Final = frozenset(
     {

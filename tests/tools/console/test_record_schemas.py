@@ -226,7 +226,7 @@ async def test_schemas_of_files(stored_broker: tuple[Broker, str], tmp_path: Pat
         good, bad = await read(browser, "of-files")
     assert (json.loads(good["key"]["text"]), json.loads(good["value"]["text"])["id"]) == ({"cents": 5}, 4)
     assert good["value"]["schema"] == "Avro, order.avsc"
-    assert bad["key"]["problem"] == "The bytes do not fit Protobuf, money.proto: it is not a message Money."
+    assert bad["key"]["problem"] == "The bytes do not fit Protobuf, money.proto: it is not a message of type Money."
 
 
 async def test_tls_and_a_login_at_the_registry(stored_broker: tuple[Broker, str], tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ PARTITIONS = [
 ]
 VALID = {"b1:9092": NOW + timedelta(days=300)}
 HEALTHY_CLUSTER = Cluster(
-    NOW, [("b1", 9092)], "c1", 1, True, BROKERS, PARTITIONS, 10.0, {}, [], 0, [], [], VALID, STORE
+    NOW, [("b1", 9092)], "c1", 1, True, BROKERS, PARTITIONS, 10.0, {}, [], [], [], VALID, STORE
 )  # fmt: skip
 FOLDER = Folder("/data", total=DISK, free=DISK // 2, inodes=1000, inodes_free=900, cluster_id="c1", broker_id=1)
 HEALTHY_MACHINE = Machine(

@@ -61,7 +61,7 @@ def test_a_broker_is_killed_stopped_crashed_and_shut_down() -> None:
             machine.resume()
             await asyncio.sleep(5)
             end()
-            await world.until(lambda: not machine.is_up, what="end")
+            await world.until(lambda: machine.process is None, what="end")
         return starts
 
     with World("one", properties=ALONE) as world:
@@ -102,7 +102,7 @@ def test_leader_epochs_in_which_nothing_was_written_are_not_used_again_after_the
         copy = world.store.copy()
         for machine in machines * 3:
             machine.shut_down()
-            await world.until(lambda machine=machine: not machine.is_up, what="end")  # type: ignore[misc]
+            await world.until(lambda machine=machine: machine.process is None, what="end")  # type: ignore[misc]
             machine.boot()
             await world.until(is_in_sync, what="restart")
         before = state()

@@ -3,7 +3,7 @@
 Rules of this module:
 
 * Partitions share the bytes of the response in order. The first partition with records gets at least one batch,
-  whatever the limits are (KIP-74).
+  regardless of the limits (KIP-74).
 * In a session, a partition with nothing new for the client is omitted from the response. A follower that lacks only a
   new high watermark gets it with the next records, unless consumers may read from followers.
 * A client whose log has diverged from this one gets the epoch and offset to truncate to, and no records (KIP-595).

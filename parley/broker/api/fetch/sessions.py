@@ -40,9 +40,11 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _EPOCH_MAX = 2**31 - 1
 PARTITIONS_MAX = 20_000
-"""The most partitions that one client may fetch at a time. They are counted before any object is created for them."""
+"""The maximum number of partitions that one client may fetch at a time. They are counted before any object is created
+for them."""
 CONSUMED_PARTITIONS_MAX = 200_000
-"""The most partitions in the sessions of all consumers together. They take 65 MB, or 125 MB with the longest names."""
+"""The maximum number of partitions in the sessions of all consumers together. They take 65 MB, or 125 MB with the
+longest names."""
 FOLLOWED_PARTITIONS_MAX = 400_000
 """The same limit for followers. A broker leads some ten thousand partitions, each with a few followers."""
 LOOK_AT_ALL_S = 5.0

@@ -6,8 +6,8 @@ Rules of this module:
   acknowledges first, then the member's remaining records are released.
 * Acknowledgements in a fetch are processed before the fetch acquires records. The response waits until they are stored.
 * A request that renews locks fetches nothing.
-* Members may acknowledge each record differently. After a number of acknowledgements, the event loop serves other
-  clients.
+* Members may acknowledge each record differently. Long lists of acknowledgements are processed in parts, between
+  which the event loop serves other clients.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from parley.protocol.uuids import UUID
 _log = logging.getLogger(__name__)
 
 MEMBER_ID_MAX = 36
-"""The most characters of a member id, which is a UUID."""
+"""The maximum number of characters of a member id, which is a UUID."""
 ACKNOWLEDGED_IN_A_TURN = 500
 """Acknowledgements processed before the event loop serves other clients. Each takes up to 8 microseconds."""
 REFUSED_MAX_S = 5.0

@@ -13,7 +13,7 @@ from parley.protocol.records.batch_header import MAGIC_V2
 from parley.storage.log_reader import LogRead
 
 BATCHES_MAX: Final = 2_000
-"""The most batches that a fetch scans in one look at a partition. That takes a few milliseconds."""
+"""The maximum number of batches that a fetch scans in one look at a partition. That takes a few milliseconds."""
 
 
 class Headers(NamedTuple):

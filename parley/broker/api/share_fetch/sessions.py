@@ -24,9 +24,9 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _EPOCH_MAX = 2**31 - 1
 PARTITIONS_MAX = 20_000
-"""The most partitions in one session."""
+"""The maximum number of partitions in one session."""
 ALL_PARTITIONS_MAX = 200_000
-"""The most partitions in all sessions together."""
+"""The maximum number of partitions in all sessions together."""
 
 
 class TopicPartition(NamedTuple):

@@ -36,7 +36,6 @@ from parley.broker.share.leading import LeadingState, LedSharePartition
 from parley.broker.share.share_partition import Wanted
 from parley.protocol.errors import KafkaError
 from parley.protocol.messages.share_groups import ShareFetchRequest
-from parley.storage.log_reader import LogRead
 
 LOOKED_AT_IN_A_TURN: Final = 100
 """Partitions that a fetch looks at or acquires from before the event loop serves other clients. Each takes up to about
@@ -74,7 +73,6 @@ class WaitingShareFetch(Delayed[Any]):
         self._targets: dict[LedSharePartition, TopicPartition] = {}
         self._candidates: list[_Candidate] = []
         self._found: dict[TopicPartition, Fetched] = {}
-        self._cold: list[LogRead] = []
         self._acquired = 0
         self._acquired_bytes = 0
         self._is_woken = False  # the changed partitions will be looked at

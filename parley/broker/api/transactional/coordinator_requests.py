@@ -32,7 +32,7 @@ REQUESTS_IN_FLIGHT = 5
 """The maximum number of requests in flight to one coordinator. Each uses a separate connection, because the coordinator
 may delay a response until the markers of the previous transaction are written."""
 PARTITIONS_MAX = 10_000
-"""The most partitions in one request. The others wait for the next request."""
+"""The maximum number of partitions in one request. The others wait for the next request."""
 
 Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 TopicPartition = tuple[str, int]

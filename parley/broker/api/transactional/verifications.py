@@ -21,7 +21,8 @@ from parley.protocol.uuids import UUID
 from parley.storage.producer_state import OPEN_TRANSACTIONS_MAX, ProducerState
 
 VERIFICATIONS_MAX = 20_000
-"""The most verifications to remember (10 MB). The number of connections limits the requests in progress."""
+"""The maximum number of verifications to remember (10 MB). The number of connections limits the requests in
+progress."""
 
 _Place = tuple[UUID, int, int]
 """The topic id, the partition and the producer id."""

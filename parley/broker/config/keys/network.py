@@ -304,8 +304,8 @@ class NetworkKeys(Keys, title="Network"):
     fetch_max_bytes = integer(
         "fetch.max.bytes",
         57_671_680,
-        "The maximum number of bytes of records in a fetch response, whatever the client requests. A single larger "
-        "batch is still returned, so that the consumer can make progress.",
+        "The maximum number of bytes of records in a fetch response, regardless of the client's request. A single "
+        "larger batch is still returned, so that the consumer can make progress.",
         at_least=1_024,
         unit="bytes",
         since="2.5 (KIP-541)",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from typing import Protocol
 
 from parley.broker.security.principal import Principal
-from parley.broker.security.sasl.decoy import decoy_credential
 from parley.protocol.security.scram import ScramCredential
 
 
@@ -34,19 +32,3 @@ class CredentialSource(Protocol):
 
         It is the same for each call and on each broker, and has the form of stored credentials.
         """
-
-
-class NoCredentials:
-    """A source without users."""
-
-    def __init__(self) -> None:
-        self._secret = secrets.token_bytes(32)
-
-    def scram(self, mechanism: str, user: str) -> ScramCredential | None:
-        return None
-
-    def token(self, mechanism: str, token_id: str) -> TokenLogin | None:
-        return None
-
-    def decoy(self, mechanism: str, user: str, *, is_token: bool = False) -> ScramCredential:
-        return decoy_credential(self._secret, mechanism, user)

@@ -164,7 +164,7 @@ class Columns:
         self._asked: dict[tuple[str, Any], bool] = {}
 
     def add(self, row: Row) -> None:
-        """Add a row. Raises Refused, and does not add the row then."""
+        """Add a row. Raises Refused if a value does not fit; the row is then not added."""
         grown: dict[str, Any] = {}
         stored: dict[str, Any] = {}
         for name in self._required:

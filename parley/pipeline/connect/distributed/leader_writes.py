@@ -35,7 +35,7 @@ def leader_id(group: str) -> str:
 class TransactionalWrites:
     """The leader's writes to a topic. After a failure nothing is written until the leader claims the id again.
 
-    `on_lost` is called after a failure: the worker must find out who leads.
+    ``on_lost`` is called after a failure: the worker must find out who leads.
     """
 
     def __init__(

@@ -204,7 +204,9 @@ class Group(Membership):
         answer = await self._join_group(member, coordinator)
         name = answer.protocol_name or ""
         if name not in PROTOCOLS:
-            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group has chosen {name!r}")
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group has chosen an unknown protocol: {name!r}"
+            )
         version = PROTOCOLS[name]
         place = _Place(coordinator, answer.member_id, answer.generation_id, version)
         shares: Mapping[str, Assignment] = {}

@@ -23,7 +23,7 @@ from parley.protocol.errors import KafkaError
 __all__ = ["TopicOffsetStore"]
 
 _STORE_SECONDS: Final = 120.0
-"""Longer than the transaction of a dead task stays open in the topic."""
+"""The timeout of a write. It exceeds the time for which the transaction of a dead task stays open in the topic."""
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")

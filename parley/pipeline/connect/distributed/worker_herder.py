@@ -283,7 +283,7 @@ class Herder:
         return ConnectorStatus(name, self._kind(name), connector, self._statuses.tasks_of(name))
 
     async def set_target_state(self, name: str, target: TargetState) -> None:
-        """Request another state, which is reached a little later. Raises NotFound."""
+        """Request another state, which the workers reach later. Raises NotFound."""
         if target is TargetState.STOPPED:
             await self._settled()
             self._must_lead("transition connectors to the STOPPED state")

@@ -158,7 +158,7 @@ class ExactlyOnceRun(SourceRun):
             raise
 
     def finish(self) -> None:
-        """End the transaction, unless it has failed, and stop the task. Raises the errors of its `stop`."""
+        """End the transaction, unless it has failed, and stop the task. Raises the errors of its ``stop``."""
         try:
             if self._is_begun and not self._has_failed:
                 self.commit()

@@ -266,7 +266,7 @@ class Feed:
             subscription.inbox.put(subscription, fetched)
 
     def _misplaced(self, subscriptions: Iterable[Subscription]) -> None:
-        """Look up their leaders again after a pause."""
+        """Look up the leaders of these subscriptions again after a pause."""
         for one in subscriptions:
             self._leaders.pop(one, None)
             one.is_resting = True

@@ -4,8 +4,8 @@ Rules:
 
 1. One thread calls ``begin``, then ``step`` repeatedly, and ``finish`` at the end. Nothing here starts threads, or
    waits longer than a step may.
-2. A partition's number decides its task, whatever the number of workers (``share``). A new partition goes to one task
-   and moves no other.
+2. A partition's number decides its task, regardless of the number of workers (``share``). A new partition goes to one
+   task and moves no other.
 3. A position is committed only after ``pre_commit`` has confirmed that the target has everything before it. If that
    fails, the task returns to the committed position and gets the records again, including a batch that waits for
    another ``put``.

@@ -1,6 +1,6 @@
 """Checks that data written with one schema can be read with another, by the rules of Confluent's registry.
 
-A `Level` selects the earlier versions that a new version is compared with, and the direction. Decisions only.
+A ``Level`` selects the earlier versions that a new version is compared with, and the direction. Decisions only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which changes of a JSON schema keep data valid, by the strict rules of Confluent's registry.
 
-Schemas are first brought into a normal form (`_kind_of`): a list of types becomes an ``anyOf``, and keywords of several
-kinds become an ``allOf`` with one part for each kind. A pair of schemas counts as compatible while it is being
+Schemas are first brought into a normal form (``_kind_of``): a list of types becomes an ``anyOf``, and keywords of
+several kinds become an ``allOf`` with one part for each kind. A pair of schemas counts as compatible while it is being
 compared, so that recursion ends. If the pair is incompatible, the comparison that is in progress finds that. Every
 reported difference makes data unreadable.
 """

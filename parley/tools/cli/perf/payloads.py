@@ -1,4 +1,4 @@
-"""The values to send: random bytes of one size, random lines of a file, or rising numbers."""
+"""The values to send: random bytes of one size, random lines of a file, or increasing numbers."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def begin_alteration(
     """Record that share partitions are about to get new start offsets. The reply contains the partitions that exist.
 
     Creates the group if it does not exist. Begins a new epoch if the state of a topic is still being deleted, because a
-    slow deletion spares only state of a higher epoch. Raises GROUP_ID_NOT_FOUND for a group of another type, or
+    slow deletion spares only state with a higher epoch. Raises GROUP_ID_NOT_FOUND for a group of another type, or
     NON_EMPTY_GROUP.
     """
     known = shard.groups.get(group_id)

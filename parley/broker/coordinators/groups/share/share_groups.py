@@ -151,7 +151,7 @@ class ShareGroups:
         return failed
 
     async def _delete_orphans(self, group_id: str, failed: Mapping[SharePartition, KafkaError]) -> None:
-        """Delete state of a higher epoch, which would make every initialization fail.
+        """Delete state with a higher epoch, which would make every initialization fail.
 
         It belongs to a deleted group with the same id, whose superseded coordinator initialized it late. This broker is
         not superseded itself, because its last decision was committed.
@@ -290,8 +290,8 @@ class ShareGroups:
     async def _delete(
         self, group_id: str, partitions: Sequence[SharePartition], state_epoch: int
     ) -> dict[SharePartition, KafkaError]:
-        """Delete the state of share partitions, unless it is of a higher epoch. Returns the error of each that still
-        has state."""
+        """Delete the state of share partitions, unless its epoch is higher. Returns the error of each partition that
+        still has state."""
         failed = await self._each_call(
             partitions, lambda topic_id, index: self._persister.delete(group_id, topic_id, index, state_epoch)
         )
