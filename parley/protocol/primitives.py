@@ -64,7 +64,7 @@ def read_tag(buf: Buffer, pos: int, last: int) -> tuple[int, int, int]:
     tag, pos = read_uvarint(buf, pos)
     size, pos = read_uvarint(buf, pos)
     if tag <= last:
-        raise MalformedMessage(f"tag {tag} follows tag {last}, but tags must rise")
+        raise MalformedMessage(f"tag {tag} follows tag {last}, but tags must be in ascending order")
     if pos + size > len(buf):
         raise MalformedMessage(f"tagged field {tag} claims {size} bytes, but only {len(buf) - pos} are left")
     return tag, pos, pos + size

@@ -107,7 +107,7 @@ class ConnectionRate:
         self._at = 0.0
 
     def wait_s(self, per_second: int, now_s: float) -> float:
-        """Return for how many seconds no connection may be accepted."""
+        """Return the number of seconds for which no connection may be accepted."""
         self._left = min(float(per_second), self._left + (now_s - self._at) * per_second)
         self._at = now_s
         return 0.0 if self._left >= 1 else (1 - self._left) / per_second

@@ -151,10 +151,10 @@ class Throttling(Protocol):
         """False if no client has a quota. The other methods are then not called."""
 
     def received(self, context: RequestContext, now_s: float) -> float:
-        """Count a request whose response is not ready yet. Returns for how many seconds to throttle the client."""
+        """Count a request whose response is not ready yet. Returns the number of seconds to throttle the client."""
 
     def charge(self, context: RequestContext, response: MaybeResponse, now_s: float) -> tuple[MaybeResponse, float]:
-        """Count a completed request. Returns the response, and for how many seconds to throttle the client."""
+        """Count a completed request. Returns the response, and the number of seconds to throttle the client."""
 
 
 class _Unlimited:

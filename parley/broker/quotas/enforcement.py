@@ -170,7 +170,7 @@ class QuotaEnforcement:
     # --- Requests ---
 
     def charge(self, context: RequestContext, response: MaybeResponse, now_s: float) -> tuple[MaybeResponse, float]:
-        """Count a completed request. Returns the response, and for how many seconds to throttle the client.
+        """Count a completed request. Returns the response, and the number of seconds to throttle the client.
 
         The returned response contains the throttle time. A handler may already have set one: for records that were not
         fetched, or for topics that the controller did not change.

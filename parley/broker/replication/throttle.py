@@ -44,7 +44,7 @@ class MeasuredRate:
             self._total -= self._samples.popleft()[1]
 
     def wait_s(self, limit: float, now_s: float) -> float:
-        """Return for how many seconds nothing may be sent until the rate falls to ``limit``; 0 if it does not exceed
+        """Return the number of seconds to wait until the rate falls to ``limit``; 0 if it does not exceed
         the limit."""
         self._forget(now_s)
         if not self._samples:

@@ -91,7 +91,7 @@ _UNTIL_METADATA = frozenset(
 
 
 def step_for(log: Log, data: FetchResponse.PartitionData) -> Step:
-    """Return what a follower does after the leader's response to a fetch from its log's end."""
+    """Return the follower's next step after the leader's response to a fetch from the end of the follower's log."""
     code = data.error_code
     if code:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -122,8 +122,8 @@ def truncation_offset(own_epoch: int, own_end: int, leader_epoch: int, leader_en
 
 
 def loss_by(step: Truncate | TruncateFully, log: Log, unclean_epoch: int) -> Loss:
-    """Return whether a truncation removes committed records, that is, records below the high watermark known to this
-    log.
+    """Return the kind of loss that a truncation causes: whether it removes committed records, that is, records below
+    the high watermark known to this log.
 
     ``unclean_epoch`` is the last leader epoch of the partition that began with an unclean election or a recovery. It
     explains the loss of records that were written before it, unless this log has followed a leader since.

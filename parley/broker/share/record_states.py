@@ -1,7 +1,7 @@
 """The states of a record in a share partition, and the steps between them (KIP-932).
 
 AVAILABLE     can be delivered to a member
-ACQUIRED      delivered to one member, until its lock ends
+ACQUIRED      delivered to one member, until its lock expires
 ACKNOWLEDGED  processed (final)
 ARCHIVED      not delivered again: rejected, delivered too often, or missing from the log (final)
 """

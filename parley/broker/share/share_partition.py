@@ -5,7 +5,7 @@ Rules of this module, which does no I/O (docs/groups.md, "How a share partition 
 * The *window* begins at the first record that is not final, and ends after the last record that was ever acquired. It
   contains at most ``max_record_locks`` records. While it is full, only released records are delivered.
 * An acknowledgement takes effect when it has been stored. Until then the records stay acquired. If it cannot be stored,
-  the member keeps the records until their lock ends.
+  the member keeps the records until their lock expires.
 * The end of a lock and a missing record change the state immediately, and are stored with the next write.
 * Writes do not overlap: ``begin_write`` returns everything that has changed, and ``end_write`` applies the outcome.
 * A record that was delivered ``delivery_count_limit`` times is archived when it is released. From half that number on,
@@ -336,7 +336,7 @@ class SharePartition:
         return bool(meant)
 
     def next_lock_end(self) -> float | None:
-        """Return when the next lock ends, or None if no record is acquired without a pending acknowledgement."""
+        """Return when the next lock expires, or None if no record is acquired without a pending acknowledgement."""
         return min(
             (span.lock_until for span in self._spans if span.state is ACQUIRED and span.pending is None), default=None
         )

@@ -100,7 +100,7 @@ _NOTHING: Final = Narrowing(end=0)
 
 
 def narrowing(filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
-    """Return what all filters together select, and the filters that Spark must check."""
+    """Return the narrowing that all filters together allow, and the filters that Spark must check."""
     found, left = EVERYTHING, []
     for each in filters:
         taken, is_exact = _taken(found, each)

@@ -329,7 +329,7 @@ def _read_range(whole: Range, options: SourceOptions) -> Iterator[pa.RecordBatch
 
 
 def _without_what_is_gone(todo: Range, gone: OffsetOutOfRange, options: SourceOptions) -> Range | None:
-    """Return what is left to read. Raises ``DataLoss``."""
+    """Return the rest of the range, from the log start on; None if nothing remains. Raises ``DataLoss``."""
     behind = min(todo.end, gone.log_start) if gone.offset < gone.log_start else todo.end
     _lost(f"{gone.message}; offsets {todo.start} to {behind} cannot be read", options)
     return replace(todo, start=behind) if behind < todo.end else None

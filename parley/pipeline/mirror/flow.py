@@ -288,7 +288,7 @@ class Flow:
             return bool(self._places) and all(self._held_back.get(place, 0) > now for place in self._places)
 
     def plan(self, ends: Mapping[TopicPartition, int]) -> list[Range]:
-        """Return what one round copies of the remaining offsets up to these ends."""
+        """Return the ranges that one round copies, out of the remaining offsets up to these ends."""
         now = self._now_ms()
         with self._lock:
             held = {place for place, until in self._held_back.items() if until > now}

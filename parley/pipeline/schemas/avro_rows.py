@@ -161,7 +161,8 @@ class _Tree:
         return column, read if is_named or reads else None, write if writes else None
 
     def _key(self, member: Any) -> Any:
-        """Return what distinguishes the values of a union's member: its name, or their class."""
+        """Return the mark that distinguishes the values of a union's member: the member's name, or the class of the
+        values."""
         node = self.resolved(member)
         kind = node if isinstance(node, str) else node["type"]
         return node["name"] if kind in NAMED else _CLASSES[kind]

@@ -242,7 +242,7 @@ class _Comparison:
         )
 
     def _behind(self, following: Found | None) -> Found | None:
-        """Return what follows the current block: ``following`` if known. Returns None at the end of the segment."""
+        """Return the item after the current block: ``following`` if known. Returns None at the end of the segment."""
         end = _end_of(self._found[-1])
         if following is None and end < self._extent.size:
             behind = _walk(self._segment, end, end + 1, self._extent)

@@ -157,7 +157,7 @@ def check(code: int, message: str | None = None, *, doing: str = "") -> None:
 
 
 def _next_step(code: int) -> str:
-    """Return what to do about an error that an administrator can resolve, or an empty string."""
+    """Return advice on an error that an administrator can resolve, or an empty string."""
     resource = _RIGHTS.get(ErrorCode(code))
     return (
         f". An administrator grants the right: `parley acls --add --allow-principal User:NAME --operation OPERATION "

@@ -142,7 +142,7 @@ class _Signals:
 
 
 def _read(ready: int) -> bytes:
-    """Return what a child that has ended wrote. Processes that it left behind may still hold its end of the pipe."""
+    """Return the output of a child that has ended. Processes that it left behind may still hold its end of the pipe."""
     try:
         return os.read(ready, 1)
     except BlockingIOError:

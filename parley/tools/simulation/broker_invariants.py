@@ -107,7 +107,8 @@ class Invariants:
         return not any(broker_id in state.isr for state in self._stored.values())
 
     def damage(self) -> list[str]:
-        """Return what is missing or altered in the files of replicas, below the replicas' high watermarks."""
+        """Return a description of the data that is missing or altered in the files of replicas, below the replicas'
+        high watermarks."""
         found: list[str] = []
         for machine in self._world.machines.values():
             for partition in partitions_of(machine) if machine.serves else ():

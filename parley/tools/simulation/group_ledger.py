@@ -126,8 +126,8 @@ class GroupLedger:
     # --- The end of the run ---
 
     def lacks(self, members: Collection[str], ends: Mapping[int, int]) -> list[str]:
-        """Return what is missing until the group is stable with these members, and has consumed all partitions to these
-        ends."""
+        """Return a text about what is missing until the group is stable with these members, and has consumed all
+        partitions to these ends."""
         held = {who: self._held[who] for who in members if who in self._held}
         found = [f"{who} has no assignment" for who in members if who not in held]
         generations = sorted({place.generation for place, _ in held.values()})

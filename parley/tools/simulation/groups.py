@@ -45,7 +45,8 @@ class RunningGroup:
             member.settle()
 
     def lacks(self, ends: Mapping[int, int]) -> list[str]:
-        """Return what is missing until the group is stable, and has consumed all partitions to these ends."""
+        """Return a text about what is missing until the group is stable, and has consumed all partitions to these
+        ends."""
         return self.ledger.lacks([each.consuming for each in self.members if each.consuming is not None], ends)
 
     async def get_on(self, world: World, ends: Mapping[int, int], violations: Violations) -> None:

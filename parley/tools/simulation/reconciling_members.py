@@ -67,7 +67,7 @@ class ReconcilingMember(GroupReader):
     # --- The protocol ---
 
     def has(self) -> object:
-        """Return what the member holds, as a heartbeat reports it."""
+        """Return the assignment that the member holds, as a heartbeat reports it."""
         return frozenset(self.held)
 
     def request(self, topic: str, *, is_full: bool, has_changed: bool) -> Request:

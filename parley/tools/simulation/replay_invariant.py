@@ -98,7 +98,7 @@ def _generation(group: Group) -> GroupMetadataValue | None:
 
 
 def _consumer(group: Group) -> tuple[object, ...] | None:
-    """Return what a group of the consumer protocol has stored."""
+    """Return the stored state of a group of the consumer protocol."""
     known = group.consumer
     if known is None:
         return None
@@ -106,7 +106,7 @@ def _consumer(group: Group) -> tuple[object, ...] | None:
 
 
 def _share(group: Group) -> tuple[object, ...] | None:
-    """Return what a share group has stored."""
+    """Return the stored state of a share group."""
     known = group.share
     if known is None:
         return None
@@ -114,7 +114,7 @@ def _share(group: Group) -> tuple[object, ...] | None:
 
 
 def _streams(group: Group) -> tuple[object, ...] | None:
-    """Return what a streams group has stored."""
+    """Return the stored state of a streams group."""
     known = group.streams
     if known is None:
         return None

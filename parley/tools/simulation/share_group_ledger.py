@@ -5,7 +5,7 @@
   had not ended.
 * **DeliveredWithinCount**: no record is delivered more often than the group allows, and each confirmed release counts.
 * **AcknowledgedOnce**: a fetch that was sent after an accept or reject was confirmed does not return the record.
-  A confirmation counts only if it arrived before the lock ended. Later, the leader may already have archived the
+  A confirmation counts only if it arrived before the lock expired. Later, the leader may already have archived the
   record, because its count was exhausted. It then ignores the acknowledgement and responds without an error, like
   Kafka, although the archived state may not be stored yet. If that leader dies, the next leader delivers it again.
 * **NoRecordSkipped**: the group passes a record only if a member accepted or rejected it, or its count is exhausted.
@@ -207,7 +207,8 @@ class ShareGroupLedger:
     # --- The end of the run ---
 
     def lacks(self, members: Collection[str], ends: Mapping[int, int]) -> list[str]:
-        """Return what is missing until the group has passed all records of the partitions up to these ends."""
+        """Return a text about what is missing until the group has passed all records of the partitions up to these
+        ends."""
         found = [f"{who} has no partitions" for who in members if who not in self._assigned]
         for partition, end in ends.items():
             if self._starts[partition] < end:

@@ -236,7 +236,7 @@ class ShareGroupMember(GroupReader):
                 continue
             kind = self._decision(record, count)
             if kind is None:
-                del self._held[record]  # the lock ends
+                del self._held[record]  # the lock expires
             else:
                 decided.append(Acknowledgement(record, kind))
         return decided

@@ -146,7 +146,7 @@ def plan_fetch(
 
 
 def allowance(target: FetchTarget, taken: int, max_bytes: int) -> Read:
-    """Return what a partition may read if earlier partitions have ``taken`` bytes of the response."""
+    """Return the limits of one read of a partition if earlier partitions have ``taken`` bytes of the response."""
     return Read(max(0, min(target.max_bytes, max_bytes - taken)), not taken)
 
 

@@ -40,12 +40,12 @@ class ClientSupport(Enum):
 
 
 def produce_support(version: int) -> ClientSupport:
-    """Return what a version of Produce supports."""
+    """Return the transaction support of clients that use a version of Produce."""
     return _support(version, abortable_since=11, add_since=12)
 
 
 def offset_commit_support(version: int) -> ClientSupport:
-    """Return what a version of TxnOffsetCommit supports."""
+    """Return the transaction support of clients that use a version of TxnOffsetCommit."""
     return _support(version, abortable_since=4, add_since=5)
 
 

@@ -28,7 +28,7 @@ class NextWrite:
     None to let the write through."""
 
     def take(self) -> bool | None:
-        """Return what to do with the current write, and let the next one through."""
+        """Return the value of ``lose`` for the current write, and let the next one through."""
         lose, self.lose = self.lose, None
         return lose
 

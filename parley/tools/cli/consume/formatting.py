@@ -122,7 +122,8 @@ def deserializers_of(properties: Mapping[str, str]) -> dict[str, Deserializer]:
 
 
 def delivery_count(message: Any) -> int | None:
-    """Return how often a share group has delivered the record, or None if the consumer is not in a share group."""
+    """Return the number of times that a share group has delivered the record, or None if the consumer is not in a share
+    group."""
     return message.delivery_count() if hasattr(message, "delivery_count") else None  # since confluent-kafka 2.16
 
 

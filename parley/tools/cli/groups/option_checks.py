@@ -23,7 +23,8 @@ def _flag(name: str) -> str:
 
 
 def view_of(*, members: bool, offsets: bool, state: str) -> str:
-    """Return what to describe: members, state, or offsets (the default). Raises ``CommandError`` if several are set."""
+    """Return the subject to describe: members, state, or offsets (the default). Raises ``CommandError`` if several are
+    set."""
     if sum((members, offsets, bool(state))) > 1:
         raise CommandError("Use one of --members, --offsets and --state.")
     return "members" if members else "state" if state else "offsets"
