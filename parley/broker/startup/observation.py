@@ -48,6 +48,7 @@ from parley.broker.metrics.catalogue.coordinators import (
     GroupOffsetMetrics,
     MarkerMetrics,
     ProducerMetrics,
+    ShareGroupStateMetrics,
     StreamsGroupMetrics,
     TransactionMetrics,
     VerificationMetrics,
@@ -160,6 +161,7 @@ def watch(metrics: Metrics, broker: Observed) -> None:
     metrics.watch(GroupMetrics, lambda: group_metrics(broker.groups))
     metrics.watch(ConsumerGroupMetrics, lambda: consumer_group_metrics(broker.groups))
     metrics.watch(StreamsGroupMetrics, lambda: streams_group_metrics(broker.groups))
+    metrics.watch(ShareGroupStateMetrics, lambda: share_group_states(broker.groups))
     metrics.watch(
         GroupMemberMetrics,
         lambda: group_members(broker.groups.loaded_groups(), broker.config().metrics_group_partitions_max),
@@ -355,6 +357,12 @@ def streams_group_metrics(groups: GroupCoordinator) -> Iterable[Labeled]:
     """Return the number of streams groups in each state."""
     for state, count in groups.streams_counts_by_state().items():
         yield (state.value,), StreamsGroupMetrics(streams_groups=count)
+
+
+def share_group_states(groups: GroupCoordinator) -> Iterable[Labeled]:
+    """Return the number of share groups in each state."""
+    for state, count in groups.share_counts_by_state().items():
+        yield (state.value,), ShareGroupStateMetrics(share_groups=count)
 
 
 def transaction_metrics(transactions: TransactionCoordinator) -> Iterable[Labeled]:

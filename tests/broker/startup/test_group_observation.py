@@ -15,10 +15,11 @@ from parley.broker.coordinators.groups.consumer.member import Member
 from parley.broker.coordinators.groups.group import Group
 from parley.broker.coordinators.groups.share.share_group import ShareGroup, ShareMember
 from parley.broker.coordinators.share_state.share_partition import SharePartitionKey, StoredState
-from parley.broker.metrics.catalogue.coordinators import GroupLagMetrics
+from parley.broker.metrics.catalogue.coordinators import GroupLagMetrics, ShareGroupStateMetrics
 from parley.broker.startup.group_observation import group_lags, group_members, known_end, share_group_lags
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
+from parley.protocol.messages.share_groups import ShareGroupHeartbeatRequest
 from parley.protocol.uuids import UUID
 from tests.broker.coordinators.groups.test_coordinator import Groups
 
@@ -103,3 +104,22 @@ async def test_a_broker_exports_the_lag_of_its_groups() -> None:
         (sample,) = dict(broker.server.environment.metrics.snapshot())[GroupLagMetrics]
         lag, offset = sample.values
         assert (sample.labels, lag, offset) == (("g", "t", "0"), 0, 0)
+
+
+async def test_a_broker_exports_its_share_groups_by_state() -> None:
+    async with Broker() as broker, Client(broker.bootstrap_servers) as client:
+        groups = Groups(broker, client)
+        await groups.create("t")
+        await groups.find_coordinator()
+        await broker.server.parts.groups.runtime.until_loaded(60)
+        join = ShareGroupHeartbeatRequest(
+            group_id="s", member_id="m" * 22, member_epoch=0, subscribed_topic_names=["t"]
+        )
+        joined = await client.send(join, version=1)
+        assert joined.error_code == ErrorCode.NONE
+        samples = dict(broker.server.environment.metrics.snapshot())[ShareGroupStateMetrics]
+        assert {sample.labels: sample.values for sample in samples} == {
+            ("Empty",): (0,),
+            ("Stable",): (1,),
+            ("Dead",): (0,),
+        }

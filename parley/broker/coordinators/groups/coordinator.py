@@ -37,6 +37,7 @@ from parley.broker.coordinators.groups.offset_decisions import Committer
 from parley.broker.coordinators.groups.offset_expiry import expired_offsets
 from parley.broker.coordinators.groups.share.initialization import forget_deleted_topics
 from parley.broker.coordinators.groups.share.settings import members_settings
+from parley.broker.coordinators.groups.share.share_group import ShareGroupState
 from parley.broker.coordinators.groups.share.share_groups import LatestOffset, ShareGroups
 from parley.broker.coordinators.groups.streams import heartbeats as streams_heartbeats
 from parley.broker.coordinators.groups.streams.settings import streams_settings
@@ -206,6 +207,14 @@ class GroupCoordinator:
         for group in self._all_groups():
             if group.consumer is not None:
                 counts[group.consumer.state()] += 1
+        return counts
+
+    def share_counts_by_state(self) -> dict[ShareGroupState, int]:
+        """Return the number of share groups in each state."""
+        counts = dict.fromkeys(ShareGroupState, 0)
+        for group in self._all_groups():
+            if group.share is not None:
+                counts[group.share.state()] += 1
         return counts
 
     def streams_counts_by_state(self) -> dict[StreamsGroupState, int]:

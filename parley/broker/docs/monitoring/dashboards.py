@@ -347,10 +347,11 @@ GROUPS_AND_TRANSACTIONS: Final = Dashboard(
         _p(
             "Groups by state",
             "short",
-            "Classic, consumer and streams groups.",
+            "Groups of each type.",
             Query("sum by (state) (parley_groups)", "classic {{state}}"),
             Query("sum by (state) (parley_consumer_groups)", "consumer {{state}}"),
             Query("sum by (state) (parley_streams_groups)", "streams {{state}}"),
+            Query("sum by (state) (parley_share_groups)", "share {{state}}"),
         ),
         _p("Commits", "ops", "Offset commits.", Query(_rate("parley_group_offset_commits_total"), "commits")),
         _p(

@@ -91,6 +91,16 @@ class StreamsGroupMetrics(Instruments, title="Streams groups", labels=("state",)
     )
 
 
+class ShareGroupStateMetrics(Instruments, title="Share groups by state", labels=("state",)):
+    """The share groups (KIP-932) that this broker coordinates, by state."""
+
+    share_groups: int = gauge(
+        "parley_share_groups",
+        "Share groups in this state.",
+        "kafka.server:type=group-coordinator-metrics,name=share-group-count,state=*",
+    )
+
+
 class GroupMemberMetrics(Instruments, title="Members of groups", labels=("group", "type")):
     """The groups with members that this broker coordinates, at most ``metrics.group.partitions.max`` of them. ``type``
     is classic, consumer, share or streams."""
