@@ -38,6 +38,10 @@ class LogLocations:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key[0]}-{key[1]} is in {home}, which is offline")
         return log
 
+    def only(self, key: TopicPartition) -> Log | None:
+        """Return the log of a partition if it is certainly the only one, and no task is working on it."""
+        return self._logs.get(key) if len(self.directories) == 1 and key not in self._busy else None
+
     def is_unknown(self, key: TopicPartition) -> bool:
         """Return True if the partition has no log in any directory, online or not, and no task is working on one."""
         return key not in self._homes and key not in self._busy and not any(key in logs for logs in self._in.values())

@@ -414,10 +414,12 @@ class LogManager:
         create = partial(self._create, key, topic_id, config or self._settings.config, is_new, unproven_since)
         if self._locations.is_unknown(key):
             return create()
-        if topic_id is not None:
-            await self._choose_twin(key, topic_id)
-        await self._locations.free(key)
-        log = self.get(topic, partition)
+        log = self._locations.only(key)
+        if log is None:
+            if topic_id is not None:
+                await self._choose_twin(key, topic_id)
+            await self._locations.free(key)
+            log = self.get(topic, partition)
         if log is None:
             log = create()
         elif config is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -48,7 +49,7 @@ class UnwrittenLogs:
 
     def read(self) -> dict[TopicPartition, UnwrittenLog]:
         """Return the logs that the file names; none if the file is missing or malformed. Raises ``OSError``."""
-        return dict(read(self.path, _log))
+        return dict(read(self.path, partial(_log, {})))
 
     def write(self, logs: Mapping[TopicPartition, UnwrittenLog]) -> None:
         """Replace the file. Blocks until it is on disk. Raises ``OSError``."""
@@ -60,12 +61,17 @@ def _line(topic: str, partition: int, log: UnwrittenLog) -> str:
     return f"{line} {_MOVING}" if log.is_moving else line
 
 
-def _log(words: list[str]) -> tuple[TopicPartition, UnwrittenLog]:
+def _log(known: dict[tuple[str, bool], UnwrittenLog], words: list[str]) -> tuple[TopicPartition, UnwrittenLog]:
+    """Return the entry of one line. ``known`` collects the values of the file: thousands of partitions of a topic share
+    one."""
     is_moving = len(words) == 4 and words[3] == _MOVING
     if len(words) != 3 and not is_moving:
         raise MalformedCheckpoint(f"{' '.join(words)[:80]!r} is not a topic, a partition and a topic id")
     topic, partition, topic_id = words[:3]
-    try:
-        return (topic, whole_number(partition, INT32_MAX)), UnwrittenLog(decode_id(topic_id), is_moving)
-    except MalformedIdentity as error:
-        raise MalformedCheckpoint(str(error)) from None
+    found = known.get((topic_id, is_moving))
+    if found is None:
+        try:
+            found = known[topic_id, is_moving] = UnwrittenLog(decode_id(topic_id), is_moving)
+        except MalformedIdentity as error:
+            raise MalformedCheckpoint(str(error)) from None
+    return (topic, whole_number(partition, INT32_MAX)), found

@@ -63,9 +63,10 @@ def register_broker(
     if condition is None and report is not None:
         condition = lost_if_missing(report)
     if condition is None:
-        return Decision((*changes, arrival, *(() if stays else _elections(after, joined.broker_id, rules))), [])
+        elections = [] if stays else _elections(after, joined.broker_id, rules)
+        return Decision(_last_changes((*changes, arrival, *elections)), [])
     elections, recoveries = _elections_after_loss(after, joined.broker_id, condition, report, rules, stays=stays)
-    return Decision((*changes, arrival, *elections), recoveries)
+    return Decision(_last_changes((*changes, arrival, *elections)), recoveries)
 
 
 def fence_broker(image: MetadataImage, broker_id: int, rules: RulesOf, *, epoch: int | None = None) -> Decision[bool]:
@@ -202,6 +203,18 @@ def _elections(image: MetadataImage, broker_id: int, rules: RulesOf) -> list[Cha
             if elected is not state:
                 changes.append(PartitionChanged(topic.name, index, elected))
     return changes
+
+
+def _last_changes(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """Return the changes without the intermediate states of partitions: a broker that returns under the same id loses
+    its leaderships and gets most of them back, under higher leader epochs, in one decision.
+
+    The last state of a partition takes the place of its first change, so the order of writes to the store stays.
+    """
+    last: dict[int | tuple[str, int], Change] = {}
+    for number, change in enumerate(changes):
+        last[(change.topic, change.partition) if isinstance(change, PartitionChanged) else number] = change
+    return tuple(last.values())
 
 
 def _registered(image: MetadataImage, broker_id: int) -> BrokerRegistration:

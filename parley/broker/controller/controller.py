@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
@@ -355,7 +356,8 @@ class Controller:
                 began = asyncio.get_running_loop().time()
                 terms = {TERMS: self._terms_with_own(leadership, before.version + 1)}
                 await self._commit(leadership, {**writes_for(batch.changes, after, before), **terms})
-                self._metadata.apply(Delta(leadership.epoch, before.version + 1, tuple(batch.changes)))
+                delta = Delta(leadership.epoch, before.version + 1, tuple(batch.changes))
+                self._metadata.replace(replace(after, version=delta.version), delta)
                 self.metrics.leader_elections += elected_leaders(before, batch.changes)
                 self.metrics.decision_time.observe(int(1e6 * (asyncio.get_running_loop().time() - began)))
             for request, outcome in batch.outcomes:

@@ -36,6 +36,7 @@ class Membership:
     lifecycle: BrokerLifecycle
     rules: RulesOf
     recovery: UncleanRecovery
+    reports: ReportRequests
 
     def broker_epoch(self) -> int:
         """Return the epoch of this broker's registration."""
@@ -50,7 +51,7 @@ def make_membership(
     rules = _election_rules(base.config)
     reports = ReportRequests(base.metadata, base.peers, environment.config.inter_broker_listener)
     recovery = UncleanRecovery(base.metadata, reports, rules)
-    return Membership(_lifecycle(environment, bound, joined, opened, base, rules, recovery), rules, recovery)
+    return Membership(_lifecycle(environment, bound, joined, opened, base, rules, recovery), rules, recovery, reports)
 
 
 def _lifecycle(

@@ -59,15 +59,17 @@ def make_replication(
         epoch=epoch,
         monotonic=clock.monotonic,
     )
+    replica_reports = ReplicaReports(
+        broker_id, opened.manager, partitions, lifecycle.incarnation_id, lambda: lifecycle.registered_epoch
+    )
+    membership.reports.set_own(lifecycle.incarnation_id, replica_reports.page)
     return Replication(
         fetchers=ReplicaFetchers(
             broker_id, partitions, peers, config, tasks, epoch=epoch, leave=healing.leave, rng=environment.rng
         ),
         offline_replicas=OfflineReplicas(broker_id, partitions, ask_controller, epoch=epoch),
         replica_directories=ReplicaDirectories(broker_id, opened.manager, partitions, ask_controller, epoch=epoch),
-        replica_reports=ReplicaReports(
-            broker_id, opened.manager, partitions, lifecycle.incarnation_id, lambda: lifecycle.registered_epoch
-        ),
+        replica_reports=replica_reports,
         isr=IsrMaintenance(
             broker_id, partitions, ask_controller, config, tasks, epoch=epoch, monotonic=clock.monotonic
         ),

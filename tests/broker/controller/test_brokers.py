@@ -15,7 +15,7 @@ from parley.broker.controller.brokers import (
 )
 from parley.broker.controller.reassignment import Reassignment, alter_reassignments
 from parley.broker.controller.stored_metadata import read_image, writes_for
-from parley.broker.metadata.changes import BrokerRegistered, Change, TopicCreated
+from parley.broker.metadata.changes import BrokerRegistered, Change, PartitionChanged, TopicCreated
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, PartitionState, TopicImage
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -59,6 +59,20 @@ def test_an_unnoticed_restart_counts_as_a_loss() -> None:
     state = after.partition("t", 0)
     assert state is not None
     assert (state.leader, state.leader_epoch) == (1, 6)
+
+
+def test_a_registration_has_only_the_last_state_of_each_partition() -> None:
+    image = image_with(
+        PartitionState((1,), (1,), 1, 4), PartitionState((2,), (), NO_LEADER), PartitionState((1, 2), (1, 2), 1)
+    )
+    restarted = broker(1, epoch=2, incarnation=2)
+    changes = register_broker(image, restarted, None, balanced).changes
+    assert changes == (
+        PartitionChanged("t", 0, PartitionState((1,), (1,), 1, 6, 2)),
+        PartitionChanged("t", 2, PartitionState((1, 2), (2,), 2, 1, 1)),
+        BrokerRegistered(replace(broker(1), fenced=True)),
+        BrokerRegistered(restarted),
+    )
 
 
 def test_a_process_that_registers_again_keeps_its_partitions() -> None:

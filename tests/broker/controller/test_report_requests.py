@@ -156,6 +156,26 @@ def test_a_broker_that_does_not_respond_has_no_report(
     assert peer.closed == 1
 
 
+def test_the_controllers_own_broker_is_asked_in_the_same_process() -> None:
+    peer = Peer()
+    pages = [page(A, 0, 1, name="a", truncated=True), page(B, 4, name="b")]
+    asked: list[GetReplicaLogInfoRequest] = []
+
+    def own(request: GetReplicaLogInfoRequest) -> GetReplicaLogInfoResponse:
+        asked.append(request)
+        return pages[len(asked) - 1]
+
+    peer.report.set_own(INCARNATION, own)
+    report = run(peer.report(replace(BROKER, endpoints=()), None))
+    assert report is not None
+    assert set(report.replicas) == {(A, 0), (A, 1), (B, 4)}
+    assert [(each.after_topic, each.after_partition) for each in asked[1:]] == [("a", 1)]
+    assert not peer.addresses
+    peer.responses.append(page(A, 0, incarnation_id=UUID(int=99)))
+    assert run(peer.report(replace(BROKER, incarnation_id=UUID(int=99)), [(A, 0)])) is not None
+    assert len(peer.addresses) == 1, "an earlier process of this broker"
+
+
 def test_a_broker_that_cannot_be_reached_or_reports_nothing_is_not_asked() -> None:
     peer = Peer()
     for broker in (replace(BROKER, endpoints=BROKER.endpoints[:1]), replace(BROKER, log_dirs=())):
