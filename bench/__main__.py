@@ -1,4 +1,4 @@
-"""``make bench``: CPU time per GB, throughput, start time and memory of a broker, compared with Apache Kafka.
+"""``python -m bench``: CPU time per GB, throughput, start time and memory of a broker, compared with Apache Kafka.
 
 The two brokers take turns (A B A B ...), so that other load on the machine affects both. The output is medians and the
 ratio Parley / Kafka. The broker's CPU time is the most reliable figure. Records per second also depend on the client,
