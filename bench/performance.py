@@ -42,6 +42,7 @@ FAMILIES = (
     Family("creation-replicated", "Creating partitions with three replicas", "bench.creation --cluster --rounds 3"),
     Family("restart", "Restart with 50,000 partitions", "bench.partitions --partitions 50000"),
     Family("failover", "Death of a broker that leads a third of 10,000 partitions", "bench.failover"),
+    Family("small-requests", "Processor time of small requests", "bench.small_requests"),
     Family("metadata", "Metadata of one topic and of all", "bench.metadata"),
     Family("groups", "Heartbeats and assignments of groups", "bench.groups"),
     Family("share-groups", "A share group", "bench.share_groups"),
