@@ -37,6 +37,12 @@ TOPIC, GROUP = "topic-0", "group"
 PRODUCE_VERSION, FETCH_VERSION, COMMIT_VERSION, HEARTBEAT_VERSION, JOIN_VERSION, SYNC_VERSION = 9, 11, 8, 4, 3, 3
 POLL_S = 0.2
 SESSION_MS = 60_000
+STARTING = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+"""Errors of a new coordinator, for which a client tries again."""
 
 
 def join(client: Client) -> tuple[str, int]:
@@ -58,7 +64,7 @@ def join(client: Client) -> tuple[str, int]:
         protocols=[protocol],
     )
     joined, _ = client.ask(joining, JOIN_VERSION)
-    while isinstance(joined, JoinGroupResponse) and joined.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+    while isinstance(joined, JoinGroupResponse) and joined.error_code in STARTING:
         time.sleep(POLL_S)
         joined, _ = client.ask(joining, JOIN_VERSION)
     assert isinstance(joined, JoinGroupResponse)
