@@ -253,6 +253,21 @@ class Log(ReadableLog):
         self.producers.take_snapshot(self.log_end_offset, sync=False)
         self._segments.roll(base_offset, self.config, self._now_ms())
 
+    def pass_old_segments(self, now_ms: int) -> bool:
+        """Advance the log start past the segments that retention no longer keeps. Returns True if there are any.
+
+        Once the checkpoint of log start offsets is written, ``delete_old_segments`` may delete them: otherwise a crash
+        would leave a log whose first segments seem to be lost. Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        """
+        with self._disk():
+            if not self._expired(now_ms):  # first without the lock, because it reads files; the results are cached
+                return False
+            with self._lock:
+                if count := self._expired(now_ms):
+                    ends = [*[segment.base_offset for segment in self.segments], self.log_end_offset]
+                    self._start_at(max(self.log_start_offset, ends[count]))
+                return count > 0
+
     def delete_old_segments(self, now_ms: int) -> list[Path]:
         """Delete the segments that retention no longer keeps (``parley.storage.retention``).
 

@@ -318,24 +318,30 @@ class LogMaintenance:
             except KafkaError as error:
                 _log.warning("cannot remove deleted files: %s", error)
 
-    async def _in_chunks(self, directory: LogDirectory, work: Callable[[Log], None]) -> None:
-        logs = [log for log in self._owner.logs_in(directory) if log.is_written]
+    async def _in_chunks(self, directory: LogDirectory, some: Iterable[Log], work: Callable[[Log], None]) -> None:
+        logs = [log for log in some if log.is_written]
         for begin in range(0, len(logs), CHUNK):
             await self._owner.run(directory, _for_each, logs[begin : begin + CHUNK], work)
 
     async def _delete_old_segments(self, directory: LogDirectory) -> None:
+        shortened: list[Log] = []
         removed: list[tuple[int, list[Path]]] = []
         now_ms = self._now_ms()
+
+        def pass_old_segments(log: Log) -> None:
+            if log.pass_old_segments(now_ms):
+                shortened.append(log)
 
         def delete_old_segments(log: Log) -> None:
             if paths := log.delete_old_segments(now_ms):
                 removed.append((log.config.file_delete_delay_ms, paths))
 
-        await self._in_chunks(directory, delete_old_segments)
-        if removed:
-            # Without their files or these checkpoints, recovery would treat the removed segments as lost.
-            await self._recovery_points[directory].write()
+        await self._in_chunks(directory, self._owner.logs_in(directory), pass_old_segments)
+        if shortened:
+            # Without these checkpoints, recovery would treat the removed segments as lost.
             await self._log_starts[directory].write()
+            await self._in_chunks(directory, shortened, delete_old_segments)
+            await self._recovery_points[directory].write()
         for delay_ms, paths in removed:
             self.remove_later(directory, paths, delay_ms)
 
@@ -346,13 +352,13 @@ class LogMaintenance:
             if log.flush_due(now_ms):
                 log.flush()
 
-        await self._in_chunks(directory, flush)
+        await self._in_chunks(directory, self._owner.logs_in(directory), flush)
 
     async def _checkpoint_recovery_points(self, directory: LogDirectory) -> None:
         def flush_sealed(log: Log) -> None:
             log.flush(log.segments[-1].base_offset)
 
-        await self._in_chunks(directory, flush_sealed)
+        await self._in_chunks(directory, self._owner.logs_in(directory), flush_sealed)
         await self._recovery_points[directory].write()
 
     async def _expire_producers(self, directory: LogDirectory) -> None:
@@ -361,7 +367,7 @@ class LogMaintenance:
         def expire(log: Log) -> None:
             log.expire_producers(now_ms)
 
-        await self._in_chunks(directory, expire)
+        await self._in_chunks(directory, self._owner.logs_in(directory), expire)
 
 
 def _for_each(logs: Sequence[Log], work: Callable[[Log], None]) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -113,6 +114,17 @@ def with_log_start(
     return replace(known, log_start_offset=min(starts), knows_log_start=True)
 
 
+def _retention_deleted(deleted: Sequence[int], first: int, known: LastKnown) -> bool:
+    """Return True if the interrupted deletion of segments with these base offsets explains why the log begins at
+    ``first``.
+
+    A compaction sets segments aside, too, but others took their place: if these are gone, they are missing. Parley
+    writes the log start before retention deletes a segment. Apache Kafka does not.
+    """
+    compacted = 0 if known.is_kafkas or known.cleaned_up_to is None else known.cleaned_up_to
+    return any(compacted <= base < first for base in deleted)
+
+
 def load(
     directory: Path,
     config: LogConfig,
@@ -158,7 +170,7 @@ def load(
         segment.rest()
     missing = [each for each in loader.missing if log_start <= each.last_offset < log_end]
     first = loader.first if loader.first is not None else log_start
-    if log_start < first and known.knows_log_start and not any(base < first for base in deleted):
+    if log_start < first and known.knows_log_start and not _retention_deleted(deleted, first, known):
         missing.insert(0, DamagedRange(log_start, first - 1, "the first segments are missing"))
     else:
         log_start = max(log_start, first)

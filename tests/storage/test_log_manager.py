@@ -1161,19 +1161,38 @@ async def test_nothing_is_deleted_before_the_configuration_of_its_topic_is_known
     async with home.opened() as manager:
         append(await manager.get_or_create("topic", 0), b"old", timestamp=NOW - 8 * DAY_MS)
     rounds: list[str] = []
-    real = Log.delete_old_segments
+    real = Log.pass_old_segments
 
-    def counted(log: Log, now_ms: int) -> list[Path]:
+    def counted(log: Log, now_ms: int) -> bool:
         rounds.append("begun")
         return real(log, now_ms)
 
-    monkeypatch.setattr(Log, "delete_old_segments", counted)
+    monkeypatch.setattr(Log, "pass_old_segments", counted)
     async with home.opened(only(retention_check_ms=1)) as manager:
         (log,) = manager.logs
         await until(lambda: len(rounds) > 1)
         assert log.log_start_offset == 0
         await manager.get_or_create("topic", 0, config=CONFIG)
         await until(lambda: log.log_start_offset == 1)
+
+
+async def test_a_log_start_is_durable_before_retention_deletes_a_segment(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durable: list[dict[tuple[str, int], int]] = []
+    real = Log.delete_old_segments
+
+    def checked(log: Log, now_ms: int) -> list[Path]:
+        durable.append(manager.directories[0].log_start_offsets.read())
+        return real(log, now_ms)
+
+    monkeypatch.setattr(Log, "delete_old_segments", checked)
+    async with home.opened(only(retention_check_ms=10)) as manager:
+        log = await manager.get_or_create("topic", 0, config=CONFIG)
+        append(log, b"old", timestamp=NOW - 8 * DAY_MS)
+        log.high_watermark = 1
+        await until(lambda: bool(durable))
+        assert durable[0] == {("topic", 0): 1}
 
 
 async def test_logs_are_flushed_when_it_is_due(home: Home) -> None:

@@ -787,6 +787,22 @@ class TestLeftovers:
         assert not list(tmp_path.glob("*.deleted"))
         assert log.log_start_offset == 50
 
+    @pytest.mark.parametrize("compacted", [False, True])
+    def test_a_lost_segment_is_missing_although_compaction_left_the_old_one(
+        self, tmp_path: Path, compacted: bool
+    ) -> None:
+        log = open_log(tmp_path)
+        fill(log, 50)
+        log.flush()
+        first, second = log.segments[:2]
+        kept = log.log_end_offset - second.base_offset
+        log.release()
+        first.path_of(".log").rename(first.path_of(".log.deleted"))  # and the compacted one in its place is lost
+        cleaned = second.base_offset if compacted else None
+        log = open_log(tmp_path, recovery_point=50, knows_log_start=True, cleaned_up_to=cleaned, same_boot=True)
+        assert ranges(log) == ([(0, second.base_offset - 1)] if compacted else [])
+        assert len(values_of(log)) == kept
+
     def test_an_index_without_its_segment_is_removed(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)
         fill(log, 50)

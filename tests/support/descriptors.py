@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 @contextmanager
 def descriptors_left(count: int) -> Iterator[None]:
     """Let this process open only ``count`` more files, and as many as it closes."""
+    gc.collect()  # otherwise a collection could close files of earlier tests meanwhile
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(count + 1)]
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(opened), before[1]))  # all numbers below the last one may be used

@@ -113,19 +113,19 @@ async def test_a_slow_registration_costs_no_records(tmp_path: Path, monkeypatch:
         await create(client, {"kept": 1}, retention_ms="-1")
         assert await produce(client, "kept", timestamp=SYSTEM_CLOCK.wall_ms() - 8 * DAY_MS) == ErrorCode.NONE
     checked, loop = asyncio.Event(), asyncio.get_running_loop()
-    join, delete_old_segments = Registration.join, Log.delete_old_segments
+    join, pass_old_segments = Registration.join, Log.pass_old_segments
 
     async def slow_join(*args: Any) -> Membership:
         await checked.wait()
         return await join(*args)
 
-    def noted(log: Log, now_ms: int) -> list[Path]:
-        removed = delete_old_segments(log, now_ms)
+    def noted(log: Log, now_ms: int) -> bool:
+        found = pass_old_segments(log, now_ms)
         loop.call_soon_threadsafe(checked.set)
-        return removed
+        return found
 
     monkeypatch.setattr(Registration, "join", slow_join)
-    monkeypatch.setattr(Log, "delete_old_segments", noted)
+    monkeypatch.setattr(Log, "pass_old_segments", noted)
     again = Broker(data_dir=tmp_path, log_retention_check_interval_ms=1)
     async with again, Client(again.bootstrap_servers) as client:
         assert checked.is_set()
