@@ -36,11 +36,13 @@ LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 """The offset up to which each log was last compacted."""
 
+CHECKSUM = ":crc32c:"
+"""The topic in the line with the checksum. If one byte of it is altered, it is still not a topic's name."""
+
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
 
 _NO_TOPIC = b":"
-_CHECKSUM = b":crc32c:"  # one altered byte leaves a character that no topic's name contains
 _VERSION = 0
 _DIGITS = re.compile(r"[0-9]{1,19}", re.ASCII)
 
@@ -145,6 +147,12 @@ def read(path: Path, entry: Callable[[list[str]], Entry]) -> list[Entry]:
         return []
 
 
+def has_valid_checksum(data: bytes) -> bool:
+    """Return True if the last line of a file of offsets is the checksum of the lines before it."""
+    head, _, last = data.removesuffix(b"\n").rpartition(b"\n")
+    return last == _checksum_line_of(crc32c(b"\n".join(head.split(b"\n")[2:])))
+
+
 class OffsetCheckpoint:
     """A file of ``topic partition offset`` lines in one log directory, such as ``RECOVERY_POINTS``.
 
@@ -178,13 +186,12 @@ class OffsetCheckpoint:
         if _NO_TOPIC not in last:  # an older version or Apache Kafka wrote the file
             return decode(data, _partition_offset)
         entries = head.split(b"\n")[2:]
-        crc = crc32c(b"\n".join(entries))
-        if last == _checksum_line_of(crc):
+        if has_valid_checksum(data):
             return [_partition_offset(line.decode("ascii").split()) for line in entries]
         if _claimed_crc(last) is not None:
             raise MalformedCheckpoint("its checksum is wrong")
         _log.warning("%s has a damaged checksum: its offsets are not verified", self.path)
-        return decode(head + b"\n" + _checksum_line_of(crc), _partition_offset)[:-1]
+        return decode(head + b"\n" + _checksum_line_of(0), _partition_offset)[:-1]
 
 
 def _checksum_line(lines: Iterable[str]) -> str:
@@ -192,7 +199,7 @@ def _checksum_line(lines: Iterable[str]) -> str:
 
 
 def _checksum_line_of(crc: int) -> bytes:
-    return b"%s %d %d" % (_CHECKSUM, crc & INT32_MAX, crc)
+    return b"%s %d %d" % (CHECKSUM.encode(), crc & INT32_MAX, crc)
 
 
 def _claimed_crc(line: bytes) -> int | None:

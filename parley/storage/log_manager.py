@@ -429,7 +429,7 @@ class LogManager:
         return log
 
     def prefer(self, topic: str, partition: int, directory: LogDirectory) -> None:
-        """If the partition has no log yet, create it later in this directory (KIP-113)."""
+        """Record the directory in which the partition's log will be created, if it has no log yet (KIP-113)."""
         self._preferred[topic, partition] = directory
 
     def _create(

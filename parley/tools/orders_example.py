@@ -132,7 +132,7 @@ def follow(started: subprocess.Popen[str], folder: Path, until: int) -> int:
 
 
 def revenue(bootstrap: str, folder: Path, changes: Sequence[dict[str, Any]], master: str, *words: str) -> None:
-    """Run the job over the changes, and kill it halfway."""
+    """Write the changes and run the job over them. It is killed after a third of them, and a second run finishes."""
     batch = max(10, len(changes) // 12)
     produce(bootstrap, changes)
     with job(bootstrap, folder, master, batch, *words) as first:

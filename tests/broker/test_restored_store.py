@@ -346,6 +346,7 @@ async def test_a_move_is_undone_under_running_brokers_and_the_loss_is_logged(
         await topic.is_whole()
         await whole.is_whole()
         assert await whole.missing() == []
+        await until(lambda: len([*tmp_path.glob("*/t-0.*-stray/*.log")]) == 3)
         strays = await asyncio.to_thread(lambda: [path.read_bytes() for path in tmp_path.glob("*/t-0.*-stray/*.log")])
     assert [b"value-2" in records for records in strays] == [True] * 3
     alarms = [record for record in caplog.records if record.message == LOSS]

@@ -272,7 +272,11 @@ def test_checkpoints(parley: Parley, tmp_path: Path) -> None:
     (tmp_path / "leader-epoch-checkpoint").write_text("0\n1\n3 40\n")
     typed = parley("dump-log", "--files", f"{tmp_path / RECOVERY_POINTS},{tmp_path / 'leader-epoch-checkpoint'}")
     assert typed.lines[1] == "topic: t partition: 0 offset: 5"
-    assert typed.lines[3] == "epoch: 3 startOffset: 40"
+    assert typed.lines[2].startswith("crc: ")
+    assert typed.lines[2].endswith(" isvalid: true")
+    assert typed.lines[4] == "epoch: 3 startOffset: 40"
+    (tmp_path / RECOVERY_POINTS).write_text((tmp_path / RECOVERY_POINTS).read_text().replace("t 0 5", "t 0 6"))
+    assert parley("dump-log", "--files", str(tmp_path / RECOVERY_POINTS)).lines[2].endswith(" isvalid: false")
     (tmp_path / "leader-epoch-checkpoint").write_text("0\n2\n3 40\n")
     assert parley("dump-log", "--files", str(tmp_path / "leader-epoch-checkpoint")).code == 1
 

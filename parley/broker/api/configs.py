@@ -218,7 +218,7 @@ def replacement(asked: AlterConfigsRequest.AlterConfigsResource) -> ConfigChange
 
 
 def incremental_change(asked: IncrementalAlterConfigsRequest.AlterConfigsResource) -> ConfigChange:
-    """Return the changes of a resource's entries. Raises KafkaError if the request is invalid."""
+    """Return the requested changes to a resource's entries. Raises KafkaError if the request is invalid."""
     return ConfigChange(_resource(asked.resource_type, asked.resource_name), changes=_entry_changes(asked))
 
 

@@ -279,7 +279,7 @@ class QuotaEnforcement:
         return Charge(min(usage.measure.wait_s(limit.rate, now_s), self._windows.seconds), usage)
 
     def record_fetch(self, context: RequestContext, size: int) -> None:
-        """Count records that a fetch returns in any case. If they exceed the quota, the client is throttled
+        """Count records that a fetch returns whether or not they exceed the quota. If they do, the client is throttled
         afterwards."""
         if size and not self._is_exempt(context):
             now_s = self._monotonic()

@@ -501,7 +501,8 @@ class Partition:
             self._advance_high_watermark(0)
 
     def _advance_high_watermark(self, appended_bytes: int) -> None:
-        """Move the high watermark to the offset that the whole ISR has reached, and notify waiting requests.
+        """Move the high watermark to the offset that all awaited followers have reached (the ISR, a proposed ISR, and
+        followers about to join), and notify waiting requests.
 
         It does not move while the ISR is too small, or while there is an ELR or a last known ELR, whose members must
         have all committed records. ``appended_bytes`` is the number of bytes appended since the last call. Waiting

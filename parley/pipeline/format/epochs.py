@@ -57,7 +57,8 @@ class Epoch:
 
     @property
     def group(self) -> str:
-        """The group whose committed offsets are the task's notes. A task has one group for all its topics."""
+        """The group whose committed offsets have the task's notes as metadata. A task has one group for all its
+        topics."""
         return f"{self.transactional_id_prefix or 'parley-sink'}-{self.sink}-{self.task}"
 
     @property

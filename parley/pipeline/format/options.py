@@ -483,7 +483,7 @@ def read_integer(given: Mapping[str, str], name: str, default: int, *, prefix: s
     try:
         return int(text.strip())
     except ValueError:
-        raise OptionError(f"'{prefix}{name}' is {text!r}; it must be an integer, as {default}") from None
+        raise OptionError(f"'{prefix}{name}' is {text!r}; it must be an integer, such as {default}") from None
 
 
 def _bounded(given: Mapping[str, str], name: str, default: int, *, least: int = 0, prefix: str = "kafka.") -> int:

@@ -139,7 +139,7 @@ def typed_rows(batch: pa.RecordBatch, columns: Sequence[TypedColumn]) -> pa.Reco
             topic, partition, offset = (batch.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
             text = f"the {one.column} of {topic}-{partition} at offset {offset} cannot be read: {error}"
             if not one.is_permissive:
-                raise BadValue(f"{text}. With the option 'mode' PERMISSIVE such values are null") from None
+                raise BadValue(f"{text}. If the option 'mode' is PERMISSIVE, such values become null") from None
             _log.debug("%s", text)
 
         made = one.typed.read(batch.column(at).to_pylist(), bad)

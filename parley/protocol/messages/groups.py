@@ -210,7 +210,7 @@ class SyncGroupRequest(Request, key=14, versions="0-5", flexible="4+"):
     """
 
     class SyncGroupRequestAssignment(Struct):
-        """One member's share."""
+        """One member's assignment."""
 
         member_id: str
         assignment: bytes  # for consumers: a ConsumerProtocolAssignment

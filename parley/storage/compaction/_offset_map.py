@@ -80,8 +80,8 @@ class OffsetMap:
 
 
 def _fnv(key: bytes) -> i64:
-    """Return the FNV-1a hash of a key, of 60 bits so that the product of interpreted code can be cut like a C
-    integer's."""
+    """Return the FNV-1a hash of a key, masked to 60 bits. So interpreted code, whose integers do not overflow, gets the
+    same hash as compiled code."""
     value: i64 = _FNV_BASIS
     pos: i64 = 0
     end: i64 = len(key)

@@ -29,7 +29,7 @@ class CompactedSegments:
     """The new segments from ``base_offset`` to ``end_offset``. A context manager that removes unfinished segments on
     exit.
 
-    Every method raises ``OSError``.
+    Every method may raise ``OSError``.
     """
 
     def __init__(

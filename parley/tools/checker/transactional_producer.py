@@ -87,7 +87,8 @@ class TransactionalProducer:
         return self._fill(name, producer, RECORDS_MAX // 2)
 
     def _transact(self, name: str, producer: Producer, *, commit: bool) -> bool:
-        """Run a transaction. Returns False if its outcome is unknown; the instance is then unusable."""
+        """Run a transaction. Returns False if the instance has failed and is unusable; the outcome of the transaction
+        may then be unknown."""
         if not self._fill(name, producer, RECORDS_MAX):
             return False
         while True:

@@ -51,7 +51,7 @@ def simulate(
     events: Annotated[int, typer.Option(help="Number of events to show before the failure.", min=0)] = 60,
     faults: Annotated[
         list[str] | None,
-        typer.Option(help="A kind of faults, such as kill; may be repeated. By default the seed chooses the kinds."),
+        typer.Option(help="A kind of fault, such as kill; may be repeated. By default the seed chooses the kinds."),
     ] = None,
     streams_groups: Annotated[
         bool, typer.Option("--streams-groups", help="Let a streams group read the topic, too.")
@@ -90,7 +90,7 @@ def _kind(name: str) -> Kind:
         return Kind(name)
     except ValueError:
         known = ", ".join(kind.value for kind in Kind)
-        raise typer.BadParameter(f"{name!r} is not a kind of faults. The kinds are: {known}.") from None
+        raise typer.BadParameter(f"{name!r} is not a kind of fault. The kinds are: {known}.") from None
 
 
 def _outcomes(seeds: range, settings: Settings, jobs: int) -> Iterator[Outcome]:

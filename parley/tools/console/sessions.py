@@ -58,8 +58,8 @@ class Sessions:
         return session
 
     async def begin(self) -> Session:
-        """Begin a session. It is logged in only if the cluster requires no login. If there are too many, the oldest is
-        ended."""
+        """Begin a session. It is logged in only if the cluster requires no login. If there are too many sessions, the
+        least recently used one is ended."""
         await self._expire()
         session = Session(secrets.token_urlsafe(32), secrets.token_urlsafe(32), used_at=SYSTEM_CLOCK.monotonic())
         if not self._settings.needs_login:

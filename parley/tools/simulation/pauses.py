@@ -14,7 +14,7 @@ from parley.tools.simulation.clients import REQUEST_TIMEOUT_S
 
 
 class Pauses:
-    """Detects pauses of the producers, as long as ``check`` is called."""
+    """Detects partitions that have acknowledged no record for too long. Call ``check`` regularly."""
 
     def __init__(
         self,

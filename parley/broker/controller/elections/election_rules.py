@@ -13,9 +13,10 @@ class RecoveryStrategy(StrEnum):
     """When the controller elects a leader for a partition that has lost all of its eligible replicas (KIP-966)."""
 
     BALANCED = "Balanced"
-    """When all replicas that were the last eligible ones have reported their logs."""
+    """Recover when all replicas that were eligible last have reported; if none of them is intact, when all replicas
+    have."""
     AGGRESSIVE = "Aggressive"
-    """Recover as soon as the live replicas have reported, even if an eligible replica may return."""
+    """Recover from the replicas that have reported, without waiting for others."""
     NONE = "None"
     """Recover only when an operator requests an unclean election."""
 

@@ -78,7 +78,8 @@ class LeaderlessLog:
 
 
 class _Line:
-    """One kind of log line."""
+    """One kind of log line, repeated at growing intervals while partitions wait. A change of the awaited brokers
+    restarts the intervals."""
 
     def __init__(self, message: str, monotonic: Callable[[], float]) -> None:
         self._message = message

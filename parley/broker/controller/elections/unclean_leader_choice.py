@@ -33,7 +33,8 @@ class Choice:
     leader: int = NO_LEADER
     is_unclean: bool = False
     is_after_power_cut: bool = False
-    """True if only records may be lost that no disk had when the machines of all eligible replicas lost power."""
+    """True if the only records that may be lost are those that no disk had when the machines of all eligible replicas
+    lost power."""
     missing_records: int = 0
     """How many records below the highest reported high watermark the leader lacks."""
     awaited: tuple[int, ...] = ()

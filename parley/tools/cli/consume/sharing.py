@@ -77,8 +77,8 @@ def share_consumer() -> Callable[[dict[str, Any]], Any]:
 
 
 def is_there(settings: Mapping[str, Any], topic: str) -> bool:
-    """Return True if the topic exists. Raises ``CommandError`` if no broker responds or the cluster does not support
-    share groups."""
+    """Return True if the topic exists, or if this cannot be checked because the login uses librdkafka's own
+    settings. Raises ``CommandError`` if no broker responds or the cluster does not support share groups."""
     from parley.protocol.errors import ErrorCode, KafkaError
     from parley.protocol.messages.share_groups import ShareGroupHeartbeatRequest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from parley.storage.checkpoints import MalformedCheckpoint, decode
+from parley.storage.checkpoints import CHECKSUM, MalformedCheckpoint, decode, has_valid_checksum
 from parley.storage.leader_epoch_cache import CHECKPOINT
 from parley.storage.producer_snapshots import CorruptSnapshot, ProducerEntry, read_snapshot
 from parley.tools.cli.dump_log.output import Line, problem
@@ -48,10 +48,16 @@ def _producer(entry: ProducerEntry) -> Line:
 
 
 def dump_checkpoint(path: Path) -> Iterator[Line]:
-    """Dump the entries of a checkpoint file: leader epochs with start offsets, or partitions with offsets."""
+    """Dump the entries of a checkpoint file: leader epochs with start offsets, or partitions with offsets and their
+    checksum."""
     names = _FIELDS.get(path.name, _OF_PARTITIONS)
+    data = path.read_bytes()
     try:
-        for number, words in enumerate(decode(path.read_bytes(), list), 3):
+        for number, words in enumerate(decode(data, list), 3):
+            if words[:1] == [CHECKSUM]:
+                checksum = {"crc": words[-1], "isvalid": has_valid_checksum(data)}
+                yield Line(f"crc: {checksum['crc']} isvalid: {str(checksum['isvalid']).lower()}", checksum)
+                continue
             if len(words) != len(names) or not all(word.isdecimal() for word in words[-2:]):
                 yield problem(f"line {number}: {' '.join(words)[:80]!r} is not {', '.join(names)}", line=number)
                 continue

@@ -126,7 +126,7 @@ _SCHEMAS: Final[tuple[tuple[type[Any], Callable[[Any], Schema]], ...]] = (
 
 
 def connect_value(value: Any, schema: Schema | None) -> Any:
-    """Return a value of a row in the form of its schema."""
+    """Convert a value from a database row to the type that its schema requires."""
     if value is None:
         return None
     if isinstance(value, dt.datetime):
