@@ -31,10 +31,10 @@ from parley.broker.security.delegation_tokens.token_decisions import (
     new_token,
     renewed,
 )
+from parley.broker.security.login_credentials import token_hmac, token_key
 from parley.broker.security.operations import Operation
 from parley.broker.security.principal import USER, Principal
 from parley.broker.security.resources import ResourceType
-from parley.broker.security.stored_credentials import token_hmac, token_key
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.cluster_metadata import StoreDelegationTokenRequest, StoreDelegationTokenResponse
 from parley.protocol.messages.delegation_tokens import (

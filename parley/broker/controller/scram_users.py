@@ -10,7 +10,7 @@ from parley.broker.controller.decision import Decision
 from parley.broker.metadata.changes import Change, ClusterSecretSet, ScramUserReplaced
 from parley.broker.metadata.feature_support import SECURITY, check_all_support
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.security.stored_credentials import DECOY_SECRET
+from parley.broker.security.login_credentials import DECOY_SECRET
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, credential_of
 

@@ -45,7 +45,7 @@ from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.authorizer import AclAuthorizer
 from parley.broker.security.broker_listeners import BrokerListeners
-from parley.broker.security.stored_credentials import StoredCredentials
+from parley.broker.security.login_credentials import StoredCredentials
 from parley.broker.share.share_partitions import SharePartitions
 from parley.broker.startup.binding import Bound
 from parley.broker.startup.coordinators import Coordinators, LateCreation, make_coordinators

@@ -8,7 +8,7 @@ from parley.broker.controller.scram_users import ScramAlteration, ScramDeletion,
 from parley.broker.metadata.feature_support import SUPPORTED_FEATURES
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import BrokerRegistration
-from parley.broker.security.stored_credentials import DECOY_SECRET
+from parley.broker.security.login_credentials import DECOY_SECRET
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.security.scram import credential_of
 from parley.protocol.uuids import UUID

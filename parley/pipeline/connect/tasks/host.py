@@ -22,6 +22,7 @@ from parley.pipeline.connect.herder import State, TaskId
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.tasks.boundaries import Boundary, ByInterval, ByPoll, ByTask, Requests
 from parley.pipeline.connect.tasks.conversion import Conversion
+from parley.pipeline.connect.tasks.dead_letter_topic import DeadLetterTopic
 from parley.pipeline.connect.tasks.exactly_once import ExactlyOnceRun
 from parley.pipeline.connect.tasks.feed import Feed
 from parley.pipeline.connect.tasks.guard import Guard
@@ -29,7 +30,7 @@ from parley.pipeline.connect.tasks.sink_run import SinkRun
 from parley.pipeline.connect.tasks.source_run import SourceRun, TopicMaker
 from parley.pipeline.connect.tasks.spec import ClientSettings, ExactlyOnce, Reports, TaskSpec
 from parley.pipeline.connect.tasks.tolerance import Tolerance
-from parley.pipeline.connect.tasks.topic_writing import DeadLetterTopic, TopicWriter, TransactionWriter
+from parley.pipeline.connect.tasks.topic_writing import TopicWriter, TransactionWriter
 from parley.pipeline.connect.worker_config import WorkerConfig
 
 __all__ = ["TaskHost"]

@@ -1,4 +1,4 @@
-"""Writes records of tasks to topics: those of source tasks, and those for a dead letter topic."""
+"""Writes records of tasks to topics, idempotently or in transactions, and creates topics."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from parley.pipeline.client.writing import Producer, Writing
 from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.tasks.conversion import Outgoing
 from parley.pipeline.connect.tasks.spec import ClientSettings
-from parley.pipeline.connect.tasks.tolerance import PREFIX, Raw
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.protocol.records.compression import Compression
 
-__all__ = ["DeadLetterTopic", "TopicWriter", "TransactionWriter", "create_topic"]
+__all__ = ["TopicWriter", "TransactionWriter", "create_topic"]
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _SCHEMA: Final = pa.schema(
@@ -147,23 +146,6 @@ def _compression(name: str) -> Compression:
         return Compression[name.strip().upper()]
     except KeyError:
         raise ConnectError(f"Invalid value {name} for configuration compression.type") from None
-
-
-class DeadLetterTopic:
-    """The topic for records that a sink connector skips. It is created if it is missing."""
-
-    def __init__(self, cluster: Cluster, writer: TopicWriter, settings: Mapping[str, Any]) -> None:
-        self._topic: str = settings["errors.deadletterqueue.topic.name"]
-        self._has_context: bool = settings["errors.deadletterqueue.context.headers.enable"]
-        self._writer = writer
-        create_topic(cluster, self._topic, 1, settings["errors.deadletterqueue.topic.replication.factor"])
-
-    def send(self, raw: Raw, context: Mapping[str, str]) -> None:
-        headers = raw.headers
-        if self._has_context:
-            headers += tuple((PREFIX + name, text.encode()) for name, text in context.items())
-        timestamp = raw.timestamp if raw.timestamp >= 0 else None
-        self._writer.write([Outgoing(self._topic, None, timestamp, raw.key, raw.value, headers)])
 
 
 def create_topic(

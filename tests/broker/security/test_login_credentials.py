@@ -9,8 +9,8 @@ from parley.broker.metadata.changes import Change, ClusterSecretSet, DelegationT
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
+from parley.broker.security.login_credentials import DECOY_SECRET, StoredCredentials, token_hmac
 from parley.broker.security.principal import user
-from parley.broker.security.stored_credentials import DECOY_SECRET, StoredCredentials, token_hmac
 from parley.protocol.security.scram import ScramCredential, credential_of, salted_password
 
 SHA_256, SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
