@@ -416,6 +416,7 @@ def test_producers_continue_after_compactions_and_each_broker_takes_over_the_log
         side.broker.start()
         assert {topic: side.read(topic) for topic in WRITES} == theirs
         side.forget_producers()
+        side.configure("plain", min_compaction_lag_ms="0", delete_retention_ms=HOUR_MS)  # a second pass changes nothing
         side.write(side.producer("later", enable_idempotence=True), "plain", 1000)
         side.begin_segment("plain")
         side.wait_until_compacted("plain")
