@@ -21,7 +21,7 @@ DECOY_SECRET: Final = "decoy"
 """The name of the cluster secret from which the salts of nonexistent users are derived."""
 
 
-class StoredCredentials:
+class LoginCredentials:
     """The credentials that this broker has received from the controller (a ``CredentialSource``).
 
     Other brokers, including the controller, log in before this broker has received metadata from the controller. Until

@@ -45,7 +45,7 @@ from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.authorizer import AclAuthorizer
 from parley.broker.security.broker_listeners import BrokerListeners
-from parley.broker.security.login_credentials import StoredCredentials
+from parley.broker.security.login_credentials import LoginCredentials
 from parley.broker.share.share_partitions import SharePartitions
 from parley.broker.startup.binding import Bound
 from parley.broker.startup.coordinators import Coordinators, LateCreation, make_coordinators
@@ -87,7 +87,7 @@ class Parts:
     share_partitions: SharePartitions
     create_internal_topic: LateCreation
     """Creates the topics of coordinators. Set when the request handlers are made."""
-    credentials: StoredCredentials
+    credentials: LoginCredentials
     connection_quotas: ConnectionQuotas
     quotas: QuotaEnforcement
     load: Load
@@ -181,7 +181,7 @@ def _assembled(
         healing=replication.healing,
         scrubber=replication.scrubber,
         log_cleaner=replication.log_cleaner,
-        credentials=StoredCredentials(base.metadata, static, clock.wall_ms),
+        credentials=LoginCredentials(base.metadata, static, clock.wall_ms),
         connection_quotas=ConnectionQuotas(limits, static.inter_broker_listener, connection_rates(static, base.quotas)),
         load=Load(limits.queued_requests, limits.queued_bytes),
         sessions=FetchSessions(static.max_incremental_fetch_session_cache_slots, environment.rng, clock.monotonic),

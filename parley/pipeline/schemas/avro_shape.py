@@ -1,6 +1,6 @@
 """Checks of an Avro schema before data is decoded with it: does the size of the data bound the decoder's work?
 
-Whoever may register a schema and write to a topic chooses both. Three kinds of schemas make a few bytes expensive:
+A client that may register schemas and write to a topic chooses both. Three kinds of schemas make a few bytes expensive:
 arrays whose items take no bytes, records of records that multiply their fields, and types that contain themselves,
 whose data may be nested so deeply that fastavro's compiled reader overflows the stack.
 """

@@ -9,7 +9,7 @@ from parley.broker.metadata.changes import Change, ClusterSecretSet, DelegationT
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.security.delegation_tokens.delegation_token import DelegationToken
-from parley.broker.security.login_credentials import DECOY_SECRET, StoredCredentials, token_hmac
+from parley.broker.security.login_credentials import DECOY_SECRET, LoginCredentials, token_hmac
 from parley.broker.security.principal import user
 from parley.protocol.security.scram import ScramCredential, credential_of, salted_password
 
@@ -18,10 +18,10 @@ ALICE = ScramCredential(b"salt", 8192, b"stored", b"server")
 TOKEN = DelegationToken("id", user("alice"), user("alice"), (), issued_ms=0, expires_ms=100, max_ms=200)
 
 
-def source(*changes: Change, now_ms: int = 50, **config: str) -> StoredCredentials:
+def source(*changes: Change, now_ms: int = 50, **config: str) -> LoginCredentials:
     given = {key.replace("_", "."): value for key, value in config.items()}
     metadata = Metadata(MetadataImage("c").with_changes(changes))
-    return StoredCredentials(metadata, BrokerConfig.from_properties(given), lambda: now_ms)
+    return LoginCredentials(metadata, BrokerConfig.from_properties(given), lambda: now_ms)
 
 
 def test_a_user_has_the_credentials_of_the_mechanisms_that_were_set() -> None:
@@ -33,7 +33,7 @@ def test_a_user_has_the_credentials_of_the_mechanisms_that_were_set() -> None:
 
 def test_the_users_of_the_store_count_until_there_is_metadata_from_the_controller() -> None:
     metadata = Metadata(MetadataImage("c", controller_epoch=4, version=-1))
-    users = StoredCredentials(metadata, BrokerConfig.from_properties({}), lambda: 50)
+    users = LoginCredentials(metadata, BrokerConfig.from_properties({}), lambda: 50)
     users.stored = MetadataImage("c").with_changes([ScramUserReplaced("alice", {SHA_256: ALICE})])
     assert users.scram(SHA_256, "alice") == ALICE
     metadata.replace(MetadataImage("c", controller_epoch=4), Delta(4, 0, ()))
