@@ -69,7 +69,7 @@ class Log(ReadableLog):
         "_removal_lock",
         "_shared",
         "cleaned_up_to",
-        "tombstones_needed_from",
+        "tombstones_kept_from",
     )
 
     def __init__(self, place: LogPlace, settings: LogSettings, loaded: recovery.LoadedLog) -> None:
@@ -77,7 +77,7 @@ class Log(ReadableLog):
         self.cleaned_up_to = loaded.cleaned_up_to
         """The offset up to which the log was last compacted; None if it never was. The checkpoint must not be higher:
         otherwise compaction could remove a tombstone and leave records that it deletes."""
-        self.tombstones_needed_from: Callable[[float], int] = lambda now_s: INT64_MAX
+        self.tombstones_kept_from: Callable[[float], int] = lambda now_s: INT64_MAX
         """Returns the first offset at or after which a replica that is catching up needs the tombstones, at a monotonic
         time in seconds. Assign it after ``open``."""
         self._removal_lock = threading.RLock()  # held while segments are removed; taken before ``_lock``

@@ -54,7 +54,7 @@ class NewLog(Log):
         self.is_written = self._closed = False
         self.cleaned_up_to = None
         self.on_damage = _ignore_damage
-        self.tombstones_needed_from = _from_nowhere
+        self.tombstones_kept_from = _from_nowhere
         self._led_epoch = NO_EPOCH
         self._shared = shared
 
@@ -78,9 +78,9 @@ class NewLog(Log):
         appended = AppendedEpochs(directory / APPENDED_EPOCHS)
         empty = recovery.unwritten(directory, producers, epochs, appended, settings.now_ms())
         place = LogPlace(directory, self.topic, self.partition, self.topic_id, shared.on_io_error)
-        on_damage, needed_from, is_closed = self.on_damage, self.tombstones_needed_from, self._closed
+        on_damage, kept_from, is_closed = self.on_damage, self.tombstones_kept_from, self._closed
         Log.__init__(self, place, settings, empty)
-        self.on_damage, self.tombstones_needed_from, self._closed = on_damage, needed_from, is_closed
+        self.on_damage, self.tombstones_kept_from, self._closed = on_damage, kept_from, is_closed
         self.__class__ = Log  # type: ignore[assignment]  # mypy does not support objects that change their class
 
     # --- What is known of an empty log ---

@@ -112,7 +112,7 @@ class PartitionState:
     unclean_epoch: int = -1
 
     @property
-    def relies_on_others(self) -> bool:
+    def relies_on_elr(self) -> bool:
         """True while replicas outside the ISR are relied on for every committed record: the ISR was too small."""
         return bool(self.elr or self.last_known_elr)
 

@@ -251,7 +251,7 @@ class Partition:
     def opened(self, log: Log) -> None:
         """Take over the opened log, and begin to lead if this broker is the leader."""
         self._log = log
-        log.tombstones_needed_from = self._tombstones_needed_from
+        log.tombstones_kept_from = self._tombstones_kept_from
         if self._is_behind_log(self.state):
             self.is_leader = False
             facts = {"topic": self.topic, "partition": self.index, "epoch": self.leader_epoch}
@@ -453,7 +453,7 @@ class Partition:
         if log_start_offset != began:
             self.notify_low_watermark()
 
-    def _tombstones_needed_from(self, now_s: float) -> int:
+    def _tombstones_kept_from(self, now_s: float) -> int:
         """Return the lowest offset from which a follower is fetching. Can be called in any thread.
 
         Compaction keeps the tombstones from that offset on. Otherwise a follower that takes longer than
@@ -514,7 +514,7 @@ class Partition:
         for progress in self._awaited_followers:
             if progress.log_end_offset < reached:
                 reached = progress.log_end_offset
-        if reached > log.high_watermark and self.has_enough_replicas and not self.state.relies_on_others:
+        if reached > log.high_watermark and self.has_enough_replicas and not self.state.relies_on_elr:
             unstable = log.producers.first_unstable_offset
             log.high_watermark = reached
             self._purgatories.produce.notify(self)
@@ -563,7 +563,7 @@ class Partition:
         """Use a copy of the log in another directory from now on."""
         log.config = self.log.config
         log.on_damage = self.log.on_damage
-        log.tombstones_needed_from = self._tombstones_needed_from
+        log.tombstones_kept_from = self._tombstones_kept_from
         self._log = log
 
     def begin_truncation(self) -> None:

@@ -364,7 +364,7 @@ class LogCleaner:
             now_ms=self._now_ms(),
             map_bytes=self._map_bytes(settings),
             map_load_factor=settings.map_load_factor,
-            tombstones_kept_from=log.tombstones_needed_from(self._monotonic()),
+            tombstones_kept_from=log.tombstones_kept_from(self._monotonic()),
         )
 
         def adopt(group: CompactedGroup) -> None:

@@ -306,14 +306,14 @@ async def test_compaction_keeps_the_tombstones_that_a_follower_has_yet_to_fetch(
     await bench.create("t", replicas=(BROKER, OTHER, 3))
     bench.write("t", 9)
     partition = bench.partition("t")
-    needed_from = partition.log.tombstones_needed_from
-    assert needed_from(100.0) == INT64_MAX, "no follower fetches"
+    kept_from = partition.log.tombstones_kept_from
+    assert kept_from(100.0) == INT64_MAX, "no follower fetches"
     partition.follower_fetched(OTHER, 4, 0, at(100.0))
     partition.follower_fetched(3, 9, 0, at(150.0))
-    assert needed_from(150.0) == 4
-    assert needed_from(160.1) == 9, "a broker that does not fetch holds up nothing"
+    assert kept_from(150.0) == 4
+    assert kept_from(160.1) == 9, "a broker that does not fetch holds up nothing"
     bench.alter("t", leader=OTHER)
-    assert needed_from(160.1) == INT64_MAX
+    assert kept_from(160.1) == INT64_MAX
 
 
 async def test_an_unfinished_copy_that_leads_appends_records_with_tombstones_of_its_own(bench: Bench) -> None:

@@ -185,7 +185,7 @@ def reconcile_leaders(image: MetadataImage, rules: RulesOf) -> Decision[None]:
         unsettled = [
             (index, state)
             for index, state in enumerate(topic.partitions)
-            if state.relies_on_others or state.leader not in live or not live.issuperset(state.isr)
+            if state.relies_on_elr or state.leader not in live or not live.issuperset(state.isr)
         ]
         min_isr = rules(image, name).min_insync_replicas if unsettled else 1
         for index, state in unsettled:

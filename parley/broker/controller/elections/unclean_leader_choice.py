@@ -76,15 +76,15 @@ def choose_leader(
     if waiting or not candidates:
         return Choice(awaited=waiting or state.replicas)
     committed = _committed(state, reports)
-    witnesses = _intact(state, reports)
-    electable = [broker for broker in candidates if not witnesses or _is_intact(reports[broker], committed)]
+    intact = _intact(state, reports)
+    electable = [broker for broker in candidates if not intact or _is_intact(reports[broker], committed)]
     leader = max(electable, key=lambda broker: _rank(state, broker, reports[broker]))
     missing = max(0, committed - max(0, reports[leader].log_end_offset))
-    is_cut = not rules.is_every_append_synced and all(each.may_be_cut_by_power for each in witnesses)
+    is_cut = not rules.is_every_append_synced and all(each.may_be_cut_by_power for each in intact)
     is_unclean = (
-        not witnesses
+        not intact
         or any(broker not in candidates for broker in (*state.elr, *state.last_known_elr))
-        or (is_cut and len(witnesses) < min(rules.min_insync_replicas, len(state.replicas)))
+        or (is_cut and len(intact) < min(rules.min_insync_replicas, len(state.replicas)))
     )
     return Choice(leader, is_unclean=is_unclean, is_after_power_cut=is_cut and not is_unclean, missing_records=missing)
 
