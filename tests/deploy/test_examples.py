@@ -196,6 +196,8 @@ def test_the_health_of_a_broker(tmp_path: Path) -> None:
 class ProtectedBroker(BrokerProcess):
     """A broker as the compose files and the unit run it: no capability, and only its folder is writable."""
 
+    preloaded = False
+
     def command(self) -> list[str]:
         steps = (
             'mount --bind "$0" "$0" && mount -o remount,bind,ro / && '

@@ -69,6 +69,8 @@ class Secret:
 class Pod(BrokerProcess):
     """A pod of the StatefulSet. A container that ended is started again, with the same volumes."""
 
+    preloaded = False
+
     def __init__(self, folder: Path, ordinal: int, container: dict[str, Any], file: Path, grace_s: int) -> None:
         self.name = f"{NAME}-{ordinal}"
         super().__init__(folder / self.name, port=0)

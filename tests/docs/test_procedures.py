@@ -40,8 +40,8 @@ class Machine(BrokerProcess):
         settings["coordination.url"] = store
         self.file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
-    def command(self) -> list[str]:
-        return [sys.executable, "-m", "parley", "start", str(self.file)]
+    def words(self) -> list[str]:
+        return ["parley", "start", str(self.file)]
 
     def here(self, command: str) -> str:
         """Return a command of this machine, with its paths and addresses."""

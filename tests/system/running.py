@@ -9,9 +9,11 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO, ClassVar
 
 from parley.tools.ending_with_parent import ending_with_parent
 from tests.support.ports import free_port
+from tests.support.preloaded import PreloadedProcess
 
 START_SECONDS = 60
 STOP_SECONDS = 60
@@ -23,6 +25,9 @@ class BrokerDied(AssertionError):
 
 class BrokerProcess:
     """A broker on a data folder. It can be stopped or killed, and restarted at the same address."""
+
+    preloaded: ClassVar[bool] = True
+    """False if ``command`` returns more than a start of Python: the broker is then started by that command line."""
 
     def __init__(self, folder: Path, overrides: Mapping[str, str] | None = None, *, port: int | None = None) -> None:
         self.folder = folder
@@ -40,7 +45,7 @@ class BrokerProcess:
         self.log_path = folder / "broker.log"
         self.program = ["parley"]
         """The module to start instead of ``parley``, and its first arguments."""
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | PreloadedProcess | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -54,8 +59,12 @@ class BrokerProcess:
 
     def command(self) -> list[str]:
         """Return the command line that starts the broker."""
+        return [sys.executable, "-m", *self.words()]
+
+    def words(self) -> list[str]:
+        """Return the module that is the broker, and its arguments."""
         settings = [word for key, value in self.overrides.items() for word in ("--override", f"{key}={value}")]
-        return [sys.executable, "-m", *self.program, "start", *settings]
+        return [*self.program, "start", *settings]
 
     def start(self) -> None:
         """Start the broker, and wait until it serves clients. Raises ``BrokerDied``."""
@@ -66,11 +75,12 @@ class BrokerProcess:
         """Start the broker without waiting."""
         assert not self.alive
         with self.log_path.open("ab") as log:
-            # The broker must not outlive a test run that was killed.
-            self._process = subprocess.Popen(
-                ending_with_parent(self.command(), signal.SIGKILL),
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
-            )  # fmt: skip
+            self._process = PreloadedProcess(*self.words(), stderr=log) if self.preloaded else self._by_command(log)
+
+    def _by_command(self, log: IO[bytes]) -> subprocess.Popen[str]:
+        # The broker must not outlive a test run that was killed.
+        command = ending_with_parent(self.command(), signal.SIGKILL)
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
 
     def wait_until_ready(self) -> None:
         """Wait until the broker serves clients. Raises ``BrokerDied``."""

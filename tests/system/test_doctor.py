@@ -214,6 +214,8 @@ def test_another_broker_has_the_id(cluster: ClusterOfProcesses, tmp_path: Path) 
 class BrokerOnSmallDisk(BrokerProcess):
     """A broker whose data is on a file system of 64 MiB, which only it and its children see."""
 
+    preloaded = False
+
     def command(self) -> list[str]:
         self.data.mkdir(exist_ok=True)
         mount = f'mount -t tmpfs -o size=64m tmpfs {self.data} && exec "$@"'
