@@ -253,39 +253,35 @@ class Log(ReadableLog):
         self.producers.take_snapshot(self.log_end_offset, sync=False)
         self._segments.roll(base_offset, self.config, self._now_ms())
 
-    def pass_old_segments(self, now_ms: int) -> bool:
-        """Advance the log start past the segments that retention no longer keeps. Returns True if there are any.
+    def pass_old_segments(self, now_ms: int) -> int | None:
+        """Advance the log start past the segments that retention no longer keeps (``parley.storage.retention``).
 
-        Once the checkpoint of log start offsets is written, ``delete_old_segments`` may delete them: otherwise a crash
-        would leave a log whose first segments seem to be lost. Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        Returns the end offset of these segments, or None if retention keeps all segments. Once the checkpoint of log
+        start offsets is written, ``delete_segments_below`` may delete them: otherwise a crash would leave a log whose
+        first segments seem to be lost. Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         with self._disk():
             if not self._expired(now_ms):  # first without the lock, because it reads files; the results are cached
-                return False
+                return None
             with self._lock:
-                if count := self._expired(now_ms):
-                    ends = [*[segment.base_offset for segment in self.segments], self.log_end_offset]
-                    self._start_at(max(self.log_start_offset, ends[count]))
-                return count > 0
+                if not (count := self._expired(now_ms)):
+                    return None
+                end = [*[segment.base_offset for segment in self.segments], self.log_end_offset][count]
+                self._start_at(max(self.log_start_offset, end))
+                return end
 
-    def delete_old_segments(self, now_ms: int) -> list[Path]:
-        """Delete the segments that retention no longer keeps (``parley.storage.retention``).
+    def delete_segments_below(self, offset: int) -> list[Path]:
+        """Delete the segments that end at or below this offset, which must not be above the log start offset.
 
         Returns their renamed files, to be removed after ``file.delete.delay.ms``. Blocks. Raises ``KafkaError``
         KAFKA_STORAGE_ERROR.
         """
-        with self._removal_lock, self._disk():
-            if not self._expired(now_ms):  # first without the lock, because it reads files; the results are cached
-                return []
-            with self._lock:
-                count = self._expired(now_ms)
-                if count == len(self.segments):
-                    self._roll(self.log_end_offset)
-                # The log start first, so that a reader that misses a segment sees that its offset was deleted.
-                first = self.segments[count].base_offset
-                self._start_at(max(self.log_start_offset, first))
-                self.producers.remove_snapshots_before(first)
-                return self._segments.drop_first(count) if count else []
+        with self._removal_lock, self._disk(), self._lock:
+            count = retention.ending_by(offset, self.segments, self.log_end_offset)
+            if count == len(self.segments):
+                self._roll(self.log_end_offset)
+            self.producers.remove_snapshots_before(self.segments[count].base_offset)
+            return self._segments.drop_first(count) if count else []
 
     def _expired(self, now_ms: int) -> int:
         return retention.expired(
@@ -300,7 +296,7 @@ class Log(ReadableLog):
     def advance_log_start(self, offset: int) -> int:
         """Delete the records below ``offset`` (DeleteRecords), and return the new log start offset.
 
-        The next ``delete_old_segments`` deletes their segments. The new start is durable once the checkpoint of log
+        Periodic maintenance deletes their segments. The new start is durable once the checkpoint of log
         start offsets is written. Raises ``KafkaError`` OFFSET_OUT_OF_RANGE if ``offset`` is above the high watermark.
         """
         with self._lock:

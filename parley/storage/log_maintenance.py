@@ -324,23 +324,22 @@ class LogMaintenance:
             await self._owner.run(directory, _for_each, logs[begin : begin + CHUNK], work)
 
     async def _delete_old_segments(self, directory: LogDirectory) -> None:
-        shortened: list[Log] = []
+        passed: dict[Log, int] = {}
         removed: list[tuple[int, list[Path]]] = []
         now_ms = self._now_ms()
 
         def pass_old_segments(log: Log) -> None:
-            if log.pass_old_segments(now_ms):
-                shortened.append(log)
+            if (end := log.pass_old_segments(now_ms)) is not None:
+                passed[log] = end
 
-        def delete_old_segments(log: Log) -> None:
-            if paths := log.delete_old_segments(now_ms):
-                removed.append((log.config.file_delete_delay_ms, paths))
+        def delete_passed_segments(log: Log) -> None:
+            removed.append((log.config.file_delete_delay_ms, log.delete_segments_below(passed[log])))
 
         await self._in_chunks(directory, self._owner.logs_in(directory), pass_old_segments)
-        if shortened:
+        if passed:
             # Without these checkpoints, recovery would treat the removed segments as lost.
             await self._log_starts[directory].write()
-            await self._in_chunks(directory, shortened, delete_old_segments)
+            await self._in_chunks(directory, passed, delete_passed_segments)
             await self._recovery_points[directory].write()
         for delay_ms, paths in removed:
             self.remove_later(directory, paths, delay_ms)

@@ -20,6 +20,16 @@ from parley.storage.readable_segment import UNSEALED
 from parley.storage.segment import Segment
 
 
+def ending_by(offset: int, segments: Sequence[Segment], log_end_offset: int) -> int:
+    """Return the number of oldest segments that end at or below ``offset``; an empty active segment does not count."""
+    ends = (_end_of(segment, log_end_offset) for segment in segments if segment.size or segment is not segments[-1])
+    return sum(end <= offset for end in ends)
+
+
+def _end_of(segment: Segment, log_end_offset: int) -> int:
+    return segment.end_offset if segment.end_offset != UNSEALED else log_end_offset
+
+
 def expired(
     segments: Sequence[Segment],
     config: LogConfig,
@@ -30,15 +40,11 @@ def expired(
     now_ms: int,
 ) -> int:
     """Return the number of oldest segments to delete. Looks up their largest timestamps. Raises ``OSError``."""
-
-    def end_of(segment: Segment) -> int:
-        return segment.end_offset if segment.end_offset != UNSEALED else log_end_offset
-
     surplus = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0
     for segment in segments:
         active = segment is segments[-1]
-        if end_of(segment) > high_watermark or (active and not segment.size):
+        if _end_of(segment, log_end_offset) > high_watermark or (active and not segment.size):
             break
         by_start = not active and segment.end_offset <= log_start_offset
         by_size = config.delete and config.retention_bytes >= 0 and surplus >= segment.size

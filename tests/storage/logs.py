@@ -40,6 +40,12 @@ def reopened(log: Log, *, clean: bool, **known: Any) -> Log:
     return open_log(log.directory, log.config, clean=clean, **known)
 
 
+def apply_retention(log: Log, now_ms: int) -> list[Path]:
+    """Delete the segments that retention no longer keeps. Returns their renamed files."""
+    end = log.pass_old_segments(now_ms)
+    return [] if end is None else log.delete_segments_below(end)
+
+
 def batch_of(*values: bytes, timestamp: int = NOW, **fields: Any) -> bytearray:
     """Return a batch with one record for each value, all with one timestamp."""
     return build([Record(0, timestamp, b"key", value) for value in values or (b"value",)], **fields)

@@ -22,7 +22,19 @@ from parley.storage.log_config import LogConfig
 from parley.storage.log_reader import LogReader
 from parley.storage.resource_exhaustion import MEMORY
 from parley.storage.segment import Segment
-from tests.storage.logs import NOW, SMALL, append, batch_of, batches_in, check, fill, open_log, reopened, values_of
+from tests.storage.logs import (
+    NOW,
+    SMALL,
+    append,
+    apply_retention,
+    batch_of,
+    batches_in,
+    check,
+    fill,
+    open_log,
+    reopened,
+    values_of,
+)
 from tests.support.descriptors import open_descriptors
 from tests.support.faulty_files import only_below
 
@@ -318,7 +330,7 @@ class TestRetention:
         log = open_log(tmp_path, replace(SMALL, retention_bytes=10_000))
         values = fill(log, 200)
         log.high_watermark = log.log_end_offset
-        paths = log.delete_old_segments(NOW)
+        paths = apply_retention(log, NOW)
         assert 10_000 <= log.size_bytes < 10_000 + SMALL.segment_bytes
         assert log.log_start_offset == log.segments[0].base_offset > 0
         assert all(path.name.endswith(".deleted") and path.exists() for path in paths)
@@ -330,10 +342,10 @@ class TestRetention:
         log = open_log(tmp_path, replace(SMALL, retention_ms=1000))
         fill(log, 100, timestamp=NOW)
         log.high_watermark = log.log_end_offset
-        assert log.delete_old_segments(NOW + 1000) == []
-        assert log.delete_old_segments(NOW + 1001)
+        assert apply_retention(log, NOW + 1000) == []
+        assert apply_retention(log, NOW + 1001)
         assert (log.log_start_offset, log.size_bytes, len(log.segments)) == (100, 0, 1)
-        assert log.delete_old_segments(NOW + 5000) == []
+        assert apply_retention(log, NOW + 5000) == []
         check(log)
 
     def test_records_without_time_age_by_their_file(self, tmp_path: Path) -> None:
@@ -341,14 +353,26 @@ class TestRetention:
         fill(log, 10, timestamp=-1)
         log.high_watermark = log.log_end_offset
         os.utime(log.segments[0].path_of(".log"), ns=(0, NOW * 1_000_000))
-        assert not log.delete_old_segments(NOW + 1000)
-        assert log.delete_old_segments(NOW + 1001)
+        assert not apply_retention(log, NOW + 1000)
+        assert apply_retention(log, NOW + 1001)
+
+    def test_only_segments_below_the_offset_that_was_passed_are_deleted(self, tmp_path: Path) -> None:
+        """The log start offset has moved on in the meantime, and no checkpoint contains the new one."""
+        log = open_log(tmp_path, replace(SMALL, retention_ms=0))
+        fill(log, 100)
+        log.high_watermark = log.segments[1].base_offset
+        end = log.pass_old_segments(NOW + 1)
+        assert end == log.log_start_offset == log.segments[1].base_offset
+        log.high_watermark = 100
+        log.advance_log_start(90)
+        assert log.delete_segments_below(end)
+        assert log.segments[0].base_offset == end
 
     def test_retention_keeps_uncommitted_records(self, tmp_path: Path) -> None:
         log = open_log(tmp_path, replace(SMALL, retention_ms=0))
         fill(log, 100)
         log.high_watermark = log.segments[2].base_offset + 1
-        log.delete_old_segments(NOW + 1)
+        apply_retention(log, NOW + 1)
         assert log.log_start_offset == log.high_watermark - 1
 
     def test_compacted_topics_keep_everything(self, tmp_path: Path) -> None:
@@ -357,7 +381,7 @@ class TestRetention:
         )
         fill(log, 100)
         log.high_watermark = 100
-        assert log.delete_old_segments(NOW + 10) == []
+        assert apply_retention(log, NOW + 10) == []
 
     def test_all_committed_records_can_be_deleted(self, log: Log) -> None:
         fill(log, 10)
@@ -375,7 +399,7 @@ class TestRetention:
         with pytest.raises(KafkaError):
             log.read(69, 100, up_to=80)
         assert values_of(log) == dict(list(enumerate(values))[70:])
-        assert log.delete_old_segments(NOW)
+        assert apply_retention(log, NOW)
         assert log.segments[0].base_offset <= 70 < log.segments[1].base_offset
         assert values_of(reopened(log, clean=False)) == dict(list(enumerate(values))[70:])
 
@@ -384,7 +408,7 @@ class TestRetention:
         fill(log, 100)
         log.high_watermark = 100
         read = log.read(0, 1000, up_to=100)
-        for path in log.delete_old_segments(NOW + 1):
+        for path in apply_retention(log, NOW + 1):
             path.unlink()
         assert next(headers(read.read()))[1].base_offset == 0
         assert os.pread(read.fd, 8, read.position) == bytes(8)
@@ -767,7 +791,7 @@ def test_a_log_of_many_segments_keeps_few_files_open(tmp_path: Path) -> None:
     log.max_timestamp()
     log.high_watermark = 300
     log.config = replace(log.config, retention_ms=10**6)
-    log.delete_old_segments(NOW)
+    apply_retention(log, NOW)
     assert open_files(tmp_path) <= before + 30
     log = reopened(log, clean=False)
     assert open_files(tmp_path) <= before

@@ -40,7 +40,7 @@ from parley.storage.resource_exhaustion import DESCRIPTORS, MEMORY
 from parley.storage.segment import Segment
 from parley.storage.unwritten_logs import UNWRITTEN_LOGS
 from parley.tools.simulation.disk import EARLIER_BOOT
-from tests.storage.logs import values_of
+from tests.storage.logs import apply_retention, values_of
 from tests.support.descriptors import open_descriptors
 from tests.support.faulty_files import only_below
 
@@ -644,7 +644,7 @@ async def test_a_new_log_has_no_files_before_its_first_record(home: Home) -> Non
         log.truncate_to(0)
         assert log.read(0, 1000, up_to=0).size == 0
         assert log.offset_for_timestamp(0) is None
-        assert not log.delete_old_segments(home.now_ms)
+        assert not apply_retention(log, home.now_ms)
         assert not log.directory.exists()
         append(log, b"value")
         assert read_topic_id(log.directory) == TOPIC_ID
@@ -1163,7 +1163,7 @@ async def test_nothing_is_deleted_before_the_configuration_of_its_topic_is_known
     rounds: list[str] = []
     real = Log.pass_old_segments
 
-    def counted(log: Log, now_ms: int) -> bool:
+    def counted(log: Log, now_ms: int) -> int | None:
         rounds.append("begun")
         return real(log, now_ms)
 
@@ -1180,13 +1180,13 @@ async def test_a_log_start_is_durable_before_retention_deletes_a_segment(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     durable: list[dict[tuple[str, int], int]] = []
-    real = Log.delete_old_segments
+    real = Log.delete_segments_below
 
-    def checked(log: Log, now_ms: int) -> list[Path]:
+    def checked(log: Log, offset: int) -> list[Path]:
         durable.append(manager.directories[0].log_start_offsets.read())
-        return real(log, now_ms)
+        return real(log, offset)
 
-    monkeypatch.setattr(Log, "delete_old_segments", checked)
+    monkeypatch.setattr(Log, "delete_segments_below", checked)
     async with home.opened(only(retention_check_ms=10)) as manager:
         log = await manager.get_or_create("topic", 0, config=CONFIG)
         append(log, b"old", timestamp=NOW - 8 * DAY_MS)

@@ -16,7 +16,7 @@ from parley.protocol.records.batch import records
 from parley.protocol.records.batch_header import headers
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
-from tests.storage.logs import NOW, batch_of, check, open_log, reopened
+from tests.storage.logs import NOW, apply_retention, batch_of, check, open_log, reopened
 from tests.support.proportion import examples
 
 SMALL_CONFIG = LogConfig(segment_bytes=1500, segment_index_bytes=200, index_interval_bytes=150)
@@ -149,7 +149,7 @@ class LogModel(RuleBasedStateMachine):
     @rule(keep=st.integers(-1, 6000))
     def retain(self, keep: int) -> None:
         self.log.config = replace(self.log.config, retention_bytes=keep, retention_ms=-1)
-        for path in self.log.delete_old_segments(NOW):
+        for path in apply_retention(self.log, NOW):
             path.unlink()
         first = self.log.segments[0].base_offset
         self.flushed = max(self.flushed, first)  # nothing below the first segment has to be on disk

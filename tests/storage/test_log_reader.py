@@ -15,7 +15,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import headers
 from parley.storage.log import Log
 from parley.storage.segment_file import SegmentFile
-from tests.storage.logs import NOW, SMALL, append, batch_of, check, fill, open_log, reopened, values_of
+from tests.storage.logs import NOW, SMALL, append, apply_retention, batch_of, check, fill, open_log, reopened, values_of
 from tests.support.memory import nothing_is_in_memory
 
 
@@ -240,7 +240,7 @@ def test_readers_beside_appends_and_deletions(tmp_path: Path, appends: int) -> N
             append(log, b"v" * 100, timestamp=NOW + n)
             log.high_watermark = log.log_end_offset
             if n % 50 == 0:
-                for path in log.delete_old_segments(NOW):
+                for path in apply_retention(log, NOW):
                     path.unlink()
                 log.flush()
     finally:

@@ -20,7 +20,7 @@ from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory
 from parley.storage.partition_metadata import read_topic_id, write_partition_metadata
 from parley.tools.simulation.disk import Disk, Disks
-from tests.storage.logs import NOW, SMALL, append, check, fill, open_log, reopened, values_of
+from tests.storage.logs import NOW, SMALL, append, apply_retention, check, fill, open_log, reopened, values_of
 
 Batch = tuple[int, int, int]
 """The base offset, leader epoch and checksum of a batch."""
@@ -169,7 +169,7 @@ def test_segments_removed_by_retention_are_not_taken_for_lost_ones(tmp_path: Pat
     log = open_log(tmp_path, replace(SMALL, retention_ms=0))
     fill(log, 100)
     log.high_watermark = 70
-    removed = log.delete_old_segments(NOW + 1)
+    removed = apply_retention(log, NOW + 1)
     checkpoint = 0
     if files_are_removed:  # after the checkpoint is written, and not before
         checkpoint = log.recovery_point

@@ -23,7 +23,7 @@ from parley.storage.log import Log, Origin
 from parley.storage.log_config import LogConfig
 from parley.storage.segment import Segment
 from tests.storage.compaction.compactions import compacted
-from tests.storage.logs import NOW, SMALL, append, batch_of, check, fill, open_log, reopened, values_of
+from tests.storage.logs import NOW, SMALL, append, apply_retention, batch_of, check, fill, open_log, reopened, values_of
 
 INDEXES = (".index", ".timeindex")
 LARGE = replace(SMALL, segment_bytes=1 << 20, segment_index_bytes=1 << 16)
@@ -782,7 +782,7 @@ class TestLeftovers:
         log = open_log(tmp_path, replace(SMALL, retention_ms=0))
         fill(log, 50)
         log.high_watermark = 50
-        assert log.delete_old_segments(NOW + 1)
+        assert apply_retention(log, NOW + 1)
         log = reopened(log, clean=False)
         assert not list(tmp_path.glob("*.deleted"))
         assert log.log_start_offset == 50

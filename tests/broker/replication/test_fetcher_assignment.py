@@ -26,6 +26,7 @@ from parley.storage.cut_files import cut_files
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
 from tests.broker.replication.bench import Nodes, batch, eventually, nodes, now_ms, values_of
+from tests.storage.logs import apply_retention
 
 
 def write(partition: Partition, *values: bytes, acks: int = 1) -> None:
@@ -270,7 +271,7 @@ async def test_a_follower_behind_the_leaders_log_start_begins_again(tmp_path: Pa
             write(cluster[1].partition("t"), os.urandom(600))
         log = cluster[1].log("t")
         log.advance_log_start(8)
-        log.delete_old_segments(now_ms())
+        apply_retention(log, now_ms())
         await cluster.start(2)
         await eventually(lambda: cluster[2].log("t").log_end_offset == 11)
         assert cluster[2].log("t").log_start_offset == 8

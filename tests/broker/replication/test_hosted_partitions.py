@@ -119,7 +119,7 @@ async def test_a_slow_registration_costs_no_records(tmp_path: Path, monkeypatch:
         await checked.wait()
         return await join(*args)
 
-    def noted(log: Log, now_ms: int) -> bool:
+    def noted(log: Log, now_ms: int) -> int | None:
         found = pass_old_segments(log, now_ms)
         loop.call_soon_threadsafe(checked.set)
         return found

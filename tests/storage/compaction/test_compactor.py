@@ -35,7 +35,7 @@ from parley.storage.segment import Segment
 from parley.storage.segment_names import LOG_SUFFIX, path_in
 from parley.storage.transaction_index import AbortedTransaction
 from tests.storage.compaction.compactions import batches, committed, compacted, end_transaction, settled, table
-from tests.storage.logs import NOW, check_segment, open_log, reopened
+from tests.storage.logs import NOW, apply_retention, check_segment, open_log, reopened
 from tests.support.faulty_files import only_below
 
 CONFIG = LogConfig(
@@ -520,7 +520,7 @@ def test_retention_deletes_segments_of_a_log_that_is_being_compacted(tmp_path: P
     settled(log)
     now_ms = NOW + 4_000
     with log.begin_compaction(log.dirtiness(now_ms), now_ms=now_ms) as compaction:
-        for path in log.delete_old_segments(now_ms):
+        for path in apply_retention(log, now_ms):
             path.unlink()
         assert 0 < log.log_start_offset < 31
         with pytest.raises(FileNotFoundError) as overtaken:
@@ -541,7 +541,7 @@ def test_retention_deletes_segments_of_a_log_that_is_being_compacted(tmp_path: P
         lambda log: log.truncate_to(5),
         lambda log: log.truncate_fully_and_start_at(100),
         lambda log: log.release(),
-        lambda log: (log.advance_log_start(30), log.delete_old_segments(NOW)),
+        lambda log: (log.advance_log_start(30), apply_retention(log, NOW)),
     ],
     ids=["truncated", "restarted", "closed", "deleted"],
 )

@@ -26,7 +26,7 @@ from parley.storage.damage.segment_digest import (
 )
 from parley.storage.log import Log
 from parley.storage.log_config import LogConfig
-from tests.storage.logs import NOW, append, batch_of, fill, open_log, values_of
+from tests.storage.logs import NOW, append, apply_retention, batch_of, fill, open_log, values_of
 from tests.support.proportion import examples
 
 SIZES = st.lists(st.sampled_from([1, 100, 5000, BLOCK - 80, BLOCK, BLOCK + 1, 3 * BLOCK + 7]), max_size=8)
@@ -201,7 +201,7 @@ def test_a_directory_in_place_of_a_digest_is_ignored(tmp_path: Path, caplog: pyt
     log.truncate_to(70)
     log.high_watermark = 70
     log.advance_log_start(50)
-    for path in log.delete_old_segments(NOW):
+    for path in apply_retention(log, NOW):
         path.unlink()
     log.release()
     log = open_log(tmp_path, log_start_offset=50, on_io_error=errors.append)

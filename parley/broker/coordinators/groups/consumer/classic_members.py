@@ -34,6 +34,7 @@ from parley.broker.coordinators.groups.consumer.member import (
     partitions_of,
 )
 from parley.broker.coordinators.groups.consumer.member_steps import reconcile, require_static
+from parley.broker.coordinators.groups.consumer.migration_policy import MigrationPolicy, migration_policy
 from parley.broker.coordinators.groups.consumer.regexes import update_regex
 from parley.broker.coordinators.groups.consumer.sessions import classic_timer, session_of
 from parley.broker.coordinators.groups.group_members import require_member
@@ -104,7 +105,7 @@ def join(
 
 
 def _check_migration(group: ConsumerGroup, shard: GroupShard) -> None:
-    if shard.config().group_consumer_migration_policy.lower() == "disabled":
+    if migration_policy(shard.config()) is MigrationPolicy.DISABLED:
         raise KafkaError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
             f"Group {group.group_id} uses the consumer protocol, and group.consumer.migration.policy is disabled.",

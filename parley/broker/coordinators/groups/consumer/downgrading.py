@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.groups.classic.membership import GroupMember, GroupState, Membership
@@ -13,6 +13,7 @@ from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGr
 from parley.broker.coordinators.groups.consumer.consumer_protocol import CONSUMER_PROTOCOL, encoded_assignment
 from parley.broker.coordinators.groups.consumer.consumer_records import group_tombstones
 from parley.broker.coordinators.groups.consumer.member import NOTHING, Member
+from parley.broker.coordinators.groups.consumer.migration_policy import migration_policy
 from parley.broker.coordinators.groups.group_records import group_record
 from parley.broker.coordinators.groups.group_shard import GroupShard
 
@@ -20,16 +21,13 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-DOWNGRADES: Final = frozenset({"downgrade", "bidirectional"})
-"""The values of ``group.consumer.migration.policy`` that allow the conversion."""
-
 
 def may_downgrade_without(
     group: ConsumerGroup, members: Collection[Member], shard: GroupShard, *, joining: int = 0
 ) -> bool:
     """Return True if the group becomes a classic group when ``members`` leave and ``joining`` classic members join."""
     config = shard.config()
-    if config.group_consumer_migration_policy.lower() not in DOWNGRADES:
+    if not migration_policy(config).allows_downgrade:
         return False
     gone = {member.member_id for member in members}
     left = len(group.members) - len(gone) + joining

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
 
 from parley.broker.coordinators.decision import KeyValue, Timer
 from parley.broker.coordinators.groups.classic.membership import GroupMember, GroupState, Membership
@@ -22,14 +21,12 @@ from parley.broker.coordinators.groups.consumer.consumer_protocol import (
 )
 from parley.broker.coordinators.groups.consumer.consumer_records import group_records
 from parley.broker.coordinators.groups.consumer.member import ClassicMember, MemberDetails, Progress, in_epoch
+from parley.broker.coordinators.groups.consumer.migration_policy import migration_policy
 from parley.broker.coordinators.groups.consumer.sessions import session_of
 from parley.broker.coordinators.groups.group import NO_MEMBERS, Group
 from parley.broker.coordinators.groups.group_records import group_tombstone
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
-
-UPGRADES: Final = frozenset({"upgrade", "bidirectional"})
-"""The values of ``group.consumer.migration.policy`` that allow the conversion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ def upgraded(known: Group, shard: GroupShard) -> tuple[ConsumerGroup, Made]:
 def _check_may_upgrade(group_id: str, membership: Membership, shard: GroupShard) -> None:
     config = shard.config()
     may = (
-        config.group_consumer_migration_policy.lower() in UPGRADES
+        migration_policy(config).allows_upgrade
         and membership.protocol_type == CONSUMER_PROTOCOL
         and len(membership.members) <= config.group_consumer_max_size
     )

@@ -1,0 +1,31 @@
+"""Whether a group with members may change its protocol (KIP-848): ``group.consumer.migration.policy``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from parley.broker.config import BrokerConfig
+
+
+class MigrationPolicy(StrEnum):
+    """The values of ``group.consumer.migration.policy``."""
+
+    DISABLED = "disabled"
+    DOWNGRADE = "downgrade"
+    UPGRADE = "upgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def allows_upgrade(self) -> bool:
+        """True if a classic group may become a consumer group."""
+        return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+    @property
+    def allows_downgrade(self) -> bool:
+        """True if a consumer group may become a classic group."""
+        return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+
+def migration_policy(config: BrokerConfig) -> MigrationPolicy:
+    """Return the policy of a broker."""
+    return MigrationPolicy(config.group_consumer_migration_policy.lower())
