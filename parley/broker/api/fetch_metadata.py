@@ -5,6 +5,7 @@ from __future__ import annotations
 from parley.broker.controller.metadata_publisher import MetadataProgress, MetadataPublisher
 from parley.broker.membership.controller_silence import ControllerSilence
 from parley.broker.metadata.current import Metadata
+from parley.broker.metadata.terms import Term
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.protocol.errors import ErrorCode
@@ -80,7 +81,14 @@ class _Wait(Delayed[FetchMetadataResponse]):
             news = publisher.update_since(request.controller_epoch, request.version)
             response.is_snapshot = news.is_snapshot
             response.steps = [FetchMetadataResponse.Step(version=s.version, changes=s.changes) for s in news.steps]
+            response.earlier_terms = [_term(term) for term in news.earlier_terms]
         return response
+
+
+def _term(term: Term) -> FetchMetadataResponse.Term:
+    return FetchMetadataResponse.Term(
+        controller_epoch=term.epoch, controller_id=term.controller_id, version=term.version
+    )
 
 
 def _failed(code: ErrorCode, message: str) -> FetchMetadataResponse:

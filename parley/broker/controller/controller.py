@@ -27,7 +27,7 @@ from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metadata.changes import Change, ControllerElected, Delta, PartitionChanged
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metadata.terms import Term, terms_from_bytes, terms_to_bytes, with_term
+from parley.broker.metadata.terms import Term, contains, terms_from_bytes, terms_to_bytes, with_term
 from parley.broker.metadata.types import NO_LEADER
 from parley.broker.metrics.catalogue.replication import ControllerMetrics
 from parley.consensus.backend import Delete, Op, Put
@@ -118,8 +118,7 @@ class Controller:
     @property
     def terms(self) -> tuple[Term, ...]:
         """The latest terms recorded in the store; the current term is the last. Available only during a term."""
-        image = self._metadata.image
-        return with_term(self._terms, Term(image.controller_epoch, image.controller_id, image.version))
+        return with_term(self._terms, self._metadata.image.term)
 
     def forget_earlier_terms(self) -> None:
         """Remove all terms before the current one from the store, together with the next change of the metadata.
@@ -294,13 +293,14 @@ class Controller:
             stored = await self._load()
             image = _with_controller(stored, self._broker_id, leadership.epoch)
             await self._record_term(leadership)
-            changes = image.changes_since(self._metadata.image)
+            before = self._metadata.image
+            changes, continues = image.changes_since(before), contains(self._terms, before.term)
         except BaseException:
             self._enter(ControllerEvent.LOADING_FAILED)
             raise
         self._enter(ControllerEvent.LOADED)
-        self._metadata.replace(image, Delta(leadership.epoch, image.version, changes))
-        self._publisher.open()
+        self._metadata.replace(image, Delta(leadership.epoch, image.version, changes, continues))
+        self._publisher.open(self._terms)
         _log.info(
             "this broker is the controller now",
             extra={"broker": self._broker_id, "epoch": leadership.epoch, "topics": len(image.topics)},

@@ -15,6 +15,7 @@ from parley.broker.metadata.changes import Delta
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import changes_to_bytes
 from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.terms import Term
 from parley.broker.runtime.purgatory import Purgatory
 
 DELTAS_KEPT = 1000
@@ -37,6 +38,8 @@ class MetadataUpdate:
 
     is_snapshot: bool
     steps: tuple[EncodedDelta, ...]
+    earlier_terms: tuple[Term, ...] = ()
+    """With a whole image: the controllers' terms before that of the image, as far as the store remembers them."""
 
 
 @dataclass(slots=True)
@@ -60,6 +63,7 @@ class MetadataPublisher:
         self._steps: deque[EncodedDelta] = deque()
         self._bytes = 0
         self._is_open = False
+        self._earlier_terms: tuple[Term, ...] = ()
         self._whole: tuple[MetadataImage, EncodedDelta] | None = None
         self._applied = asyncio.Event()
 
@@ -68,9 +72,13 @@ class MetadataPublisher:
         """True during this broker's term as controller."""
         return self._is_open
 
-    def open(self) -> None:
-        """Begin a term with this controller's image, which no broker has fetched yet."""
+    def open(self, earlier_terms: tuple[Term, ...]) -> None:
+        """Begin a term with this controller's image, which no broker has fetched yet.
+
+        ``earlier_terms`` are the terms that the store remembered when this one began.
+        """
         self._forget()
+        self._earlier_terms = earlier_terms
         self._is_open = True
 
     def close(self) -> None:
@@ -119,7 +127,7 @@ class MetadataPublisher:
         if self._whole is None or self._whole[0] is not image:
             whole = image.changes_since(MetadataImage(image.cluster_id))
             self._whole = (image, EncodedDelta(image.version, changes_to_bytes(whole)))
-        return MetadataUpdate(True, (self._whole[1],))
+        return MetadataUpdate(True, (self._whole[1],), self._earlier_terms)
 
     async def until_applied(self, timeout_s: float) -> bool:
         """Wait until every live broker has applied the image that is currently the newest. Returns False on timeout.

@@ -150,8 +150,7 @@ class EpochFile:
 
     def note_image(self, delta: Delta, image: MetadataImage) -> None:
         """Record the metadata that this broker has just applied, and the leader epochs in its latest changes."""
-        term = Term(image.controller_epoch, image.controller_id, image.version)
-        self.note(KnownEpochs(term, leader_epoch=highest_leader_epoch(delta)))
+        self.note(KnownEpochs(image.term, leader_epoch=highest_leader_epoch(delta)))
 
     async def run(self) -> None:
         """Write every change immediately, and sync the files periodically, until cancelled.

@@ -160,3 +160,6 @@ class Delta:
     controller_epoch: int
     version: int
     changes: tuple[Change, ...]
+    continues_history: bool = True
+    """False if the earlier image may belong to a history that the coordination store has lost, because it was set back.
+    Then perhaps the cluster has not decided these changes, and no log may be deleted because of them."""

@@ -31,6 +31,7 @@ from parley.broker.metadata.changes import (
     TopicDeleted,
 )
 from parley.broker.metadata.feature_levels import DEFAULT_LEVELS, FeatureLevels
+from parley.broker.metadata.terms import Term
 from parley.broker.metadata.types import (
     NO_ENTRIES,
     BrokerRegistration,
@@ -82,6 +83,11 @@ class MetadataImage:
     deleted_topics: tuple[UUID, ...] = ()
     """The ids of the most recently deleted topics, oldest first. A broker that missed the deletion deletes their logs.
     It keeps the log of any other unknown topic, because the store may have been restored to an older state."""
+
+    @property
+    def term(self) -> Term:
+        """The controller's term and the version in it that this image has."""
+        return Term(self.controller_epoch, self.controller_id, self.version)
 
     def partition(self, topic: str, partition: int) -> PartitionState | None:
         """Return the state of a partition, or None if the topic or the index does not exist."""

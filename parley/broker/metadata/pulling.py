@@ -8,10 +8,13 @@ earlier term than the one it knows: the image comes from a controller that does 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from parley.broker.metadata.changes import Delta
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import changes_from_bytes
 from parley.broker.metadata.image import MetadataImage
+from parley.broker.metadata.terms import Term, contains
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
@@ -65,18 +68,24 @@ def apply(metadata: Metadata, response: FetchMetadataResponse) -> None:
     except ValueError as wrong:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(wrong)) from wrong
     if response.is_snapshot:
+        earlier = [Term(term.controller_epoch, term.controller_id, term.version) for term in response.earlier_terms]
         for delta in deltas:
-            _replace(metadata, delta)
+            _replace(metadata, delta, earlier)
         return
     for delta in deltas:
         image = metadata.image
-        if (epoch, delta.version) != (image.controller_epoch, image.version + 1):
+        term = (epoch, response.controller_id, delta.version)
+        if term != (image.controller_epoch, image.controller_id, image.version + 1):
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Version {delta.version} does not follow {image.version}.")
         metadata.apply(delta)
 
 
-def _replace(metadata: Metadata, whole: Delta) -> None:
-    """Replace the image by a whole one. Subscribers receive the difference between the two."""
+def _replace(metadata: Metadata, whole: Delta, earlier_terms: Sequence[Term]) -> None:
+    """Replace the image by a whole one. Subscribers receive the difference between the two.
+
+    ``earlier_terms`` are the controllers' terms before that of the new image, as far as the store remembers them.
+    """
     before = metadata.image
     image = MetadataImage(before.cluster_id).apply(whole)
-    metadata.replace(image, Delta(whole.controller_epoch, whole.version, image.changes_since(before)))
+    continues = contains((*earlier_terms, image.term), before.term)
+    metadata.replace(image, Delta(whole.controller_epoch, whole.version, image.changes_since(before), continues))

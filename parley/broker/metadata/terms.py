@@ -28,6 +28,15 @@ class Term(NamedTuple):
 NO_TERM = Term(NO_EPOCH, -1, -1)
 
 
+def contains(terms: Sequence[Term], seen: Term) -> bool:
+    """Return True if metadata that a broker has seen certainly belongs to the history of these terms.
+
+    False may also mean that the list no longer reaches back to that metadata.
+    """
+    known = next((term for term in terms if term.epoch == seen.epoch), None)
+    return known is not None and known.controller_id == seen.controller_id and known.version >= seen.version
+
+
 def contradicts(terms: Sequence[Term], seen: Term) -> bool:
     """Return True if a broker has seen metadata that the store with these terms does not contain.
 
@@ -35,8 +44,7 @@ def contradicts(terms: Sequence[Term], seen: Term) -> bool:
     """
     if not terms or seen.epoch < terms[0].epoch:
         return False
-    known = next((term for term in terms if term.epoch == seen.epoch), None)
-    return known is None or known.controller_id != seen.controller_id or known.version < seen.version
+    return not contains(terms, seen)
 
 
 def with_term(terms: Sequence[Term], term: Term) -> tuple[Term, ...]:

@@ -137,7 +137,6 @@ class HostedPartitions:
     def apply(self, delta: Delta, image: MetadataImage) -> None:
         """Apply a change of the metadata (as a subscriber of ``Metadata``)."""
         is_new = self._image is not None  # partitions of the first image may already have logs on disk
-        is_whole = (delta.controller_epoch, delta.version) != (self.image.controller_epoch, self.image.version + 1)
         known_deleted, self._image = self.image.deleted_topics, image
         added: dict[Partition, bool] = {}  # True for a partition that the cluster has just created
         reconfigured: dict[str, None] = {}
@@ -152,9 +151,10 @@ class HostedPartitions:
                     first = len(topic.partitions) - len(states)
                     added |= dict.fromkeys(self._host(name, topic.topic_id, enumerate(states, first)), True)
                 case PartitionChanged(name, index, state):
-                    added |= dict.fromkeys(self._change(name, index, state), False)
+                    added |= dict.fromkeys(self._change(name, index, state, delta.continues_history), False)
                 case TopicDeleted(name, topic_id):
-                    self._drop_topic(name, topic_id, is_stray=is_whole and topic_id not in image.deleted_topics)
+                    was_decided = delta.continues_history or topic_id in image.deleted_topics
+                    self._drop_topic(name, topic_id, is_stray=not was_decided)
                 case BrokerRegistered(broker):
                     self._isr_policy.broker_changed(broker.broker_id)
                     for partition in self:
@@ -204,7 +204,7 @@ class HostedPartitions:
                 hosted.append(partition)
         return hosted
 
-    def _change(self, topic: str, index: int, state: PartitionState) -> list[Partition]:
+    def _change(self, topic: str, index: int, state: PartitionState, was_decided: bool) -> list[Partition]:
         assert self._image is not None
         partition = self.by_topic.get(topic, {}).get(index)
         if partition is None:
@@ -212,8 +212,7 @@ class HostedPartitions:
         if self._broker_id in state.replicas:
             partition.change(state)
         else:
-            is_older = state.partition_epoch < partition.state.partition_epoch
-            self._drop(self.by_topic[topic].pop(index), is_stray=is_older)
+            self._drop(self.by_topic[topic].pop(index), is_stray=not was_decided)
             if not self.by_topic[topic]:
                 del self.by_topic[topic]
                 self._metrics.forget_topic(topic)
@@ -230,8 +229,8 @@ class HostedPartitions:
     def _drop(self, partition: Partition, *, is_stray: bool) -> None:
         """Stop hosting the partition. Its log is deleted: it is renamed immediately, and its files are removed later.
 
-        With ``is_stray`` the log is kept under another name, because the cluster did not decide to remove it: the
-        coordination store was restored to an older state.
+        With ``is_stray`` the log is kept under another name, because perhaps the cluster did not decide to remove it,
+        but the coordination store was set back to an older state.
         """
         partition.close()
         work = self._set_aside(partition) if is_stray else self._delete(partition)

@@ -41,6 +41,13 @@ class FetchMetadataResponse(Response, key=1000, versions="0-1", flexible="0+"):
         version: i64
         changes: bytes  # JSON
 
+    class Term(Struct):
+        """A controller's term, with the last metadata version in it."""
+
+        controller_epoch: i32
+        controller_id: i32
+        version: i64
+
     throttle_time_ms: i32 = 0
     error_code: i16 = 0
     error_message: str | None = None
@@ -49,6 +56,8 @@ class FetchMetadataResponse(Response, key=1000, versions="0-1", flexible="0+"):
     is_snapshot: bool = field("0+", default=False)  # the one step leads from an empty image, not from the sender's
     steps: list[Step] = field("0+", default=[])
     silent_ms: i64 = field("1+", default=-1, ignorable=True)  # since the broker last heard from the controller
+    # with a whole image: the history it continues, as far as the store remembers it
+    earlier_terms: list[Term] = field("0+", tag=0, tagged="0+", default=[], ignorable=True)
 
 
 class ReportOfflineReplicasRequest(Request, key=1002, versions="0", flexible="0+"):

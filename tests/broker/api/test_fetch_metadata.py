@@ -22,7 +22,7 @@ async def test_only_the_registered_epoch_speaks_for_a_broker(broker_id: int, epo
     metadata, waiting = Metadata(image_with()), Purgatory()
     publisher = MetadataPublisher(metadata, waiting)
     metadata.subscribe(publisher.apply)
-    publisher.open()
+    publisher.open(())
     api = FetchMetadataApi(metadata, publisher, waiting, ControllerSilence(lambda: 0.0))
 
     def ask(broker_id: int, epoch: int) -> ErrorCode:

@@ -19,6 +19,7 @@ from parley.broker.controller.stored_metadata import TERMS
 from parley.broker.metadata.changes import (
     Change,
     ConfigReplaced,
+    Delta,
     PartitionChanged,
     PartitionsAdded,
     TopicCreated,
@@ -26,7 +27,7 @@ from parley.broker.metadata.changes import (
 )
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
-from parley.broker.metadata.terms import terms_from_bytes
+from parley.broker.metadata.terms import terms_from_bytes, terms_to_bytes
 from parley.broker.metadata.types import ConfigResource, PartitionState, ResourceType, TopicImage
 from parley.broker.runtime.purgatory import Purgatory
 from parley.consensus.errors import Fenced
@@ -276,6 +277,22 @@ async def test_versions_rise_by_one_in_a_term_and_the_store_has_the_latest() -> 
             stored = await KeyValue(backend).get(TERMS)
             assert stored is not None
             assert terms_from_bytes(stored.value) == controller.terms
+
+
+@virtual
+async def test_a_new_controller_knows_whether_the_store_contains_what_it_has_seen() -> None:
+    async with elected_controller() as (controller, metadata, backend):
+        told: list[Delta] = []
+        metadata.subscribe(lambda delta, image: told.append(delta))
+        elections, store = Elections(backend, await backend.open_session(600_000), Random(2)), KeyValue(backend)
+        for lost in (0, 1):
+            await controller.submit(count_up)
+            seen = metadata.image.term
+            replacing = await elections.campaign(ELECTION, b"two", depose=await elections.leader(ELECTION))
+            await store.put(TERMS, terms_to_bytes([seen._replace(version=seen.version - lost)]))
+            await replacing.resign()
+            assert await metadata.until(lambda image: image.controller_epoch > seen.epoch, 60)  # noqa: B023
+            assert told[-1].continues_history is (lost == 0)
 
 
 @virtual

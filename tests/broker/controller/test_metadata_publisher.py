@@ -10,6 +10,7 @@ import pytest
 from parley.broker.controller import metadata_publisher as publisher_module
 from parley.broker.controller.metadata_publisher import MetadataProgress, MetadataPublisher
 from parley.broker.metadata import pulling as follower
+from parley.broker.metadata import terms
 from parley.broker.metadata.changes import BrokerRegistered, ControllerElected, Delta, TopicCreated, TopicDeleted
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import changes_to_bytes
@@ -39,7 +40,7 @@ class Term:
         self.publisher = MetadataPublisher(self.ours, Purgatory())
         self.ours.subscribe(self.publisher.apply)
         self.ours.apply(Delta(EPOCH, 0, (ControllerElected(1, EPOCH), registered(1), registered(2))))
-        self.publisher.open()
+        self.publisher.open(())
         self.theirs = Metadata(MetadataImage("cluster"))
 
     def create(self, *numbers: int) -> None:
@@ -52,10 +53,16 @@ class Term:
         self.publisher.note_fetch(2, MetadataProgress(1, 0, image.controller_epoch, image.version))
         news = self.publisher.update_since(image.controller_epoch, image.version)
         return FetchMetadataResponse(
-            controller_id=1,
+            controller_id=self.ours.image.controller_id,
             controller_epoch=self.ours.image.controller_epoch,
             is_snapshot=news.is_snapshot,
             steps=[FetchMetadataResponse.Step(version=s.version, changes=s.changes) for s in news.steps],
+            earlier_terms=[
+                FetchMetadataResponse.Term(
+                    controller_epoch=each.epoch, controller_id=each.controller_id, version=each.version
+                )
+                for each in news.earlier_terms
+            ],
         )
 
     def pull(self) -> FetchMetadataResponse:
@@ -97,7 +104,7 @@ def test_as_many_bytes_as_allowed_are_kept_in_each_term(monkeypatch: pytest.Monk
     term = Term()
     term.create(1, 2)
     term.publisher.close()
-    term.publisher.open()
+    term.publisher.open(())
     monkeypatch.setattr(publisher_module, "BYTES_KEPT", 2 * len(changes_to_bytes((TopicCreated(topic(3)),))))
     term.pull()
     term.create(3, 4)
@@ -154,9 +161,63 @@ def test_subscribers_get_the_changes_that_a_whole_image_brings() -> None:
         ),
         Delta(EPOCH + 1, 0, ()),
     )
-    term.publisher.open()
+    term.publisher.open(())
     assert term.pull().is_snapshot
     assert told[0].changes == (ControllerElected(2, EPOCH + 1), TopicDeleted("t1", UUID(int=1)))
+
+
+@pytest.mark.parametrize(
+    ("earlier_terms", "continues"),
+    [
+        pytest.param((terms.Term(EPOCH, 1, 2),), True, id="the broker's image is the last of its term"),
+        pytest.param((terms.Term(EPOCH, 1, 3), terms.Term(EPOCH + 1, 3, 5)), True, id="it is older"),
+        pytest.param((terms.Term(EPOCH, 1, 1),), False, id="the store was set back"),
+        pytest.param((terms.Term(EPOCH, 2, 2),), False, id="the store had another controller then"),
+        pytest.param((terms.Term(EPOCH + 1, 3, 5),), False, id="the store does not remember that far"),
+        pytest.param(
+            (), False, id="the controller is of an earlier version, or has dealt with a store that was set back"
+        ),
+    ],
+)
+def test_a_whole_image_of_another_term_continues_only_the_history_that_the_store_remembers(
+    earlier_terms: tuple[terms.Term, ...], continues: bool
+) -> None:
+    term = Term()
+    term.create(1, 2)
+    term.pull()
+    told: list[Delta] = []
+    term.theirs.subscribe(lambda delta, image: told.append(delta))
+    term.ours.apply(Delta(EPOCH + 2, 0, (ControllerElected(2, EPOCH + 2),)))
+    term.publisher.open(earlier_terms)
+    term.pull()
+    term.ours.apply(Delta(EPOCH + 2, 1, (TopicCreated(topic(3)),)))
+    assert not term.pull().is_snapshot
+    assert [delta.continues_history for delta in told] == [continues, True]
+
+
+def test_a_whole_image_of_the_same_term_continues_its_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher_module, "DELTAS_KEPT", 1)
+    term = Term()
+    term.create(1)
+    term.pull()
+    told: list[Delta] = []
+    term.theirs.subscribe(lambda delta, image: told.append(delta))
+    term.create(2, 3)
+    assert term.pull().is_snapshot
+    assert [delta.continues_history for delta in told] == [True]
+
+
+def test_a_delta_of_another_controller_with_the_same_epoch_is_refused() -> None:
+    """After a store was set back, its first controller may have an epoch that another one has had before."""
+    term = Term()
+    term.pull()
+    term.create(1)
+    other = term.answer()
+    other.controller_id = 2
+    before = term.theirs.image
+    with pytest.raises(KafkaError) as refused:
+        follower.apply(term.theirs, other)
+    assert (refused.value.code, term.theirs.image) == (ErrorCode.CORRUPT_MESSAGE, before)
 
 
 def test_the_image_of_a_replaced_controller_is_refused() -> None:
@@ -176,7 +237,7 @@ def test_a_delta_that_does_not_fit_is_refused_whole(version: int, changes: bytes
     before = term.theirs.image
     step = FetchMetadataResponse.Step(version=version, changes=changes)
     with pytest.raises(KafkaError) as refused:
-        follower.apply(term.theirs, FetchMetadataResponse(controller_epoch=EPOCH, steps=[step]))
+        follower.apply(term.theirs, FetchMetadataResponse(controller_id=1, controller_epoch=EPOCH, steps=[step]))
     assert (refused.value.code, term.theirs.image) == (ErrorCode.CORRUPT_MESSAGE, before)
 
 

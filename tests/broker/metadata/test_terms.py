@@ -8,6 +8,7 @@ from parley.broker.metadata.terms import (
     NO_TERM,
     TERMS_KEPT,
     Term,
+    contains,
     contradicts,
     terms_from_bytes,
     terms_to_bytes,
@@ -33,7 +34,9 @@ TERMS = (Term(5, 1, 40), Term(6, 2, 7), Term(9, 1, 0))
 )
 def test_a_broker_contradicts_a_store_that_lacks_epochs_the_broker_has_seen(seen: Term, is_contradiction: bool) -> None:
     assert contradicts(TERMS, seen) is is_contradiction
+    assert contains(TERMS, seen) is (not is_contradiction and seen.epoch >= TERMS[0].epoch)
     assert not contradicts((), seen), "a store written before there were terms"
+    assert not contains((), seen)
 
 
 def test_a_term_replaces_its_own_entry_and_all_later_ones() -> None:
