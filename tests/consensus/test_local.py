@@ -39,6 +39,7 @@ from parley.consensus.session import SessionState
 from parley.consensus.store_move.store_lookup import open_existing
 from parley.consensus.store_move.store_record import SET_BACK_KEY
 from tests.support.descriptors import descriptors_left, open_descriptors
+from tests.support.own_process import in_own_process
 
 SCRIPT = Path(__file__).with_name("local_process.py")
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(SCRIPT.parents[2])}
@@ -264,21 +265,26 @@ async def test_directories_that_cannot_work(tmp_path: Path) -> None:
         await LocalBackend(Path("/proc/none")).open()
 
 
-async def test_a_process_without_descriptors_is_no_fault_of_the_store(directory: Path, backend: LocalBackend) -> None:
+def test_a_process_without_descriptors_is_no_fault_of_the_store(directory: Path) -> None:
     """The broker tries again instead of leaving the cluster."""
-    await backend.put("key", b"value")
+    in_own_process(lambda: asyncio.run(run_out_of_descriptors(directory)))
+
+
+async def run_out_of_descriptors(directory: Path) -> None:
     missing = directory / "store.db"
-    with descriptors_left(0):
-        with pytest.raises(Unavailable):
-            await LocalBackend(directory).open()
-        with pytest.raises(sqlite3.OperationalError) as cannot_open:
-            sqlite3.connect(missing)
-        refused = as_coordination_error(cannot_open.value, missing, writing=False)
-    assert isinstance(refused, Unavailable)
-    assert "too many open files" in str(refused)
-    assert isinstance(as_coordination_error(cannot_open.value, missing, writing=False), BadConfig)
-    entry = await backend.get("key")
-    assert entry is not None
+    async with LocalBackend(directory) as backend:
+        await backend.put("key", b"value")
+        with descriptors_left(0):
+            with pytest.raises(Unavailable):
+                await LocalBackend(directory).open()
+            with pytest.raises(sqlite3.OperationalError) as cannot_open:
+                sqlite3.connect(missing)
+            refused = as_coordination_error(cannot_open.value, missing, writing=False)
+        assert isinstance(refused, Unavailable)
+        assert "too many open files" in str(refused)
+        assert isinstance(as_coordination_error(cannot_open.value, missing, writing=False), BadConfig)
+        entry = await backend.get("key")
+        assert entry is not None
 
 
 async def test_odd_directory_names(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from parley.storage.resource_exhaustion import (
     with_room,
 )
 from tests.support.descriptors import descriptors_left
+from tests.support.own_process import in_own_process
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,10 @@ def test_a_shortage_is_distinguished_from_a_fault(
 
 
 def test_the_descriptors_in_reserve_are_there_when_all_others_are_used() -> None:
+    in_own_process(use_the_reserve)
+
+
+def use_the_reserve() -> None:
     reserve = DescriptorReserve()
     reserve.hold(8)
     assert reserve.is_released

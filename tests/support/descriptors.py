@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import resource
 from collections.abc import Iterator
@@ -11,8 +10,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def descriptors_left(count: int) -> Iterator[None]:
-    """Let this process open only ``count`` more files, and as many as it closes."""
-    gc.collect()  # otherwise a collection could close files of earlier tests meanwhile
+    """Let this process open only ``count`` more files, and as many as it closes.
+
+    The limit applies to all threads. Call this in a process of its own (``tests/support/own_process.py``): a thread of
+    another test could otherwise take a descriptor, and lacks them itself.
+    """
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(count + 1)]
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(opened), before[1]))  # all numbers below the last one may be used

@@ -10,11 +10,12 @@ import socket
 import struct
 import time
 import tracemalloc
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import uvloop
 
 from parley.broker.network import acceptor
 from parley.broker.network.configured_limits import Limits, ListenerLimits
@@ -40,6 +41,7 @@ from parley.protocol.schema import Request, Response
 from parley.storage.resource_exhaustion import MEMORY
 from tests.broker.network.harness import Clock, RawClient, eventually, produce, serving
 from tests.support.descriptors import descriptors_left
+from tests.support.own_process import in_own_process
 
 VERSIONS_3 = ApiVersionsRequest(client_software_name="test", client_software_version="1")
 VERSIONS_0 = ApiVersionsRequest()
@@ -921,10 +923,20 @@ def test_a_rate_lets_the_connections_of_an_idle_second_come_at_once() -> None:
     assert rate._left == 4
 
 
-async def test_without_a_descriptor_the_connection_that_is_idle_longest_gives_way(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def test_without_a_descriptor_the_connection_that_is_idle_longest_gives_way(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     monkeypatch.setattr(acceptor, "SHORTAGE_PAUSE_S", 0.02)
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(connect_without_a_descriptor(caplog))
+
+    in_own_process(run)
+
+
+async def connect_without_a_descriptor(caplog: pytest.LogCaptureFixture) -> None:
     async with serving({}) as listener:
         idle, active = await RawClient.connect(listener), await RawClient.connect(listener)
         await idle.ask(VERSIONS_0, 0)
