@@ -57,6 +57,7 @@ def alter_partitions(
     check_broker_epoch(image, sender, sender_epoch)
     live = image.live_broker_ids()
     changed: dict[tuple[str, int], PartitionState] = {}
+    min_isr: dict[str, int] = {}  # of each topic
     outcomes = []
     for change in wanted:
         topic = image.topic_names.get(change.topic_id)
@@ -72,8 +73,10 @@ def alter_partitions(
         if error is not ErrorCode.NONE:
             outcomes.append(IsrChangeOutcome(change, state, error))
             continue
+        if topic not in min_isr:
+            min_isr[topic] = rules(image, topic).min_insync_replicas
         isr = tuple(broker for broker, _ in change.isr)
-        after = next_partition_state(state, replace(state, isr=isr), live, rules(image, topic).min_insync_replicas)
+        after = next_partition_state(state, replace(state, isr=isr), live, min_isr[topic])
         if after is not state:
             changed[key] = after
         moved = after.leader != sender

@@ -53,6 +53,8 @@ _log = logging.getLogger(__name__)
 
 APPENDED_IN_A_ROW_BYTES = 1 << 20
 """The bytes appended before the event loop does other work: about a millisecond of work."""
+LOOK_AT_ALL_S = 1.0
+"""The interval at which a fetcher looks for logs that must be fetched again, because it looks at all its partitions."""
 RETRY_FIRST_S = 0.02
 LATEST, EARLIEST = -1, -2
 
@@ -90,6 +92,8 @@ class Fetcher:
         self._parts = parts
         self._session = FollowerFetchSession()
         self._followed: dict[Key, FollowedPartition] = {}
+        self._failing: set[FollowedPartition] = set()  # those whose last fetch failed
+        self._next_look_s = 0.0
         self._wakeup = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_awaiting_response = False
@@ -108,7 +112,7 @@ class Fetcher:
         """Return the metrics of this fetcher."""
         return FetcherMetrics(
             partitions=len(self._followed),
-            failing=sum(bool(followed.failure) for followed in self._followed.values()),
+            failing=len(self._failing),
             max_lag=max([0, *(followed.lag for followed in self._followed.values())]),
             requests=self.requests,
             fetched_bytes=self.fetched_bytes,
@@ -126,6 +130,7 @@ class Fetcher:
         for followed in self._followed.values():
             followed.step(FollowEvent.LEAVE)
         self._followed.clear()
+        self._failing.clear()
         if self._task is not None:
             self._task.cancel()
 
@@ -141,6 +146,7 @@ class Fetcher:
         followed = self._followed.pop(key, None)
         if followed is not None:
             followed.step(FollowEvent.LEAVE)
+            self._failing.discard(followed)
         self._session.forget(key)
 
     def wake(self) -> None:
@@ -303,7 +309,8 @@ class Fetcher:
 
     def _recovered(self, followed: FollowedPartition) -> None:
         followed.failure, followed.failures = "", 0
-        if not any(each.failure for each in self._followed.values()):
+        self._failing.discard(followed)
+        if not self._failing:
             self._fetch_failures.all_recovered()
 
     async def _flush(self, followed: FollowedPartition) -> None:
@@ -339,6 +346,7 @@ class Fetcher:
             return
         self._leave_out(followed, FollowEvent.FAIL)
         followed.failure = reason
+        self._failing.add(followed)
         self._fetch_failures.note(followed.partition, reason, is_expected=is_expected)
         self._fetch_again_after(followed, self._back_off_s(followed.failures))
         followed.failures += 1
@@ -384,6 +392,10 @@ class Fetcher:
 
     def _start_over_where_needed(self) -> None:
         """Begin to remove the logs that must be fetched again. Call this while no fetch is pending."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + LOOK_AT_ALL_S
         for followed in list(self._followed.values()):
             partition = followed.partition
             if partition.before_start_over is not None and followed.state is _FETCHING and followed.is_current:

@@ -1,14 +1,18 @@
 """The follower's side of a fetch session (KIP-227): requests contain only what the leader does not remember. No I/O.
 
-The first request of a session is full: it contains every partition. Later requests contain only partitions whose
-position has changed and partitions that are no longer followed, so that quiet partitions cost nothing. Every failure
-ends the session, and the next request is full. A new epoch of this broker also ends the session, because the leader
+The first request of a session begins with nothing. Later requests contain only partitions whose position has changed
+and partitions that are no longer followed, so that quiet partitions cost nothing. Every failure ends the session, and
+the next requests name every partition again. A new epoch of this broker also ends the session, because the leader
 records that epoch with each partition in a request.
+
+A request names at most ``NAMED_MAX`` partitions. While others remain, the leader must not delay its response. If the
+leader has no room for a session, the requests name all partitions in turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from parley.protocol.errors import ErrorCode
@@ -43,6 +47,9 @@ def position_of(log: Log, leader_epoch: int) -> Position:
     )
 
 
+NAMED_MAX = 1000
+"""The maximum number of partitions that one request adds or changes: encoding a thousand takes 8 ms, and so does
+decoding them. A request with tens of thousands would exceed what the leader accepts in one message."""
 _INITIAL_EPOCH = 0
 _EPOCH_MAX = 2**31 - 1
 _HIGH_WATERMARK_AT = Position._fields.index("high_watermark")
@@ -60,7 +67,7 @@ class FollowerFetchSession:
 
     def __init__(self) -> None:
         self._wanted: dict[Key, Position] = {}
-        self._changed: dict[Key, None] = {}
+        self._changed: dict[Key, None] = {}  # in the order in which the requests name them
         self._forgotten: dict[Key, None] = {}
         self._id = 0
         self._epoch = _INITIAL_EPOCH
@@ -79,7 +86,6 @@ class FollowerFetchSession:
         self._wanted[key] = position
         if known is None or known[:_HIGH_WATERMARK_AT] != position[:_HIGH_WATERMARK_AT]:
             self._changed[key] = None
-            self._forgotten.pop(key, None)
 
     def forget(self, key: Key) -> None:
         """Stop fetching this partition."""
@@ -100,18 +106,22 @@ class FollowerFetchSession:
         if replica.replica_epoch != self._broker_epoch:
             self._broker_epoch = replica.replica_epoch
             self.restart()
-        full = self._epoch == _INITIAL_EPOCH
+        if self._epoch == _INITIAL_EPOCH:
+            self._forgotten = {}
+        named = list(islice(self._changed, NAMED_MAX))
+        for key in named:
+            del self._changed[key]
+            self._forgotten.pop(key, None)  # a request that both named and forgot it would forget it
         request = FetchRequest(
             replica_state=replica,
-            max_wait_ms=max_wait_ms,
+            max_wait_ms=0 if self._changed else max_wait_ms,
             min_bytes=min_bytes,
             max_bytes=max_bytes,
             session_id=self._id,
             session_epoch=self._epoch,
-            topics=_by_topic(self._wanted, self._wanted if full else self._changed, partition_max_bytes),
-            forgotten_topics_data=[] if full else _forgotten_by_topic(self._forgotten),
+            topics=_by_topic(self._wanted, named, partition_max_bytes),
+            forgotten_topics_data=_forgotten_by_topic(self._forgotten),
         )
-        self._changed = {}
         self._forgotten = {}
         return request
 
@@ -123,13 +133,17 @@ class FollowerFetchSession:
             self.restart()
         elif self._epoch == _INITIAL_EPOCH:
             self._id = response.session_id
-            self._epoch = 1 if response.session_id else _INITIAL_EPOCH
+            if self._id:
+                self._epoch = 1
+            elif not self._changed:  # the leader remembers nothing, and every partition has had its turn
+                self.restart()
         else:
             self._epoch = 1 if self._epoch == _EPOCH_MAX else self._epoch + 1
 
     def restart(self) -> None:
-        """Make the next request a full request, because it is unknown what the leader remembers."""
+        """Begin a new session with the next request, because it is unknown what the leader remembers."""
         self._epoch = _INITIAL_EPOCH
+        self._changed = dict.fromkeys(self._wanted)
 
 
 def _by_topic(

@@ -5,9 +5,9 @@ Rules of this module:
 
 * A follower that has caught up is proposed for the ISR immediately, by the fetch that shows it. A check every half of
   ``replica.lag.time.max.ms`` finds lagging followers.
-* Each partition has at most one pending proposal. One AlterPartition request contains all waiting proposals. The leader
-  counts the members of both ISRs until the response or the metadata tells it which one is valid (KIP-497). So a
-  proposal whose outcome is unknown is repeated until a new state of the partition has arrived.
+* Each partition has at most one pending proposal. One AlterPartition request contains up to ``PROPOSED_MAX``
+  waiting proposals. The leader counts the members of both ISRs until the response or the metadata tells it which one is
+  valid (KIP-497). So a proposal whose outcome is unknown is repeated until a new state of the partition has arrived.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ REFUSED_S = 1.0
 """How many seconds no ISR is proposed for a partition after the controller has rejected a proposal."""
 LOOKED_AT_IN_A_ROW = 500
 """The number of partitions checked before the event loop does other work."""
+PROPOSED_MAX = 1000
+"""The maximum number of partitions in one request. The controller decides on them without a pause, in 10 ms."""
 NAMED_MAX = 10
 """The maximum number of partitions named in one log line."""
 
@@ -201,8 +203,7 @@ class IsrMaintenance:
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()
-            asked = {key: proposal for key, proposal in self._proposals.items() if proposal.is_due}
-            self._proposals = asked.copy()
+            asked = self._first_due()
             if not asked:
                 continue
             try:
@@ -210,6 +211,8 @@ class IsrMaintenance:
                 if response.error_code:
                     raise KafkaError(ErrorCode(response.error_code))
                 self._take_all(response, asked)
+                if any(key not in asked for key in self._proposals):
+                    self._wakeup.set()
                 self._repeats.restart()
                 retry_s = RETRY_FIRST_S
             except KafkaError as error:
@@ -227,6 +230,18 @@ class IsrMaintenance:
                     async with asyncio.timeout(retry_s):
                         await self._wakeup.wait()
                 self._wakeup.set()
+
+    def _first_due(self) -> dict[Key, _Proposal]:
+        """Return the first ``PROPOSED_MAX`` proposals that are still due. Those found that are not are dropped."""
+        due: dict[Key, _Proposal] = {}
+        for key, proposal in list(self._proposals.items()):
+            if len(due) == PROPOSED_MAX:
+                break
+            if proposal.is_due:
+                due[key] = proposal
+            else:
+                del self._proposals[key]
+        return due
 
     def _request(self, proposals: Iterable[_Proposal]) -> AlterPartitionRequest:
         own_epoch = self._epoch()
@@ -271,9 +286,10 @@ class IsrMaintenance:
         """Process the outcome for one partition. Returns the event to log, or "" if there is none."""
         partition, state, isr = proposal
         code = outcome.error_code
-        if code in _RETRIED:
-            return ""
         del self._proposals[key]
+        if code in _RETRIED:
+            self._proposals[key] = proposal  # behind the others
+            return ""
         if code in _REFUSED:
             self._refused[key] = now_s + REFUSED_S
             if proposal.is_due:

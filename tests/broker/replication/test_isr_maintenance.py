@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from parley.broker.logging import growing_interval
+from parley.broker.replication import isr_maintenance
 from parley.broker.replication.isr_maintenance import NAMED_MAX
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.replication import AlterPartitionResponse
@@ -117,6 +118,27 @@ async def test_a_refused_isr_is_withdrawn(tmp_path: Path) -> None:
         await cluster[2].stop()
         leader.append(batch(b"a"), acks=-1, now_ms=now_ms())
         assert leader.maximal_isr == {1}
+
+
+async def test_many_proposals_are_sent_in_several_requests_without_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isr_maintenance, "PROPOSED_MAX", 2)
+    monkeypatch.setattr(isr_maintenance, "RETRY_FIRST_S", 3600.0)
+    async with nodes(tmp_path, 2) as cluster:
+        for index in range(5):
+            await cluster.create(f"t{index}", [1, 2])
+        asked, decide = [], cluster[1].controller
+
+        async def controller(request: Any) -> Any:
+            asked.append(sum(len(topic.partitions) for topic in request.topics))
+            return await decide(request)
+
+        cluster[1].controller = controller
+        for index in range(5):
+            cluster.alter(f"t{index}", isr=(1,))
+        await eventually(lambda: all(cluster.state(f"t{index}").isr == (1, 2) for index in range(5)))
+        assert max(asked) <= 2
 
 
 async def test_a_proposal_is_sent_until_the_controller_responds_and_logged_once(

@@ -142,6 +142,17 @@ def test_followers_neither_count_nor_give_way(sized: Sized) -> None:
     assert sized.begin(1, is_follower=True) != NO_SESSION
 
 
+def test_a_follower_may_have_more_partitions_than_a_request_or_a_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PARTITIONS_MAX", 2)
+    sized = Sized()
+    follower, consumer = sized.begin(2, is_follower=True), sized.begin(2)
+    sized.go_on(follower, 2, 3)
+    with pytest.raises(KafkaError):
+        sized.go_on(consumer, 2)
+    with pytest.raises(KafkaError):
+        sized.go_on(follower, 4, 5, 6, epoch=2)
+
+
 def test_no_session_remembers_a_name_that_no_topic_can_have() -> None:
     sized = Sized()
     longest, too_long = "t" * NAME_LENGTH_MAX, "t" * (NAME_LENGTH_MAX + 1)
