@@ -163,3 +163,17 @@ class Delta:
     continues_history: bool = True
     """False if the earlier image may belong to a history that the coordination store has lost, because it was set back.
     Then perhaps the cluster has not decided these changes, and no log may be deleted because of them."""
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions that are created or get another state. A partition counts each time."""
+        count = 0
+        for change in self.changes:
+            match change:
+                case PartitionChanged():
+                    count += 1
+                case TopicCreated(topic):
+                    count += len(topic.partitions)
+                case PartitionsAdded(_, partitions):
+                    count += len(partitions)
+        return count

@@ -41,6 +41,7 @@ from parley.broker.replication.offline_replicas import OfflineReplicas
 from parley.broker.replication.partition import Purgatories
 from parley.broker.replication.replica_directories import ReplicaDirectories
 from parley.broker.replication.replica_reports import ReplicaReports
+from parley.broker.runtime.long_lived_objects import LongLivedObjects
 from parley.broker.runtime.purgatory import Purgatory
 from parley.broker.security.authorization import Authorization
 from parley.broker.security.authorizer import AclAuthorizer
@@ -124,6 +125,9 @@ def compose(environment: Environment, bound: Bound, joined: Joined, opened: Open
     opened.failures.report_logs_to(partitions.lose_logs)
     opened.manager.was_deleted = partitions.was_deleted
     opened.manager.compaction_paused = parts.log_cleaner.paused
+    long_lived = LongLivedObjects(owns_process=environment.owns_process)
+    environment.undo.callback(long_lived.close)
+    parts.metadata.subscribe(long_lived.apply)
     _connect(
         parts,
         InternalTopicSubscriber(broker_id, lifecycle.incarnation_id, parts.groups.runtime),

@@ -60,6 +60,9 @@ FILES_MIN: Final = 64
 COLLECT_AFTER: Final = 20_000
 """The number of new objects after which Python's garbage collector runs. A broker creates few objects that need it, and
 keeps many alive: with Python's default (700), collection takes a third of the time to read back committed offsets."""
+OLDER_AFTER: Final = 2
+"""The number of collections of new objects after which it looks at older ones, too: at up to 60,000 objects, in 10 ms.
+With Python's default (10) these collections take 35 ms."""
 
 _NO_ORDERLY_END: Final = (
     "Error: the process has run out of file descriptors or memory, and the broker could not end in order.\n"
@@ -276,7 +279,7 @@ def run(config: BrokerConfig) -> int:
     from parley.broker.server import BrokerServer
 
     gc.freeze()  # modules live as long as the process: no collection needs to look at them
-    gc.set_threshold(COLLECT_AFTER)
+    gc.set_threshold(COLLECT_AFTER, OLDER_AFTER)
     gc.enable()
     writer = start_logging(config)
     sys.unraisablehook = _on_unraisable
