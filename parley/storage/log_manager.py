@@ -68,6 +68,7 @@ class LogManager:
         measured_flush: Callable[[], AbstractContextManager[object]] = nullcontext,
         on_offline: Callable[[LogDirectory, list[Log]], None] = lambda directory, logs: None,
         on_all_offline: Callable[[], None] = lambda: None,
+        on_opening: Callable[[int, int], None] = lambda opened, logs: None,
         executor: Executor | None = None,
         closing: Executor | None = None,
     ) -> None:
@@ -76,7 +77,8 @@ class LogManager:
         (``LastKnown``). ``measured_flush`` returns a context manager that surrounds each flush of a log, in any thread.
 
         Calls ``on_offline`` for each directory that fails, with its logs, which must not be used any more, and
-        ``on_all_offline`` after the last one. Work that waits for a disk runs in ``executor``; ``close`` closes the
+        ``on_all_offline`` after the last one. While ``open`` takes long, calls ``on_opening`` with the number of open
+        logs, and of all logs. Work that waits for a disk runs in ``executor``; ``close`` closes the
         logs in ``closing``. The default of both is the loop's executor. Raises ``ValueError`` if a directory is named
         twice.
         """
@@ -98,6 +100,7 @@ class LogManager:
         self._closing_threads = IoThreads(closing)
         self._start_task = start_task
         self._on_offline = on_offline
+        self._on_opening = on_opening
         self._maintenance = LogMaintenance(self, start_task, intervals, now_ms, self.known_high_watermark)
         self._locations = LogLocations(self.directories)
         self.failures = LogDirectoryFailures(
@@ -156,7 +159,7 @@ class LogManager:
             await self._threads.run_all([partial(loader.prepare, cluster_id, broker_id) for loader in loaders])
             await self._threads.run_all([partial(refuse_twins, loaders, self._settings.random)])
             work = [loader.work for loader in loaders for _ in range(self._threads_per_directory)]
-            await self._threads.run_all(work, partial(report, loaders))
+            await self._threads.run_all(work, partial(self._report, loaders))
             await self._threads.run_all([loader.finish for loader in loaders])
             if not any(loader.directory.online for loader in loaders):
                 raise NoLogDirectory("; ".join(f"{each}: {each.error}" for each in self.directories))
@@ -178,6 +181,11 @@ class LogManager:
         for loader in loaders:
             self._adopt_copies(loader)
         self._loaders = ()
+
+    def _report(self, loaders: Sequence[DirectoryLoader]) -> None:
+        report(loaders)
+        online = [loader for loader in loaders if loader.directory.online]
+        self._on_opening(sum(len(each.logs) for each in online), sum(len(each.partitions) for each in online))
 
     def rest(self) -> None:
         """Close the files and maps of all logs until they are needed again. Any thread may call this."""

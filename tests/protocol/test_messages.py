@@ -107,6 +107,8 @@ STORED_KEYS = ["OffsetCommitKey", "GroupMetadataKey", "TransactionLogKey"] + [
     if re.fullmatch(r"(Consumer|Share|Streams)\w+Key", name)
 ]
 OWN = {
+    "DescribeBackgroundWorkRequest",
+    "DescribeBackgroundWorkResponse",
     "FetchMetadataRequest",
     "FetchMetadataResponse",
     "HandOverLeadershipRequest",

@@ -53,6 +53,7 @@ NOT_ON_BROKERS = {
         (
             "MigrateCoordination",
             "VerifyLogs",
+            "DescribeBackgroundWork",
             "FetchMetadata",
             "ReportOfflineReplicas",
             "HandOverLeadership",

@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 import { part, query, useData } from "../api.js";
-import { bytes, count, duration } from "../format.js";
+import { bytes, count, duration, plural } from "../format.js";
 import { Badge, Loading, Pages, Problem, Search, Table, Title, useSettled } from "../parts.jsx";
 import { Settings } from "./settings.jsx";
 
@@ -10,6 +10,15 @@ function Mirror({ one }) {
   const state = one.silent ? <Badge kind="bad">silent for {duration(one.ageMs)}</Badge> : <Badge kind="good">alive</Badge>;
   const left = one.lag === 0 ? "up to date" : one.remainingMs === null ? "–" : duration(one.remainingMs);
   return <tr><td>{one.source} → {one.target}</td><td>{state}</td><td class="number">{count(one.topics)}</td><td class="number">{count(one.records)} <span class="quiet">{one.bytes !== null && bytes(one.bytes)}</span></td><td class="number">{one.rate === null ? "–" : `${count(Math.round(one.rate))}/s`}</td><td class="number">{count(one.lag)}</td><td>{left}</td></tr>;
+}
+
+const KINDS = { compaction: "Compaction", verification: "Verification", healing: "Healing", recovery: "Recovery of logs" };
+const amount = (one, n) => (one.unit === "bytes" ? bytes(n) : count(Math.round(n * 10) / 10));
+const units = (one, n) => (one.unit === "bytes" ? bytes(n) : plural(n, one.unit.replace(/s$/, "")));
+
+function BrokerWork({ one }) {
+  const where = one.topic === null ? one.directory : `${one.topic}-${one.partition}`;
+  return <tr><td>{KINDS[one.kind] || one.kind}</td><td>{one.broker}</td><td>{where === null ? "all logs" : one.topic === null ? <span class="mono">{where}</span> : where} {one.detail && <div class="quiet small">{one.detail}</div>}</td><td class="number">{amount(one, one.done)} of {units(one, one.total)}</td><td class="number">{one.rate === null ? "–" : `${amount(one, one.rate)}/s`}</td><td>{duration(one.remainingMs)}</td><td><progress max={Math.max(one.total, 1)} value={one.done} aria-label={`${KINDS[one.kind] || one.kind} on broker ${one.broker}, ${where || "all logs"}`} /></td></tr>;
 }
 
 export function Work() {
@@ -29,6 +38,10 @@ export function Work() {
         <h2>Between log directories</h2>
         <Table label="Between log directories" head={["Partition", "Broker", "To", { number: "Done" }, { number: "Rate" }, { number: "Records left" }]} empty="No log moves to another directory.">
           {data.directories.map((one) => <tr><td>{one.topic}-{one.partition}</td><td>{one.broker}</td><td class="mono">{one.to}</td><td class="number">{bytes(one.done)}</td><Rate one={one} /><td class="number">{count(one.lag)}</td></tr>)}
+        </Table>
+        <h2>Work of the brokers</h2>
+        <Table label="Work of the brokers" head={["Work", "Broker", "Log", { number: "Done" }, { number: "Rate" }, "Time left", "Progress"]} empty={data.brokers === null ? "These brokers do not report their work, or you may not see it." : "No log is being compacted, verified, healed or recovered."}>
+          {(data.brokers || []).map((one) => <BrokerWork key={`${one.kind}-${one.broker}-${one.topic}-${one.partition}-${one.directory}`} one={one} />)}
         </Table>
         <h2>Mirrors into this cluster</h2>
         <Table label="Mirrors into this cluster" head={["Flow", "State", { number: "Topics" }, { number: "Copied since its start" }, { number: "Rate" }, { number: "Lag" }, "Time left"]} empty="No mirror has written a heartbeat that you may read.">

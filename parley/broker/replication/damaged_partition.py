@@ -67,6 +67,10 @@ class DamagedPartition:
     def __init__(self, partition: Partition, monotonic: Callable[[], float]) -> None:
         self.partition = partition
         self.state = HealState.FOUND
+        self.found_s = monotonic()
+        """When the damage was found."""
+        self.healed_ranges = 0
+        """The number of damaged ranges that were replaced since."""
         self.failures = 0
         """The number of consecutive failed attempts to heal the log."""
         self.reports = GrowingInterval(monotonic)

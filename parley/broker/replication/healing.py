@@ -119,6 +119,11 @@ class Healing:
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._failures = FailureLog(_log)
 
+    @property
+    def in_progress(self) -> list[DamagedPartition]:
+        """The hosted partitions with damaged logs."""
+        return list(self._damaged.values())
+
     def watch(self, partition: Partition) -> None:
         """Heal a partition's log, which has just been opened or truncated, if it is damaged now or later."""
         loop = asyncio.get_running_loop()
@@ -334,6 +339,8 @@ class Healing:
             with _of_this_broker():
                 await run(mending.abandon)
         self.counts.ranges += 1
+        if (damaged := self._damaged.get(partition)) is not None:
+            damaged.healed_ranges += 1
         self.counts.bytes += fetched_bytes
         facts = {"topic": partition.topic, "partition": partition.index, "source": source, "bytes": fetched_bytes}
         _log.warning(

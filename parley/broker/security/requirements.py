@@ -216,6 +216,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     _row("UpdateFeatures", CLUSTER, _O.ALTER),
     _row("MigrateCoordination", CLUSTER, _O.ALTER, note="Parley's own API"),
     _row("VerifyLogs", CLUSTER, _O.DESCRIBE, note="Parley's own API"),
+    _row("DescribeBackgroundWork", CLUSTER, _O.DESCRIBE, note="Parley's own API"),
     # --- Security ---
     _row("DescribeAcls", CLUSTER, _O.DESCRIBE),
     _row("CreateAcls", CLUSTER, _O.ALTER),

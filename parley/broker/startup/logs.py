@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parley.broker.config import log_config
+from parley.broker.membership.recovery_notes import RecoveryNotes
 from parley.broker.metrics.catalogue.logs import FlushMetrics
 from parley.broker.metrics.flush_times import FlushTimes
 from parley.broker.metrics.health import Health
@@ -51,6 +52,9 @@ async def open_logs(environment: Environment, joined: Joined) -> OpenedLogs:
     failures = DirectoryFailures(environment.health)
     flushes = FlushTimes(environment.clock.monotonic)
     environment.metrics.watch(FlushMetrics, lambda: [((), flushes.metrics)])
+    notes = RecoveryNotes(
+        joined.store_move.store, environment.rng, joined.identity.broker_id, environment.clock.monotonic
+    )
     manager = LogManager(
         directories,
         default_config=log_config(config, {}),
@@ -71,11 +75,15 @@ async def open_logs(environment: Environment, joined: Joined) -> OpenedLogs:
         measured_flush=flushes.measure,
         on_offline=failures,
         on_all_offline=environment.failed.set,
+        on_opening=notes.tell,
         executor=environment.threads.upkeep,
         closing=environment.threads.closing,
     )
     environment.undo.push_async_callback(environment.maintenance.close)
     environment.undo.push_async_callback(manager.close)
-    await manager.open(joined.identity.cluster_id, joined.identity.broker_id)
+    try:
+        await manager.open(joined.identity.cluster_id, joined.identity.broker_id)
+    finally:
+        await notes.close()
     await remember_in(directories, joined.store_move.store.identity)
     return OpenedLogs(manager, failures)

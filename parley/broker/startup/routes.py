@@ -10,6 +10,7 @@ from parley.broker.api.alter_partition import AlterPartitionApi
 from parley.broker.api.api_versions import ApiVersionsApi
 from parley.broker.api.assign_replicas import AssignReplicasApi
 from parley.broker.api.authorization.guards import between_brokers, guarded
+from parley.broker.api.background_work import BackgroundWorkApi
 from parley.broker.api.broker_lifecycle import BrokerLifecycleApi
 from parley.broker.api.client_quotas import ClientQuotasApi
 from parley.broker.api.configs import ConfigsApi
@@ -60,6 +61,7 @@ from parley.broker.controller.administration import Administration
 from parley.broker.controller.topic_auto_creation import TopicAutoCreation
 from parley.broker.coordinators.groups.streams.internal_topics import AsClient, InternalTopics
 from parley.broker.coordinators.groups.streams.settings import streams_settings
+from parley.broker.membership.recovery_notes import read_notes
 from parley.broker.metadata.feature_support import serves_share_groups
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from parley.broker.network.dispatch import Handler
@@ -98,6 +100,7 @@ def routes(environment: Environment, parts: Parts, security: Sequence[ListenerSe
         *_record_apis(environment, parts, auto_creation),
         *_topic_and_group_apis(environment, parts, administration, auto_creation),
         *_cluster_apis(parts),
+        _background_work_api(environment, parts),
         _streams_api(environment, parts, as_client),
         _tokens_api(environment, parts),
         SaslApi(environment.tasks, environment.clock.monotonic, environment.clock.wall_ms),
@@ -277,6 +280,19 @@ def _tokens_api(environment: Environment, parts: Parts) -> Api:
         parts.peers,
         environment.config,
         environment.clock.wall_ms,
+    )
+
+
+def _background_work_api(environment: Environment, parts: Parts) -> Api:
+    """Make the handler for the background work of this broker, and of brokers that are starting."""
+    return BackgroundWorkApi(
+        parts.identity.broker_id,
+        parts.log_cleaner,
+        parts.scrubber,
+        parts.healing,
+        recovery_notes=lambda: read_notes(parts.store_move.store, environment.rng),
+        is_controller=lambda: parts.metadata.image.controller_id == parts.identity.broker_id,
+        monotonic=environment.clock.monotonic,
     )
 
 

@@ -124,6 +124,7 @@ _FAMILIES: dict[str, dict[int, str]] = {
         1005: "StoreDelegationToken",
     },
     "log_verification": {1004: "VerifyLogs"},
+    "background_work": {1006: "DescribeBackgroundWork"},
     "coordination": {1001: "MigrateCoordination"},
 }
 

@@ -37,6 +37,8 @@ ENDING_S: Final = 1.0
 """How long a process whose pipes are closed may take to exit by itself."""
 PAUSE_MIN_S: Final = 0.01
 """Shorter pauses are accumulated, because each pause costs a wake-up."""
+TELL_S: Final = 1.0
+"""How often the process tells how much it has read."""
 
 Adopt = Callable[[CompactedGroup], None]
 
@@ -51,6 +53,11 @@ class WorkerNotStarted(Exception):
 
 class Worker(Protocol):
     """Compacts one log at a time."""
+
+    @property
+    def read_bytes(self) -> int:
+        """The bytes that the compaction in progress has read, of ``CompactionRequest.bytes_to_read``."""
+        ...
 
     def compact(self, request: CompactionRequest, adopt: Adopt, bytes_per_second: float) -> CompactionResult:
         """Compact as ``compactor.compact`` does, reading and writing at most the given bytes per second. Blocks.
@@ -93,11 +100,13 @@ class ThreadWorker:
     """Compacts in the calling thread: for a broker that shares its process with another program."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.read_bytes = 0
         self._monotonic = monotonic
         self._stopped = threading.Event()
 
     def compact(self, request: CompactionRequest, adopt: Adopt, bytes_per_second: float) -> CompactionResult:
         """See ``Worker``."""
+        self._has_read(0)
         pace = Pace(bytes_per_second, self._stopped.wait, self._monotonic)
 
         def throttle(size: int) -> None:
@@ -106,7 +115,10 @@ class ThreadWorker:
                 raise WorkerEnded("the compaction was stopped")
 
         throttle(0)
-        return compact(request, adopt, throttle=throttle)
+        return compact(request, adopt, throttle=throttle, tell_read=self._has_read)
+
+    def _has_read(self, size: int) -> None:
+        self.read_bytes = size
 
     def stop(self) -> None:
         """See ``Worker``."""
@@ -131,6 +143,13 @@ class _Adopted:
 
 
 @dataclass(frozen=True, slots=True)
+class _HasRead:
+    """From the process: the compaction has read so many bytes."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Failed:
     """From the process: the compaction failed with this exception."""
 
@@ -141,6 +160,7 @@ class ProcessWorker:
     """Compacts in a separate process."""
 
     def __init__(self) -> None:
+        self.read_bytes = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
 
@@ -152,12 +172,16 @@ class ProcessWorker:
     def compact(self, request: CompactionRequest, adopt: Adopt, bytes_per_second: float) -> CompactionResult:
         """See ``Worker``. A failure of ``adopt`` ends the process."""
         process = self._started()
+        self.read_bytes = 0
         ended = True
         try:
             _send(process, _Job(request, bytes_per_second))
-            while isinstance(message := _received(process), CompactedGroup):
-                adopt(message)
-                _send(process, _Adopted())
+            while isinstance(message := _received(process), CompactedGroup | _HasRead):
+                if isinstance(message, _HasRead):
+                    self.read_bytes = message.size
+                else:
+                    adopt(message)
+                    _send(process, _Adopted())
             ended = False
         except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
             with suppress(subprocess.TimeoutExpired):
@@ -239,10 +263,23 @@ def _serve(messages: BinaryIO, results: BinaryIO) -> None:
         job = received.get()
         pace = Pace(job.bytes_per_second, time.sleep, time.monotonic)
         try:
-            outcome: object = compact(job.request, adopt, throttle=pace)
+            outcome: object = compact(job.request, adopt, throttle=pace, tell_read=_Telling(send))
         except Exception as error:
             outcome = _Failed(_portable(error))
         send(outcome)
+
+
+class _Telling:
+    """Sends how much a compaction has read, at most every ``TELL_S``."""
+
+    def __init__(self, send: Callable[[object], None]) -> None:
+        self._send = send
+        self._told_s = time.monotonic()
+
+    def __call__(self, read_bytes: int) -> None:
+        if time.monotonic() - self._told_s >= TELL_S:
+            self._told_s = time.monotonic()
+            self._send(_HasRead(read_bytes))
 
 
 def _portable(error: Exception) -> Exception:

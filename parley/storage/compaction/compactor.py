@@ -82,6 +82,13 @@ class CompactionRequest:
     decompressed_bytes_max: int = 1 << 30
     """A batch whose decompressed size exceeds this makes the log uncleanable."""
 
+    @property
+    def bytes_to_read(self) -> int:
+        """The bytes that the compaction reads: the dirty segments for their keys, then all segments to copy them. It
+        reads less if the table of keys becomes full."""
+        dirty = sum(each.size for each in self.segments if each.end_offset > self.first_dirty_offset)
+        return dirty + sum(each.size for each in self.segments)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactedGroup:
@@ -128,14 +135,15 @@ def compact(
     adopt: Callable[[CompactedGroup], None],
     *,
     throttle: Callable[[int], None] = lambda size: None,
+    tell_read: Callable[[int], None] = lambda size: None,
 ) -> CompactionResult:
     """Compact a log. Blocks, perhaps for hours.
 
     Calls ``throttle`` with the size of each read and each write in bytes: it may sleep, and it may raise to end the
-    compaction. An exception from ``adopt`` also ends it. Adopted groups stay; ``.cleaned`` files may be left over.
-    Raises ``Uncleanable``, ``OSError``.
+    compaction. An exception from ``adopt`` also ends it. Calls ``tell_read`` with the bytes read so far, after each
+    read. Adopted groups stay; ``.cleaned`` files may be left over. Raises ``Uncleanable``, ``OSError``.
     """
-    return _Compaction(request, adopt, throttle).run()
+    return _Compaction(request, adopt, throttle, tell_read).run()
 
 
 def grouped(segments: Sequence[SourceSegment], request: CompactionRequest) -> list[list[SourceSegment]]:
@@ -169,11 +177,17 @@ class _Compaction:
     """One run of ``compact``."""
 
     def __init__(
-        self, request: CompactionRequest, adopt: Callable[[CompactedGroup], None], throttle: Callable[[int], None]
+        self,
+        request: CompactionRequest,
+        adopt: Callable[[CompactedGroup], None],
+        throttle: Callable[[int], None],
+        tell_read: Callable[[int], None],
     ) -> None:
         self._request = request
         self._adopt = adopt
         self._throttle = throttle
+        self._tell_read = tell_read
+        self._read_bytes = 0
         self._stats = CompactionStats()
         self._keys = table_for(request)
         self._end = request.first_dirty_offset
@@ -347,8 +361,13 @@ class _Compaction:
             source.end_offset,
             source.size,
             request.decompressed_bytes_max,
-            self._throttle,
+            self._has_read,
         )
+
+    def _has_read(self, size: int) -> None:
+        self._read_bytes += size
+        self._tell_read(self._read_bytes)
+        self._throttle(size)
 
     def _aborted(self, start: int) -> list[AbortedTransaction]:
         """Return the aborted transactions with offsets from ``start`` on, from the indexes of all segments."""

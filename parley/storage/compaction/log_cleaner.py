@@ -129,6 +129,9 @@ class _Running:
     log: Log
     directory: LogDirectory
     worker: Worker
+    began_s: float
+    to_read: int = 0
+    """``CompactionRequest.bytes_to_read``; 0 until the request is made."""
     is_stopped: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -151,6 +154,16 @@ class CompactionRun:
     delay_s: float
     """By how much the log's oldest dirty record exceeded ``max.compaction.lag.ms``."""
     stats: CompactionStats
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionProgress:
+    """A compaction in progress: how much of what it reads it has read, and for how long it has run."""
+
+    log: Log
+    read_bytes: int
+    bytes_to_read: int
+    elapsed_s: float
 
 
 @dataclass(slots=True)
@@ -209,6 +222,17 @@ class LogCleaner:
     def running(self) -> int:
         """The number of logs that are being compacted."""
         return len(self._running)
+
+    @property
+    def in_progress(self) -> list[CompactionProgress]:
+        """The compactions in progress."""
+        now_s = self._monotonic()
+        return [
+            CompactionProgress(
+                each.log, each.worker.read_bytes if each.to_read else 0, each.to_read, now_s - each.began_s
+            )
+            for each in self._running.values()
+        ]
 
     @property
     def since_last_look_s(self) -> float:
@@ -270,7 +294,7 @@ class LogCleaner:
             log = choose(measured)
             if log is None:
                 return
-            compaction = _Running(log, self._owner.directory_of(log), self._worker())
+            compaction = _Running(log, self._owner.directory_of(log), self._worker(), self._monotonic())
             self._running[log.topic, log.partition] = compaction
             work = self._compact(compaction, measured[log], settings)
             self._start_task(work, name=f"compaction of {log.topic}-{log.partition}")
@@ -322,7 +346,7 @@ class LogCleaner:
 
     async def _compact(self, compaction: _Running, dirtiness: Dirtiness, settings: CleanerSettings) -> None:
         """Compact a log and record the outcome."""
-        log, worker, began_s = compaction.log, compaction.worker, self._monotonic()
+        log, worker, began_s = compaction.log, compaction.worker, compaction.began_s
         try:
             result = await self._result(compaction, dirtiness, settings)
             await self._owner.checkpoint_cleaner(log)
@@ -372,6 +396,7 @@ class LogCleaner:
             loop.call_soon_threadsafe(self._owner.remove_replaced, log, replaced)
 
         with began:
+            compaction.to_read = began.request.bytes_to_read
             result = compaction.worker.compact(began.request, adopt, settings.bytes_per_second / settings.threads)
             began.finish(result)
         return result

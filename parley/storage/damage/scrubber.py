@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -62,6 +62,27 @@ class Due(NamedTuple):
     log: Log
 
 
+@dataclass(frozen=True, slots=True)
+class ScrubProgress:
+    """The verification of a directory: how much of what was due at the last look is verified, and since when."""
+
+    directory: LogDirectory
+    log: Log
+    """The log that is being verified."""
+    verified_bytes: int
+    due_bytes: int
+    elapsed_s: float
+
+
+class _Round(NamedTuple):
+    """The verification of the segments that one look found due. ``log`` is the one being verified."""
+
+    log: Log
+    due_bytes: int
+    verified_before: int
+    began_s: float
+
+
 class Scrubber:
     """Verifies the logs of ``owner``, with one loop for each directory."""
 
@@ -86,6 +107,11 @@ class Scrubber:
     def overdue_bytes(self) -> int:
         """The bytes that were due when their directory was last looked at, and have not been verified since."""
         return sum(each.overdue_bytes for each in self._scrubs.values())
+
+    @property
+    def in_progress(self) -> list[ScrubProgress]:
+        """The directories in which data is being verified."""
+        return [found for each in self._scrubs.values() if (found := each.progress) is not None]
 
     async def run(self, directory: LogDirectory) -> None:
         """Verify the logs in a directory until it goes offline, or the task is cancelled."""
@@ -121,6 +147,15 @@ class DirectoryScrub:
         self._verified: dict[Log, dict[int, int]] = {}  # by base offset: when the segment was last verified
         self._required: dict[Log, int] = {}
         self._wakeup = asyncio.Event()
+        self._round: _Round | None = None
+
+    @property
+    def progress(self) -> ScrubProgress | None:
+        found = self._round
+        if found is None:
+            return None
+        verified = min(self.verified_bytes - found.verified_before, found.due_bytes)
+        return ScrubProgress(self._directory, found.log, verified, found.due_bytes, self._monotonic() - found.began_s)
 
     def require(self, log: Log, since_ms: int) -> None:
         if self._required.get(log, NEVER_MS) < since_ms:
@@ -138,10 +173,7 @@ class DirectoryScrub:
             try:
                 due = await self._owner.run(self._directory, self._look)
                 self.overdue_bytes = sum(each.size for each in due)
-                for each in due:
-                    await self._verify(each)
-                    if self._wakeup.is_set():
-                        break  # newly required segments come first
+                await self._verify_all(due)
             except KafkaError as error:
                 _log.warning("the scrubber of %s pauses: %s", self._directory, error)
                 due = []
@@ -180,6 +212,18 @@ class DirectoryScrub:
         }
 
     # --- Verifying ---
+
+    async def _verify_all(self, due: Sequence[Due]) -> None:
+        """Verify the segments, until others are required: those come first."""
+        due_bytes, before, began_s = self.overdue_bytes, self.verified_bytes, self._monotonic()
+        try:
+            for each in due:
+                self._round = _Round(each.log, due_bytes, before, began_s)
+                await self._verify(each)
+                if self._wakeup.is_set():
+                    break
+        finally:
+            self._round = None
 
     async def _verify(self, due: Due) -> None:
         """Verify a segment piece by piece, and record the time. Does nothing if the log no longer contains

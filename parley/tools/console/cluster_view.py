@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.messages.background_work import DescribeBackgroundWorkRequest, DescribeBackgroundWorkResponse
 from parley.protocol.messages.coordination import STATUS, MigrateCoordinationRequest
 from parley.protocol.messages.metadata import MetadataResponse
 from parley.tools.cli import log_dirs
@@ -24,13 +25,16 @@ from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.reassign.requests import ongoing
 from parley.tools.cli.reassign.throttles import Ongoing
 from parley.tools.cli.topic_offsets import LATEST, list_offsets_of
+from parley.tools.console.answers import refuse
 from parley.tools.console.history import History
 from parley.tools.console.pace import Pace
 from parley.tools.console.settings import ConsoleSettings
 
 T = TypeVar("T")
+BackgroundWork: TypeAlias = DescribeBackgroundWorkResponse.Work
 FRESH_S: Final = 2.0
 _TIMES_ITS_COST: Final = 10
+_UNREACHABLE: Final = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
 _TIMEOUT_S: Final = 15.0
 
 
@@ -120,6 +124,27 @@ class ClusterView:
             return dict(found)
 
         return await self.kept("directories", read)
+
+    async def background_work(self) -> list[BackgroundWork] | None:
+        """Return the compactions, verifications, healings and recoveries of logs in progress on all brokers that
+        respond, or None if none of them tells about its work. Raises KafkaError if the user may not see it."""
+
+        async def of(broker: int) -> list[BackgroundWork] | None:
+            try:
+                answer = await self.client.send(DescribeBackgroundWorkRequest(), node=broker)
+            except KafkaError as error:
+                if error.code is ErrorCode.UNSUPPORTED_VERSION or error.code in _UNREACHABLE:
+                    return None
+                raise
+            refuse(answer.error_code, answer.error_message)
+            return cast("list[BackgroundWork]", answer.works)
+
+        async def read() -> list[BackgroundWork] | None:
+            brokers = [one.node_id for one in (await self.metadata()).brokers]
+            found = [works for works in await asyncio.gather(*map(of, brokers)) if works is not None]
+            return [work for works in found for work in works] if found else None
+
+        return await self.kept("background_work", read)
 
     async def store_move(self) -> Any | None:
         """Return the state of the latest move to another coordination store, or None if the cluster is not a Parley

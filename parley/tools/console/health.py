@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 GOOD, WARNING, BAD = "good", "warning", "bad"
 _IMBALANCE: Final = 0.1
 _FREE_MIN: Final = 0.1
+NONE_RECOVERING: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +43,15 @@ def findings(
     controller: int,
     moves: int = 0,
     disks: Sequence[tuple[int, str, int, int]] = (),
+    recovering: Mapping[int, str] = NONE_RECOVERING,
 ) -> list[Finding]:
     """Return the problems of the cluster, the most severe first, or a finding that all is well.
 
-    ``disks`` are the broker, path, size and free bytes of each volume; ``down_since`` is in ms since 1970.
+    ``disks`` are the broker, path, size and free bytes of each volume; ``down_since`` is in ms since 1970;
+    ``recovering`` are the brokers that are opening their logs, and how many of them are open, in words.
     """
     listed = list(partitions)
-    found = [*_of_controller(controller), *_of_brokers(listed, alive, down_since), *_of_leaders(listed)]
+    found = [*_of_controller(controller), *_of_brokers(listed, alive, down_since, recovering), *_of_leaders(listed)]
     if moves:
         found.append(Finding(GOOD, f"{_count(moves, 'partition')} {_are(moves)} being moved.", "See Work in progress."))
     for broker, path, size, free in disks:
@@ -85,7 +89,10 @@ def _of_controller(controller: int) -> Iterable[Finding]:
 
 
 def _of_brokers(
-    partitions: Sequence[PartitionState], alive: frozenset[int], down_since: Mapping[int, int]
+    partitions: Sequence[PartitionState],
+    alive: frozenset[int],
+    down_since: Mapping[int, int],
+    recovering: Mapping[int, str],
 ) -> Iterable[Finding]:
     lost: Counter[int] = Counter()
     single: Counter[int] = Counter()
@@ -101,12 +108,13 @@ def _of_brokers(
         )
         if single[broker]:
             text += f", and {single[broker]} of them {_have(single[broker])} one replica left"
-        yield Finding(
-            BAD if single[broker] else WARNING,
-            f"{text}.",
+        advice = (
             f"Restart broker {broker}. If it will not return, move its replicas to other brokers: "
-            f"parley balance --empty-broker {broker} --plan.",
+            f"parley balance --empty-broker {broker} --plan."
         )
+        if broker in recovering:
+            advice = f"Wait: broker {broker} is starting, and {recovering[broker]}. See Work in progress."
+        yield Finding(BAD if single[broker] else WARNING, f"{text}.", advice)
 
 
 def _of_leaders(partitions: Sequence[PartitionState]) -> Iterable[Finding]:

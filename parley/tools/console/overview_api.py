@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from parley.broker.runtime.clock import SYSTEM_CLOCK
+from parley.tools.console import broker_work
 from parley.tools.console.answers import ApiRequest
 from parley.tools.console.cluster_view import ClusterView, optional
 from parley.tools.console.health import PartitionState, as_data, findings
@@ -36,6 +37,7 @@ async def overview(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
         controller=metadata.controller_id,
         moves=len(await optional(view.reassignments(), {})),
         disks=[(broker, path, size, free) for broker, each in disks.items() for path, size, free, _ in each],
+        recovering=broker_work.recovering(await optional(view.background_work(), None) or []),
     )
     hosts = {one.broker_id: one for one in cluster.brokers}
     return {

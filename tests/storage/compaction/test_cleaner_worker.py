@@ -8,6 +8,9 @@ import select
 import signal
 import subprocess
 import sys
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -175,6 +178,34 @@ def test_a_thread_ends_at_the_next_read_or_write(log: Log) -> None:
             worker.compact(compaction.request, adopt, UNLIMITED)
     assert table(log) == {b"key": b"value-%d" % (RECORDS - 1)}
     assert compact_with(ThreadWorker(lambda: 0.0), log).stats.records_kept < RECORDS
+
+
+def test_a_thread_counts_what_it_has_read(log: Log) -> None:
+    worker = ThreadWorker(lambda: 0.0)
+    with begun(log) as compaction:
+        worker.compact(compaction.request, compaction.adopt, UNLIMITED)
+        assert worker.read_bytes == compaction.request.bytes_to_read
+        assert worker.read_bytes == 2 * sum(each.size for each in compaction.request.segments)
+
+
+@pytest.mark.slow
+def test_a_process_tells_how_much_it_has_read(log: Log) -> None:
+    worker = ProcessWorker()
+
+    def run() -> None:
+        with suppress(WorkerEnded), begun(log) as compaction:
+            worker.compact(compaction.request, compaction.adopt, 10_000)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    deadline = time.monotonic() + 60
+    try:
+        while not worker.read_bytes and time.monotonic() < deadline:
+            thread.join(0.05)
+        assert 0 < worker.read_bytes < 2 * log.size_bytes
+    finally:
+        worker.stop()
+        thread.join()
 
 
 def test_a_pace_waits_if_work_came_too_early() -> None:

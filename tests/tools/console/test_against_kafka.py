@@ -45,6 +45,7 @@ async def test_a_cluster_of_apache_kafka(kafka: Kafka4) -> None:
         assert settings["retention.ms"]["documentation"]
         for path in ("users", "quotas", "features", "log-dirs", "work", "transactions", "configs/broker/1"):
             await browser.get(path)
+        assert (await browser.get("work"))["brokers"] is None
         assert (await browser.get("coordination"))["isParley"] is False
         assert (await browser.client.get("/api/coordination/tree")).status_code == 404
         assert (await browser.client.get("/api/acls")).status_code < 500

@@ -63,7 +63,8 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     """Run three brokers with 200 orders in a topic, and a group that has read 30 of them."""
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     rights = {"authorizer.class.name": authorizer, "super.users": "User:ANONYMOUS"}
-    with Cluster({"offsets.topic.num.partitions": "3", **rights}, data_dir=folder) as running:
+    slow = {"log.scrub.max.bytes.per.second": "200000", "log.cleaner.io.max.bytes.per.second": "400000"}
+    with Cluster({"offsets.topic.num.partitions": "3", **slow, **rights}, data_dir=folder) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
         granted = [(ResourceType.TOPIC, "orders", AclOperation.READ), (ResourceType.GROUP, "billing", AclOperation.ALL)]
         literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
@@ -293,7 +294,14 @@ def test_a_move_shows_its_rate_and_the_time_left(page: Page, cluster: Cluster, a
     parley = [sys.executable, "-m", "parley", "reassign", "--bootstrap-server"]
     reassign = [*parley, cluster.bootstrap_servers, "--reassignment-json-file", str(plan)]
     subprocess.run([*reassign, "--execute", "--throttle", "200000"], check=True, capture_output=True)
+    compacted = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_topics([NewTopic("customers", 1, 1, config=compacted)])["customers"].result()
+    produce(cluster.bootstrap_servers, "customers", [(b"%d" % (n % 5), os.urandom(100_000), 1, ()) for n in range(60)])
     page.goto(f"{address}/#/work")
+    compaction = page.get_by_label("Work of the brokers").get_by_role("row").filter(has_text="Compaction")
+    expect(compaction.get_by_text(re.compile(r"(Ki|Mi)B/s"))).to_be_visible()
+    expect(compaction.get_by_text(re.compile(r"^\d+ s$"))).to_be_visible()
     move = page.get_by_label("Replicas on the move").get_by_role("row").filter(has_text="photos-0")
     expect(move.get_by_text(re.compile(r"(Ki|Mi)?B/s"))).to_be_visible()
     expect(move.get_by_text(re.compile(r"^\d+ s$"))).to_be_visible()

@@ -12,7 +12,9 @@ import pytest
 from parley.broker.security.acls.bindings import AclBinding, PatternType, PermissionType, ResourcePattern
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
+from parley.protocol.messages.background_work import HEALING, RECOVERY, DescribeBackgroundWorkResponse
 from parley.tools.console.access_api import decide
+from parley.tools.console.broker_work import recovering, shown
 from parley.tools.console.health import PartitionState, findings
 from parley.tools.console.record_filter import BadFilter, RecordFilter
 
@@ -53,6 +55,37 @@ def test_an_invalid_filter_is_refused(text: str) -> None:
 def _texts(partitions: list[PartitionState], alive: set[int], controller: int = 1) -> list[tuple[str, str]]:
     found = findings(partitions, alive=frozenset(alive), down_since={3: 0}, controller=controller)
     return [(one.level, one.text) for one in found]
+
+
+def test_a_broker_that_opens_its_logs_need_not_be_restarted() -> None:
+    work = DescribeBackgroundWorkResponse.Work(
+        kind=RECOVERY,
+        broker_id=3,
+        topic=None,
+        partition_index=-1,
+        log_dir=None,
+        done=1200,
+        total=5000,
+        elapsed_ms=60_000,
+    )
+    found = findings(
+        [PartitionState("t", 0, 1, [1, 3], [1])],
+        alive=frozenset({1}),
+        down_since={3: 0},
+        controller=1,
+        recovering=recovering([work]),
+    )
+    assert found[0].text.startswith("Broker 3 is down")
+    assert found[0].advice == "Wait: broker 3 is starting, and 1,200 of its 5,000 logs are open. See Work in progress."
+    (shown_work,) = shown([work])
+    assert (shown_work["unit"], shown_work["rate"], shown_work["remainingMs"]) == ("logs", 20, 190_000)
+
+
+def test_work_that_has_done_nothing_yet_has_no_rate() -> None:
+    work = DescribeBackgroundWorkResponse.Work(
+        kind=HEALING, broker_id=1, topic="t", partition_index=0, log_dir="/d", done=0, total=2, elapsed_ms=5000
+    )
+    assert [(one["rate"], one["remainingMs"]) for one in shown([work])] == [(None, None)]
 
 
 def test_health_of_a_good_cluster() -> None:

@@ -1,0 +1,38 @@
+"""DescribeBackgroundWork: what a broker does in the background: compaction, verification, healing, recovery of logs.
+
+It is not an API of Apache Kafka: its key lies far above Kafka's. The console uses it.
+"""
+
+from __future__ import annotations
+
+from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i64
+
+COMPACTION, VERIFICATION, HEALING, RECOVERY = "compaction", "verification", "healing", "recovery"
+"""The kinds of work. The progress is measured in bytes, of healing in damaged ranges, of recovery in logs."""
+
+
+class DescribeBackgroundWorkRequest(Request, key=1006, versions="0", flexible="0+"):
+    """Ask for the background work of the receiving broker. The controller also reports the recovery of brokers that are
+    starting and do not serve clients yet."""
+
+
+class DescribeBackgroundWorkResponse(Response, key=1006, versions="0", flexible="0+"):
+    """The work in progress."""
+
+    class Work(Struct):
+        """One piece of work, and how much of it is done."""
+
+        kind: str  # one of the kinds above
+        broker_id: i32
+        topic: str | None  # None if the work concerns more than one log
+        partition_index: i32
+        log_dir: str | None  # None if the work concerns all of them
+        done: i64
+        total: i64
+        elapsed_ms: i64  # since the work began, as of the moment at which this much was done
+        detail: str = ""  # for humans
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = None
+    works: list[Work] = field("0+", default=[])
