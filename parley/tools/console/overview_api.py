@@ -30,6 +30,7 @@ async def overview(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
         behind.update(set(each.replicas) - set(each.isr))
     _note_absences(view, set(holds) - alive, alive)
     disks = await _optional_disks(view)
+    background = await optional(view.background_work(), None)
     found = findings(
         partitions,
         alive=alive,
@@ -37,7 +38,7 @@ async def overview(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
         controller=metadata.controller_id,
         moves=len(await optional(view.reassignments(), {})),
         disks=[(broker, path, size, free) for broker, each in disks.items() for path, size, free, _ in each],
-        recovering=broker_work.recovering(await optional(view.background_work(), None) or []),
+        recovering=broker_work.recovering(background or []),
     )
     hosts = {one.broker_id: one for one in cluster.brokers}
     return {

@@ -183,7 +183,7 @@ def test_a_thread_ends_at_the_next_read_or_write(log: Log) -> None:
 def test_a_thread_counts_what_it_has_read(log: Log) -> None:
     worker = ThreadWorker(lambda: 0.0)
     with begun(log) as compaction:
-        worker.compact(compaction.request, compaction.adopt, UNLIMITED)
+        worker.compact(compaction.request, lambda group: None, UNLIMITED)
         assert worker.read_bytes == compaction.request.bytes_to_read
         assert worker.read_bytes == 2 * sum(each.size for each in compaction.request.segments)
 
@@ -194,7 +194,7 @@ def test_a_process_tells_how_much_it_has_read(log: Log) -> None:
 
     def run() -> None:
         with suppress(WorkerEnded), begun(log) as compaction:
-            worker.compact(compaction.request, compaction.adopt, 10_000)
+            worker.compact(compaction.request, lambda group: None, 10_000)
 
     thread = threading.Thread(target=run)
     thread.start()
