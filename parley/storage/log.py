@@ -29,6 +29,7 @@ from parley.storage.compaction.tombstone_checkpoint import CHECKPOINT as TOMBSTO
 from parley.storage.damage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
 from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.damage.mending import MendedLog, Mending
+from parley.storage.damage.recorded_damage import RECORDED_DAMAGE, RecordedDamage
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.last_batches import LastBatches, completed
 from parley.storage.leader_epoch_cache import CHECKPOINT, LeaderEpochCache
@@ -101,8 +102,9 @@ class Log(ReadableLog):
         producers = ProducerState(directory, expiration_ms=settings.producer_expiration_ms)
         epochs = LeaderEpochCache(directory / CHECKPOINT)
         appended = AppendedEpochs.open(directory / APPENDED_EPOCHS, same_boot=known.same_boot)
+        damage = RecordedDamage.open(directory / RECORDED_DAMAGE)
         now_ms = settings.now_ms()
-        loaded = recovery.load(directory, settings.config, known, producers, epochs, appended, now_ms)
+        loaded = recovery.load(directory, settings.config, known, producers, epochs, appended, damage, now_ms)
         log = cls(place, settings, loaded)
         if known.is_kafkas:  # from now on, segments may end early only below the recovery point
             log._durability.sync(directory, log.log_end_offset, log._segments.active, producers, epochs, now_ms)
@@ -518,6 +520,7 @@ class Log(ReadableLog):
         replay_from = self.producers.load(self.log_start_offset, end, now_ms)
         for segment in self._segments.reader.view.from_offset(replay_from):
             producer_recovery.replay(segment, replay_from, self.producers, now_ms)
+        self._integrity.record()
 
     def _restart_at(self, offset: int) -> None:
         self._dirty_from(offset)
@@ -527,6 +530,7 @@ class Log(ReadableLog):
         self.leader_epochs.clear()
         self._appended_epochs.truncate_from_end(0)
         self.producers.truncate_fully(offset)
+        self._integrity.record()
 
     def _lower_tombstone_checkpoint(self, offset: int) -> None:
         """Record that records with other tombstones will follow from ``offset`` on."""
@@ -580,6 +584,9 @@ class Log(ReadableLog):
                     if self.log_end_offset:
                         self.producers.take_snapshot(self.log_end_offset)
                     active = self._segments.active
+                    if active.damage and active.damage[-1].end == active.size:
+                        self._roll(self.log_end_offset)  # recovery would cut the damage off, and with it the log end
+                        active = self._segments.active
                     if active.writable or self._durability.has_changes:
                         active.trim(self.log_end_offset)
                         self._durability.sealed(active)
@@ -604,5 +611,6 @@ class Log(ReadableLog):
             self.directory = self.producers.directory = directory
             self.leader_epochs.path = directory / CHECKPOINT
             self._appended_epochs.path = directory / APPENDED_EPOCHS
+            self._integrity.recorded.path = directory / RECORDED_DAMAGE
             self._tombstone_checkpoint.path = directory / TOMBSTONE_CHECKPOINT
             self._segments.moved(directory)

@@ -46,7 +46,7 @@ LOCK_FILE = ".lock"
 NAME_MAX = 255
 
 _OF_LOG = re.compile(
-    r"\d{20}\..+|(leader-epoch-checkpoint|appended-leader-epochs|removed-tombstones-checkpoint|partition\.metadata)(\..+)?",
+    r"\d{20}\..+|(leader-epoch-checkpoint|appended-leader-epochs|damaged-ranges|removed-tombstones-checkpoint|partition\.metadata)(\..+)?",
     re.ASCII,
 )
 """The names of files in a partition's directory."""

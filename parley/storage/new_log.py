@@ -29,6 +29,7 @@ from parley.storage import recovery
 from parley.storage.checkpoints import INT64_MAX, TopicPartition
 from parley.storage.damage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
 from parley.storage.damage.damaged_ranges import DamagedRange
+from parley.storage.damage.recorded_damage import RECORDED_DAMAGE, RecordedDamage
 from parley.storage.leader_epoch_cache import CHECKPOINT, LeaderEpochCache
 from parley.storage.log import Log
 from parley.storage.log_directory import partition_name
@@ -76,7 +77,8 @@ class NewLog(Log):
         epochs = LeaderEpochCache(directory / CHECKPOINT, is_new=True)
         epochs.assign(self._led_epoch, 0)
         appended = AppendedEpochs(directory / APPENDED_EPOCHS)
-        empty = recovery.unwritten(directory, producers, epochs, appended, settings.now_ms())
+        damage = RecordedDamage(directory / RECORDED_DAMAGE)
+        empty = recovery.unwritten(directory, producers, epochs, appended, damage, settings.now_ms())
         place = LogPlace(directory, self.topic, self.partition, self.topic_id, shared.on_io_error)
         on_damage, kept_from, is_closed = self.on_damage, self.tombstones_kept_from, self._closed
         Log.__init__(self, place, settings, empty)

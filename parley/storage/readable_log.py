@@ -93,6 +93,8 @@ class ReadableLog:
             self._durability,
             loaded.epochs,
             loaded.appended_epochs,
+            loaded.recorded_damage,
+            lambda: self.segments,
             loaded.missing,
             lambda damaged: self.on_damage(damaged),
         )

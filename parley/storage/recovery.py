@@ -27,7 +27,8 @@ from parley.protocol.sentinels import NO_EPOCH
 from parley.storage.checkpoints import sync_directory
 from parley.storage.damage.appended_epochs import AppendedEpochs
 from parley.storage.damage.checked_batches import CheckedBatches
-from parley.storage.damage.damaged_ranges import DamagedBytes, DamagedRange
+from parley.storage.damage.damaged_ranges import DamagedBytes, DamagedRange, joined
+from parley.storage.damage.recorded_damage import RecordedDamage
 from parley.storage.damage.segment_check import Extent, check
 from parley.storage.damage.segment_digest import SegmentDigest, read_digest, remove_digest
 from parley.storage.index import CorruptIndex
@@ -79,6 +80,7 @@ class LoadedLog:
     producers: ProducerState
     epochs: LeaderEpochCache
     appended_epochs: AppendedEpochs
+    recorded_damage: RecordedDamage
     missing: tuple[DamagedRange, ...]
     """The ranges between segments, or before the first one, whose batches are not in any file."""
     cleaned_up_to: int | None
@@ -90,11 +92,18 @@ class LoadedLog:
 
 
 def unwritten(
-    directory: Path, producers: ProducerState, epochs: LeaderEpochCache, appended_epochs: AppendedEpochs, now_ms: int
+    directory: Path,
+    producers: ProducerState,
+    epochs: LeaderEpochCache,
+    appended_epochs: AppendedEpochs,
+    recorded_damage: RecordedDamage,
+    now_ms: int,
 ) -> LoadedLog:
     """Return a new, empty log. Touches no file."""
     segments = (Segment.unwritten(directory, now_ms),)
-    return LoadedLog(segments, 0, 0, 0, producers, epochs, appended_epochs, (), None, False, is_written=False)
+    return LoadedLog(
+        segments, 0, 0, 0, producers, epochs, appended_epochs, recorded_damage, (), None, False, is_written=False
+    )
 
 
 def with_log_start(
@@ -132,16 +141,17 @@ def load(
     producers: ProducerState,
     epochs: LeaderEpochCache,
     appended_epochs: AppendedEpochs,
+    recorded_damage: RecordedDamage,
     now_ms: int,
 ) -> LoadedLog:
     """Open the log in ``directory``; an empty directory becomes an empty log at the log start offset.
 
-    Brings ``producers``, ``epochs`` and ``appended_epochs`` to their state at the log end. Blocks for the disk. Raises
-    ``OSError``.
+    Brings ``producers``, ``epochs``, ``appended_epochs`` and ``recorded_damage`` to their state at the log end. Blocks
+    for the disk. Raises ``OSError``.
     """
     deleted = settle(directory)
     known = with_log_start(known, directory, epochs, appended_epochs)
-    loader = _Loader(directory, config, known, producers, epochs, appended_epochs, now_ms)
+    loader = _Loader(directory, config, known, producers, epochs, appended_epochs, recorded_damage, now_ms)
     if not deleted:
         loader.remove_what_follows_nothing()
     segments = loader.open_segments()
@@ -166,6 +176,8 @@ def load(
         log_end = log_start
         producers.truncate_fully(log_start)
         epochs.clear()
+    if segments[-1].base_offset in loader.scanned:
+        remove_digest(segments[-1].path_of(DIGEST_SUFFIX))  # the segment takes appends again
     for segment in segments:
         segment.rest()
     missing = [each for each in loader.missing if log_start <= each.last_offset < log_end]
@@ -192,6 +204,7 @@ def load(
         producers,
         epochs,
         appended_epochs,
+        recorded_damage,
         tuple(missing),
         cleaned,
         whole and was_found,
@@ -209,6 +222,7 @@ class _Loader:
         producers: ProducerState,
         epochs: LeaderEpochCache,
         appended_epochs: AppendedEpochs,
+        recorded_damage: RecordedDamage,
         now_ms: int,
     ) -> None:
         self._directory = directory
@@ -219,6 +233,7 @@ class _Loader:
         self._epochs_noted = epochs.entries
         """The epochs in ``leader-epoch-checkpoint``."""
         self._appended_epochs = appended_epochs
+        self._recorded_damage = recorded_damage
         self._now_ms = now_ms
         self.scanned: set[int] = set()
         """The base offsets of the segments that must be scanned."""
@@ -390,10 +405,12 @@ class _Loader:
 
     def _open(self, base: int) -> Segment | None:
         try:
-            return Segment.open(self._directory, base, self._now_ms)
+            segment = Segment.open(self._directory, base, self._now_ms)
         except (CorruptIndex, CorruptTransactionIndex, FileNotFoundError) as error:
             _log.warning("rebuilding the indexes of segment %d of %s: %s", base, self._directory, error)
             return None
+        segment.damage = self._recorded_damage.of(segment)
+        return segment
 
     def _check_last(self, base: int, segment: Segment | None) -> tuple[Segment | None, int]:
         """Find the log end. After a clean shutdown, compare the log end and the last segment's size with the segment's
@@ -464,7 +481,7 @@ class _Loader:
                 ends_here = self._in_doubt(segment.end_offset) and not self._was_compacted_by_kafka(segment)
                 scan.run(
                     past_damage=not ends_here,
-                    known=self._unlike_digest(segment),
+                    known=joined(self._recorded_damage.of(segment), self._unlike_digest(segment)),
                     is_honest=self._is_honest,
                     highest_epoch=None if self._are_epochs_covered(segment) else highest_epoch,
                     epoch_before=self._epochs.epoch_at(segment.base_offset - 1),
@@ -475,12 +492,15 @@ class _Loader:
             elif replay_from < segment.end_offset and (replay_from < known_to or segment.base_offset > known_to):
                 replay(segment, replay_from, self._producers, self._now_ms)
         self._settle_end(segments)
-        for segment in segments[:-1]:
-            if segment.base_offset in self._scans:
-                self._close_gap(self._scans[segment.base_offset])
-                if segment.end_offset == segment.base_offset:  # the whole segment is missing
-                    segment.delete()
-                    segments.remove(segment)
+        sealed = [segment for segment in segments[:-1] if segment.base_offset in self._scans]
+        for segment in sealed:
+            self._close_gap(self._scans[segment.base_offset])
+        self._recorded_damage.record(segments)  # before the new indexes and digests end the need of another scan
+        for segment in sealed:
+            self._seal(segment)
+            if segment.end_offset == segment.base_offset:  # the whole segment is missing
+                segment.delete()
+                segments.remove(segment)
 
     def _drop(self, segments: list[Segment], keep: int) -> None:
         segments[keep - 1].end_offset = UNSEALED
@@ -510,7 +530,7 @@ class _Loader:
         return before.tail is not None or before.end < previous.end_offset
 
     def _close_gap(self, scan: Scan) -> None:
-        """Seal a scanned segment that is not the last one, and record what is lost at its end."""
+        """Determine the end of a scanned segment that is not the last one, and what is lost there."""
         segment = scan.segment
         if scan.tail is not None:
             segment.skip(scan.tail)
@@ -518,6 +538,9 @@ class _Loader:
             self.missing.append(DamagedRange(scan.end, segment.end_offset - 1, "the end of a segment is missing"))
             segment.end_offset = scan.end
             segment.transactions.truncate_to(scan.end)
+
+    def _seal(self, segment: Segment) -> None:
+        """Write the indexes and the digest of a scanned segment that is not the last one."""
         known = self._whole.get(segment.base_offset)
         if known is not None and known.covers_headers and segment.base_offset not in self._wrong:
             segment.keep_digest(known)
@@ -561,13 +584,9 @@ class _Loader:
         return self.known.is_kafkas or self._was_compacted_by_kafka(segment)
 
     def _was_compacted_by_kafka(self, segment: Segment) -> bool:
-        """Return True if Apache Kafka has compacted a segment, and has synced it. Kafka also compacts above the
-        recovery point.
-
-        A segment that Parley has compacted has a digest, and ends with its last batch.
-        """
-        has_digest = (self._directory / file_name(segment.base_offset, DIGEST_SUFFIX)).exists()
-        return segment.end_offset <= (self.known.cleaned_up_to or 0) and not has_digest
+        """Return True if Apache Kafka may have compacted a segment, and has synced it. Kafka also compacts above the
+        recovery point."""
+        return segment.end_offset <= (self.known.cleaned_up_to or 0)
 
     def _learn(self, header: BatchHeader, batch: Buffer, segment: Segment) -> None:
         latest = self._epochs.latest_epoch

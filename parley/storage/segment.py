@@ -160,11 +160,11 @@ class Segment(ReadableSegment):
     ) -> Segment:
         """Return a segment with new, empty indexes and a ``size`` of 0: recovery counts and indexes its batches.
 
-        With ``keep_transactions``, keeps a valid transaction index, because damaged batches cannot be indexed again.
-        Raises ``OSError``.
+        The digest on disk stays until ``trim`` replaces it, so that a broker that is killed meanwhile finds the same
+        damage again. With ``keep_transactions``, keeps a valid transaction index, because damaged batches cannot be
+        indexed again. Raises ``OSError``.
         """
         segment = cls._with_new_indexes(directory, base_offset, now_ms, suffix)
-        remove_digest(segment.path_of(DIGEST_SUFFIX))
         try:
             segment.transactions.sanity_check()
         except CorruptTransactionIndex:
@@ -233,7 +233,7 @@ class Segment(ReadableSegment):
         """Count and index a batch that is already in the file, directly after ``size``. Recovery uses this instead of
         ``append``.
 
-        Without its verified ``data``, the segment will have no digest.
+        Without its verified ``data``, the segment's digest will have no checksums.
         """
         if self._digest is not None:
             if data is None:
@@ -252,8 +252,8 @@ class Segment(ReadableSegment):
         self.size += header.size_bytes
 
     def skip(self, damaged: DamagedBytes) -> None:
-        """Count the bytes directly after ``size`` as damaged. The segment will have no digest, because it would hide
-        the damage."""
+        """Count the bytes directly after ``size`` as damaged. The segment's digest will have no checksums, because they
+        would hide the damage."""
         self.damage = (*self.damage, damaged)
         self.size = damaged.end
         self._digest = None
@@ -290,8 +290,12 @@ class Segment(ReadableSegment):
         self.offset_index.seal()
         self.time_index.seal()
         os.truncate(self.path_of(LOG_SUFFIX), self.size)
-        if self._digest is not None and self.size:
+        if not self.size:
+            remove_digest(self.path_of(DIGEST_SUFFIX))
+        elif self._digest is not None:
             write_digest(self.path_of(DIGEST_SUFFIX), self._digest.digest(end_offset))
+        else:
+            write_digest(self.path_of(DIGEST_SUFFIX), SegmentDigest.without_checksums(self.size, end_offset))
         self._digest = None
 
     @property
@@ -361,7 +365,7 @@ class Segment(ReadableSegment):
         self._digest = DigestBuilder.of(digest)
 
     def forget_digest(self) -> None:
-        """Give the segment no digest, because a digest of its current bytes would hide damage."""
+        """Let the digest have no checksums, because those of the current bytes would hide damage."""
         self._digest = None
 
     def remove_digest(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from parley.protocol.records.batch_header import BatchHeader, Buffer
 from parley.storage.damage import altered_epochs
 from parley.storage.damage.checked_batches import CheckedBatch, CheckedBatches
-from parley.storage.damage.damaged_ranges import DamagedBytes
+from parley.storage.damage.damaged_ranges import DamagedBytes, joined
 from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.log_config import LogConfig
 from parley.storage.segment import Segment
@@ -60,7 +60,7 @@ class Scan:
             )
         for found in all_found:
             if isinstance(found, DamagedBytes):
-                self.tail = found
+                self.tail = found if self.tail is None else joined((self.tail,), (found,))[0]
                 if past_damage:
                     continue
                 return
@@ -76,9 +76,15 @@ class Scan:
         segment, position, expected = self.segment, 0, self.segment.base_offset
         checked = CheckedBatches(segment.file, self._file_bytes, segment.base_offset, segment.end_offset)
         for damaged in known:
-            yield from checked.walk(position, damaged.position, expected)
-            yield damaged
-            position, expected = damaged.end, damaged.last_offset + 1
+            for found in checked.walk(position, damaged.position, expected):
+                yield found
+                if isinstance(found, DamagedBytes):
+                    position, expected = found.end, found.last_offset + 1
+                else:
+                    position, expected = found.position + found.header.size_bytes, found.header.next_offset
+            if position < damaged.end:  # otherwise the file was damaged further since
+                yield damaged
+                position, expected = damaged.end, damaged.last_offset + 1
         yield from checked.walk(position, self._file_bytes, expected)
 
     @property

@@ -13,6 +13,7 @@ from parley.protocol.records.errors import CorruptRecord
 from parley.storage.damage.appended_epochs import AppendedEpochs
 from parley.storage.damage.checked_batches import CheckedBatches
 from parley.storage.damage.damaged_ranges import DamagedBytes, DamagedRange, joined
+from parley.storage.damage.recorded_damage import RecordedDamage
 from parley.storage.damage.segment_check import Checked, Extent, check
 from parley.storage.damage.segment_digest import DigestBuilder, write_digest
 from parley.storage.damage.unverified_spans import overlap, without
@@ -43,6 +44,8 @@ class DamagedOffset(CorruptRecord):
 class LogIntegrity:
     """The known damage of a log called ``name``. ``lock`` is the log's; ``log_end`` returns its end, under ``lock``.
 
+    ``segments`` returns the segments of the log; ``recorded`` is their damage on disk.
+
     ``log_start`` returns the log start offset. Damage below it may be known, but is not reported.
     """
 
@@ -55,11 +58,14 @@ class LogIntegrity:
         durability: Durability,
         epochs: LeaderEpochCache,
         appended_epochs: AppendedEpochs,
+        recorded: RecordedDamage,
+        segments: Callable[[], Sequence[Segment]],
         missing: Sequence[DamagedRange],
         on_damage: Callable[[DamagedRange], None],
     ) -> None:
         self.missing = tuple(missing)
         """The ranges between segments, or before the first one, whose batches are not in any file."""
+        self.recorded = recorded
         self._name = name
         self._lock = lock
         self._log_start = log_start
@@ -67,6 +73,7 @@ class LogIntegrity:
         self._durability = durability
         self._epochs = epochs
         self._appended_epochs = appended_epochs
+        self._segments = segments
         self._on_damage = on_damage
 
     def damage(self, segments: Sequence[Segment], log_start: int) -> tuple[DamagedRange, ...]:
@@ -76,6 +83,10 @@ class LogIntegrity:
             return ()
         ranges = [damaged for damaged in (*self.missing, *found) if damaged.last_offset >= log_start]
         return tuple(sorted(ranges, key=lambda damaged: damaged.first_offset))
+
+    def record(self, *others: Segment) -> None:
+        """Record the damage of all segments, and of ``others``, on disk. Blocks. Raises ``OSError``."""
+        self.recorded.record((*self._segments(), *others))
 
     def report(self, damaged: DamagedRange) -> None:
         """Log that a range cannot be read, and notify the owner of the log."""
@@ -167,6 +178,8 @@ class LogIntegrity:
         if checked.is_digest_wrong:
             facts = {"partition": self._name, "segment": segment.base_offset}
             _log.warning("the digest of intact records is wrong and will be rewritten", extra=facts)
+        if new:
+            self.record()
         for damaged in new:
             if damaged.last_offset >= self._log_start():
                 self.report(damaged.offsets)

@@ -221,6 +221,8 @@ class Mending:
                 new.delete()
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.damaged} was changed while it was mended")
         try:
+            if new.damage:  # at other positions than in the old segment
+                log.integrity.record(new)
             new.rename(SWAP)
             sync_directory(directory)
         except OSError:
@@ -237,6 +239,7 @@ class Mending:
         with log.lock:
             log.segments.settle([new])
         sync_directory(directory)
+        log.integrity.record()
         return removed
 
     def _scanned(self, mended: int) -> Segment:

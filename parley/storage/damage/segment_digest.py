@@ -7,10 +7,13 @@ and the checksum itself, so both together cover every byte. Rules:
 2. A digest that is missing, malformed or for another size is ignored: then only the batches' checksums are verified. A
    digest that disagrees with batches whose checksums are right may itself be wrong
    (``parley.storage.damage.segment_check``).
-3. A digest of version 1 (checksums of all bytes) yields only the size and the end offset of the segment.
+3. A segment with damage has a digest of version 3, without checksums, because checksums of its present bytes would
+   hide the damage. It contains only the size and the end offset, which reveal a missing end and missing segments. A
+   digest of version 1 (checksums of all bytes) yields no more.
 
 Layout, big-endian: version int16, CRC-32C uint32 of everything after it, block size int32, size of the ``.log`` file
-int64, end offset of the segment int64, then two uint32 for each block: ``BlockSums.contents`` and ``.headers``.
+int64, end offset of the segment int64, then in version 2 two uint32 for each block: ``BlockSums.contents`` and
+``.headers``.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ BLOCK_MAX: Final = 1 << 24
 
 _OF_ALL_BYTES = 1
 _VERSION = 2
-_SIZES = {_OF_ALL_BYTES: 4, _VERSION: 8}  # the checksums of a block, by version
+_OF_EXTENT = 3
+_SIZES = {_OF_ALL_BYTES: 4, _VERSION: 8, _OF_EXTENT: 0}  # the checksums of a block, by version
 _HEAD = struct.Struct(">hIiqq")
 _CHECKED_FROM = 6
 
@@ -69,13 +73,18 @@ class SegmentDigest:
     """The checksums of the batches in the first ``size`` bytes of a segment, which end at ``end_offset``, in blocks of
     ``block`` bytes.
 
-    ``checksums`` contains two numbers for each block. It is empty in a digest of version 1.
+    ``checksums`` contains two numbers for each block. It is empty in a digest of another version than 2.
     """
 
     block: int
     size: int
     end_offset: int
     checksums: array[int]
+
+    @classmethod
+    def without_checksums(cls, size: int, end_offset: int) -> Self:
+        """Return a digest of only the size and the end offset."""
+        return cls(BLOCK, size, end_offset, array("I"))
 
     @property
     def covers_headers(self) -> bool:
@@ -92,7 +101,7 @@ class SegmentDigest:
         if sys.byteorder == "little":
             checksums.byteswap()
         body = struct.pack(">iqq", self.block, self.size, self.end_offset) + checksums.tobytes()
-        return struct.pack(">hI", _VERSION, crc32c(body)) + body
+        return struct.pack(">hI", _VERSION if self.covers_headers else _OF_EXTENT, crc32c(body)) + body
 
     @classmethod
     def decode(cls, data: bytes) -> Self:

@@ -137,6 +137,11 @@ _DAMAGE: Final = Section(
             _DISK,
         ),
         Line(
+            "cannot record the damage of a log",
+            "The disk is full. The damage is known until the broker restarts; the next start may not find it again.",
+            "Make room on the disk.",
+        ),
+        Line(
             "the scrubber of ... pauses: ...",
             "The disk cannot be read, or the process has no file descriptors left.",
             _DISK,
@@ -325,7 +330,7 @@ _RECOVERY: Final = Section(
         ),
         Line(
             "... is malformed (...): treating it as missing",
-            "A checkpoint was damaged; it is rebuilt from the logs.",
+            "A checkpoint, or the file of damaged ranges, was damaged; it is rebuilt from the logs.",
             "Check the disk if it happens again.",
         ),
         Line(
