@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from parley.consensus.zookeeper.address import parse
 from parley.consensus.zookeeper.configured_address import secrets
 from parley.consensus.zookeeper.connection import synchronous_client
 from tests.support.ports import free_port
+from tests.support.preloaded import preloaded_command
 from tests.support.stores.zookeeper import ZookeeperServers, zookeeper_servers
 
 pytestmark = pytest.mark.system
@@ -110,7 +110,7 @@ async def test_a_wrong_password_is_unauthorized(servers: ZookeeperServers, query
 
 
 def _migrate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "parley", "zookeeper-security-migration", *arguments]
+    command = preloaded_command("zookeeper-security-migration", *arguments)
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ})
 
 

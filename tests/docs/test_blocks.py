@@ -20,6 +20,7 @@ import pytest
 
 from parley.broker.config import BrokerConfig, parse_properties
 from tests.support.ports import free_port
+from tests.support.preloaded import preloaded_path
 from tests.system.running import BrokerProcess
 
 pytestmark = pytest.mark.system
@@ -115,8 +116,7 @@ class Terminal:
         self.folder = folder
         self.port, self.metrics_port = free_port(), free_port()
         self.broker: BrokerProcess | None = None
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        own = {"PATH": path, "PARLEY_PORT": str(self.port), "XDG_CONFIG_HOME": f"{folder}/config"}
+        own = {"PATH": preloaded_path(), "PARLEY_PORT": str(self.port), "XDG_CONFIG_HOME": f"{folder}/config"}
         self._environment = {name: value for name, value in os.environ.items() if name != "PARLEY_PROFILE"} | own
 
     def type(self, command: str) -> str:

@@ -73,18 +73,22 @@ def test_the_backend_that_is_shown_can_be_run_by_name(package: Path) -> None:
 LONG = (
     "election-hundred-kills",
     "history-linearizable",
+    "kv-concurrent-increments",
     "kv-paging",
     "model-agreement",
     "session-cut-off",
+    "session-killed-process",
     "session-leaks-nothing",
+    "session-many",
     "session-renewed",
     "session-stopped-process",
     "store-wall-clock",
     "watch-burst",
     "watch-loses-nothing",
+    "watch-order",
     "watch-slow-consumer",
 )
-"""Checks that take most of the time, mostly by waiting. The page's backend passes them in ``make soak``."""
+"""Checks that take most of the time: they wait, or start processes. The page's backend passes them in ``make soak``."""
 TEST = "test_directory_store.py::TestDirectoryStore::test_property"
 
 

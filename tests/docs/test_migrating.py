@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.docs.test_blocks import check, commands
 from tests.support.java_archives import small_spark
 from tests.support.kafka import KafkaWithZooKeeper, kafka_39_zk
 from tests.support.ports import free_port
+from tests.support.preloaded import preloaded_path
 from tests.system.running import BrokerProcess
 
 pytestmark = [pytest.mark.soak, pytest.mark.system, pytest.mark.timeout(1200)]
@@ -63,8 +63,7 @@ class Site:
         settings = dict(line.split("=", 1) for line in self.here(properties).splitlines())
         assert settings.items() >= SECURED.items()
         self.broker.overrides.update(settings)
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        own = {"PATH": path, "XDG_CONFIG_HOME": f"{folder}/config"}
+        own = {"PATH": preloaded_path(), "XDG_CONFIG_HOME": f"{folder}/config"}
         self._environment = {name: value for name, value in os.environ.items() if name != "PARLEY_PROFILE"} | own
 
     def here(self, text: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pytest
 from parley.tools.store_servers import store_server
 from tests.docs.test_blocks import blocks, check, commands
 from tests.support.ports import free_port
+from tests.support.preloaded import preloaded_path
 from tests.system.clusters import SETTINGS
 from tests.system.running import BrokerProcess
 
@@ -57,8 +57,7 @@ class Site:
         self.etcd = etcd
         (folder / "backup").mkdir()
         self.machines = {n: Machine(folder / f"broker-{n}", n, f"{etcd}/parley") for n in (1, 2, 3, 4)}
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        own = {"PATH": path, "XDG_CONFIG_HOME": f"{folder}/config"}
+        own = {"PATH": preloaded_path(), "XDG_CONFIG_HOME": f"{folder}/config"}
         self._environment = {name: value for name, value in os.environ.items() if name != "PARLEY_PROFILE"} | own
 
     def type(self, command: str) -> str:

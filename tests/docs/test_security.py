@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, Producer
 from parley.configuration.providers import read_configuration
 from parley.protocol.security.librdkafka import librdkafka_settings
 from tests.support.ports import free_port
+from tests.support.preloaded import preloaded_path
 
 pytestmark = pytest.mark.system
 
@@ -32,10 +33,7 @@ class Deployment:
         self.address = f"localhost:{free_port()}"
         for path in ("etc", "var", "var/parley"):
             (folder / path).mkdir(mode=0o700)
-        self._environment = {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        }
+        self._environment = {**os.environ, "PATH": preloaded_path()}
         self._broker: subprocess.Popen[str] | None = None
 
     def here(self, text: str) -> str:

@@ -5,7 +5,8 @@ pid, files and memory, receives signals, and ends if the test process ends. Only
 of hashes are those of the process that forks. Tests of the command line, or of the start itself, start Python as users
 do.
 
-``python -m tests.support.preloaded FD`` is the process that forks. The socket FD brings requests.
+``python -m tests.support.preloaded FD`` is the process that forks. It accepts connections at the socket FD, and ends
+with its standard input. Each connection brings a program and its streams, and receives the pid and the exit code.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ import json
 import os
 import runpy
 import select
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-import threading
+import tempfile
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Final, NamedTuple
@@ -34,25 +37,28 @@ _IMPORTED: Final = (
     *("parley.broker.server", "parley.broker.config.presets", "parley.broker.logging.lines"),
     *("parley.broker.metrics.exporter", "parley.broker.metrics.http_server", "parley.broker.security.sasl.plain"),
     *("parley.consensus.local", "parley.tools.cli.start", "cramjam", "uvloop"),
+    *("parley.tools.cli.topics", "parley.tools.cli.librdkafka", "rich.table"),
 )
-"""What every broker imports."""
+"""What every broker, and most commands, import."""
 _PR_SET_PDEATHSIG: Final = 1
 _REQUEST_BYTES_MAX: Final = 1 << 17
 _NUMBER_BYTES: Final = 4
+_ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 class PreloadedProcess:
     """``python -m MODULE WORDS``, with a pipe for standard output. The methods are those of ``subprocess.Popen``."""
 
     def __init__(self, module: str, *words: str, stderr: IO[bytes]) -> None:
-        self._statuses, theirs = socket.socketpair()
+        self._connection = _forking().connect()
         reading, writing = os.pipe()
         self.stdout = io.TextIOWrapper(io.BufferedReader(io.FileIO(reading)))
-        try:
-            _forking().request(_Program(module, words, os.getcwd(), dict(os.environ)), writing, stderr, theirs)
-        finally:
-            os.close(writing)
-            theirs.close()
+        os.umask(umask := os.umask(0))
+        program = [module, words, os.getcwd(), umask, dict(os.environ)]
+        with open(os.devnull) as nothing:
+            streams = [nothing.fileno(), writing, stderr.fileno()]
+            socket.send_fds(self._connection, [json.dumps(program).encode()], streams)
+        os.close(writing)
         self.pid = self._number()
         self._returncode: int | None = None
 
@@ -79,92 +85,150 @@ class PreloadedProcess:
     def _code(self, timeout: float | None) -> int | None:
         if self._returncode is None:
             ended = select.poll()  # select() knows no descriptors above 1023
-            ended.register(self._statuses, select.POLLIN)
+            ended.register(self._connection, select.POLLIN)
             if ended.poll(None if timeout is None else timeout * 1000):
                 self._returncode = self._number()
-                self._statuses.close()
+                self._connection.close()
         return self._returncode
 
     def _number(self) -> int:
-        received = self._statuses.recv(_NUMBER_BYTES)
+        received = self._connection.recv(_NUMBER_BYTES)
         assert len(received) == _NUMBER_BYTES, "the process that forks has ended"
         return int.from_bytes(received, "big", signed=True)
 
 
-class _Program(NamedTuple):
-    """A request to the process that forks."""
+def preloaded_command(*words: str) -> list[str]:
+    """Return the command line of a small process that starts ``parley WORDS`` and ends with it. It passes SIGINT and
+    SIGTERM on. If it is killed, so is the command."""
+    return [str(_forking().folder / "parley"), *words]
 
-    module: str
-    words: Sequence[str]
-    folder: str
-    environment: dict[str, str]
+
+def preloaded_path() -> str:
+    """Return a PATH for shells on which ``parley`` forks from the preloaded process, too. Other commands are those of
+    this environment, and those of the machine."""
+    return os.pathsep.join([str(_forking().folder), str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
 class _Forking:
     """The process that forks, as the test process sees it."""
 
     def __init__(self) -> None:
-        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._lock = threading.Lock()
-        with theirs:
-            command = [sys.executable, "-m", "tests.support.preloaded", str(theirs.fileno())]
-            root = Path(__file__).resolve().parents[2]
-            self._process = subprocess.Popen(command, cwd=root, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        self.folder = Path(tempfile.mkdtemp(prefix="parley-preloaded-"))
+        """A folder with the command ``parley``."""
+        self._address = str(self.folder / "socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(self._address)
+            listener.listen()
+            fd = listener.fileno()
+            command = [sys.executable, "-m", "tests.support.preloaded", str(fd)]
+            self._process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, pass_fds=[fd])
         atexit.register(self._end)
+        client = Path(__file__).with_name("preloaded_command.py")
+        words = shlex.join([sys.executable, "-I", "-S", str(client), self._address])
+        (self.folder / "parley").write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        (self.folder / "parley").chmod(0o755)
 
-    def request(self, program: _Program, stdout: int, stderr: IO[bytes], statuses: socket.socket) -> None:
-        descriptors = [stdout, stderr.fileno(), statuses.fileno()]
-        with self._lock:
-            socket.send_fds(self._requests, [json.dumps(program).encode()], descriptors)
+    def connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(self._address)
+        return connection
 
     def _end(self) -> None:
-        self._requests.close()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         self._process.wait()
+        shutil.rmtree(self.folder)
 
 
 _forking = functools.cache(_Forking)
 
 
-def _next_program(requests: socket.socket) -> _Program:
-    """Fork for each request, and report exit codes. Returns in the forked processes only."""
-    running: dict[int, tuple[int, int]] = {}  # by the descriptor of a process: its pid, and the socket for its status
-    waiting = select.poll()
-    waiting.register(requests, select.POLLIN)
-    libc = ctypes.CDLL(None)
-    while True:
-        for ready, _ in waiting.poll():
-            if ready != requests.fileno():
-                pid, statuses = running.pop(ready)
-                waiting.unregister(ready)
-                _, status = os.waitpid(pid, 0)
-                _report(statuses, os.waitstatus_to_exitcode(status))
-                os.close(statuses)
-                os.close(ready)
-                continue
-            message, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 3)
-            if not message:
-                os._exit(0)  # the test process has ended; the kernel kills the others
-            if (pid := os.fork()) == 0:
-                libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-                for number, descriptor in enumerate(descriptors[:2], 1):
-                    os.dup2(descriptor, number)
-                os.closerange(3, max([*descriptors, *running, requests.fileno()]) + 1)
-                requests.detach()
-                return _Program(*json.loads(message))
-            stdout, stderr, statuses = descriptors
-            os.close(stdout)
-            os.close(stderr)
-            _report(statuses, pid)
-            process = os.pidfd_open(pid)
-            running[process] = (pid, statuses)
-            waiting.register(process, select.POLLIN)
+class _Program(NamedTuple):
+    """What a forked process runs."""
+
+    module: str
+    words: list[str]
+    folder: str
+    umask: int
+    environment: dict[str, str]
+
+    def run(self) -> None:
+        os.umask(self.umask)
+        os.chdir(self.folder)
+        os.environ.clear()
+        os.environ.update(self.environment)
+        time.tzset()
+        sys.argv = [self.module, *self.words]
+        sys.path[0] = self.folder
+        assert isinstance(sys.stdout, io.TextIOWrapper)
+        sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())
+        runpy.run_module(self.module, run_name="__main__", alter_sys=True)
 
 
-def _report(statuses: int, number: int) -> None:
-    try:
-        os.write(statuses, number.to_bytes(_NUMBER_BYTES, "big", signed=True))
-    except BrokenPipeError:  # the test has dropped the process
-        return
+class _Forks:
+    """Forks for each connection, and reports the exit codes."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._running: dict[int, tuple[int, socket.socket]] = {}
+        """The pid and the connection of each process, by the descriptor of the process."""
+        self._connected: dict[int, int] = {}
+        """The pid of each process, by the descriptor of its connection."""
+        self._waiting = select.poll()
+        self._waiting.register(sys.stdin, select.POLLIN)
+        self._waiting.register(listener, select.POLLIN)
+        self._libc = ctypes.CDLL(None)
+
+    def next_program(self) -> _Program:
+        """Wait for programs. Returns in the forked processes only."""
+        while True:
+            for ready, _ in self._waiting.poll():
+                if ready == sys.stdin.fileno():
+                    os._exit(0)  # the test process has ended; the kernel kills the others
+                if ready in self._running:
+                    self._report(ready)
+                elif ready in self._connected:  # the process at its other end has ended
+                    self._waiting.unregister(ready)
+                    os.kill(self._connected.pop(ready), signal.SIGKILL)
+                elif ready == self._listener.fileno() and (program := self._fork()) is not None:
+                    return program
+
+    def _fork(self) -> _Program | None:
+        connection, _ = self._listener.accept()
+        message, streams, _, _ = socket.recv_fds(connection, _REQUEST_BYTES_MAX, 3)
+        if (pid := os.fork()) == 0:
+            self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+            for each in (self._listener, connection, *(of_another for _, of_another in self._running.values())):
+                os.close(each.detach())
+            for descriptor in (*streams, *self._running):
+                os.close(descriptor)
+            return _Program(*json.loads(message))
+        for stream in streams:
+            os.close(stream)
+        process = os.pidfd_open(pid)
+        self._running[process] = (pid, connection)
+        self._connected[connection.fileno()] = pid
+        self._waiting.register(process, select.POLLIN)
+        self._waiting.register(connection, select.POLLHUP)
+        _send(connection, pid)
+        return None
+
+    def _report(self, process: int) -> None:
+        pid, connection = self._running.pop(process)
+        self._waiting.unregister(process)
+        if self._connected.pop(connection.fileno(), None) is not None:
+            self._waiting.unregister(connection)
+        os.close(process)
+        _, status = os.waitpid(pid, 0)
+        with connection:
+            _send(connection, os.waitstatus_to_exitcode(status))
+
+
+def _send(connection: socket.socket, number: int) -> None:
+    with suppress(BrokenPipeError):  # the test has dropped the process
+        connection.send(number.to_bytes(_NUMBER_BYTES, "big", signed=True))
 
 
 def _main() -> None:
@@ -173,16 +237,10 @@ def _main() -> None:
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the test process, and that ends this one
-    program = _next_program(socket.socket(fileno=int(sys.argv[1])))
+    forks = _Forks(socket.socket(fileno=int(sys.argv[1])))
+    program = forks.next_program()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    gc.unfreeze()
-    os.chdir(program.folder)
-    os.environ.clear()
-    os.environ.update(program.environment)
-    time.tzset()
-    sys.argv = [program.module, *program.words]
-    sys.path[0] = program.folder
-    runpy.run_module(program.module, run_name="__main__", alter_sys=True)
+    program.run()
 
 
 if __name__ == "__main__":

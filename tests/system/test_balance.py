@@ -18,6 +18,7 @@ from confluent_kafka import Producer
 from parley.protocol.client import Client
 from parley.tools.cli.reassign import requests
 from parley.tools.ending_with_parent import ending_with_parent
+from tests.support.preloaded import preloaded_command
 from tests.system.clusters import POLL_S, SETTINGS, ClusterOfProcesses, losing_nothing
 from tests.system.running import BrokerProcess
 
@@ -33,7 +34,7 @@ def cluster(tmp_path: Path) -> Iterator[ClusterOfProcesses]:
 
 def command(cluster: ClusterOfProcesses, *words: str) -> list[str]:
     address = cluster.brokers[1].bootstrap_servers
-    return [sys.executable, "-m", "parley", "balance", "--bootstrap-server", address, *words]
+    return preloaded_command("balance", "--bootstrap-server", address, *words)
 
 
 def typed(cluster: ClusterOfProcesses, *words: str) -> str:

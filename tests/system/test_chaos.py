@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.preloaded import preloaded_command
 from tests.support.stores.running import SERVERS, below
 from tests.support.stores.servers import Servers
 from tests.system.clusters import IMPATIENT, POLL_S, SOAK_RATE, ClusterOfProcesses, losing_nothing
@@ -79,7 +79,7 @@ class Chaos:
         self.cluster.start_all()
 
     def _coordination(self, *words: str) -> str:
-        command = [sys.executable, "-m", "parley", "coordination", *words]
+        command = preloaded_command("coordination", *words)
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from parley.tools.checker.trial import create
+from tests.support.preloaded import preloaded_command
 from tests.system.clusters import POLL_S, ClusterOfProcesses
 from tests.system.conftest import watched
 from tests.system.running import BrokerProcess
@@ -78,7 +78,7 @@ def read_from(bootstrap_servers: str, topic: str, offset: int) -> list[bytes] | 
 def verify(bootstrap_servers: str, topic: str) -> tuple[int, list[dict[str, object]]]:
     """Run ``parley log-dirs --verify``. Returns its status, and the damage at all brokers."""
     words = ["log-dirs", "--verify", "--json", "--topic-list", topic, "--bootstrap-server", bootstrap_servers]
-    done = subprocess.run([sys.executable, "-m", "parley", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(preloaded_command(*words), capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     brokers = json.loads(done.stdout)["brokers"]
     return done.returncode, [damage for each in brokers for log in each["partitions"] for damage in log["damage"]]

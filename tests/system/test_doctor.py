@@ -10,7 +10,6 @@ import os
 import re
 import resource
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from parley.consensus.conformance.proxy import Tap
 from parley.tools.fault_proxy import FaultProxy
 from tests.support.kafka import Kafka4, MissingPeer, kafka_libs
 from tests.support.ports import free_port
+from tests.support.preloaded import preloaded_command
 from tests.system.clusters import POLL_S, ClusterOfProcesses
 from tests.system.conftest import watched
 from tests.system.running import BrokerProcess
@@ -47,7 +47,7 @@ Found = dict[str, list[dict[str, Any]]]
 def doctor(*words: str) -> Found:
     """Run the command. Returns the findings by name, and the reasons for what was not examined as ``not-examined``."""
     done = subprocess.run(
-        [sys.executable, "-m", "parley", "doctor", *words, "--output", "json"],
+        preloaded_command("doctor", *words, "--output", "json"),
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.stdout, done.stderr
@@ -120,7 +120,7 @@ def test_damaged_records_and_a_log_that_cannot_be_compacted(cluster: ClusterOfPr
     flip(sorted(folder.glob("*.log"))[0])
     broker.start()
     subprocess.run(
-        [sys.executable, "-m", "parley", "log-dirs", "--verify", "--bootstrap-server", broker.bootstrap_servers],
+        preloaded_command("log-dirs", "--verify", "--bootstrap-server", broker.bootstrap_servers),
         check=False, capture_output=True,
     )  # fmt: skip
     words = ("--bootstrap-server", cluster.bootstrap_servers)

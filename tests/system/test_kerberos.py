@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from tests.broker.test_server import create, end_offset, produce
 from tests.support.certificates import Authority
 from tests.support.kafka import KAFKA_3, KAFKA_4, JavaFailed, Kafka4, run_java
 from tests.support.kdc import REALM, Kdc, keytab_line, krb5_line, running_kdc
+from tests.support.preloaded import preloaded_command
 
 BROKER = "kafka/localhost"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
@@ -203,7 +203,7 @@ def test_the_parley_command(kerberized: Kerberized, new_name: Callable[..., str]
     line = keytab_line("alice", kerberized.realm.alice)
     options = java(kerberized, tmp_path / "client.properties", "SASL_SSL", line)
     topic = new_name()
-    command = [sys.executable, "-m", "parley", "topics", *options, "--create", "--topic", topic]
+    command = preloaded_command("topics", *options, "--create", "--topic", topic)
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
 

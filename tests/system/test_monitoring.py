@@ -12,7 +12,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +33,7 @@ from parley.tools.checker.trial import create
 from parley.tools.ending_with_parent import ending_with_parent
 from parley.tools.store_servers import store_server
 from tests.support.ports import free_port
+from tests.support.preloaded import preloaded_command
 from tests.system.clusters import POLL_S, ClusterOfProcesses
 from tests.system.conftest import watched
 
@@ -213,7 +213,7 @@ class Traffic:
 
     def _run(self, *words: str) -> None:
         with (self._folder / f"{words[0]}.log").open("wb") as log:
-            command = ending_with_parent([sys.executable, "-m", "parley", *words], signal.SIGKILL)
+            command = ending_with_parent(preloaded_command(*words), signal.SIGKILL)
             self._processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
 
     def _produce(self) -> None:
@@ -383,7 +383,7 @@ def _limit(everything: Watched, quota: str) -> None:
 
 def run(everything: Watched, *words: str) -> None:
     """Type a command of ``parley``."""
-    command = [sys.executable, "-m", "parley", *words, "--bootstrap-server", everything.cluster.bootstrap_servers]
+    command = preloaded_command(*words, "--bootstrap-server", everything.cluster.bootstrap_servers)
     subprocess.run(command, check=True, capture_output=True)
 
 

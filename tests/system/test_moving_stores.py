@@ -6,7 +6,6 @@ import functools
 import itertools
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from random import Random
 import pytest
 
 from parley.tools.checker import Trial
+from tests.support.preloaded import preloaded_command
 from tests.support.stores.running import STORES
 from tests.system.clusters import IMPATIENT, ClusterOfProcesses, losing_nothing
 from tests.system.conftest import watched
@@ -30,7 +30,7 @@ SETTINGS = {"coordination.session.timeout.ms": "6000"}
 
 
 def parley(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "parley", *words]
+    command = preloaded_command(*words)
     return subprocess.run(command, capture_output=True, text=True, timeout=MOVE_SECONDS, check=False)
 
 
@@ -124,9 +124,7 @@ def test_a_controller_killed_at_any_moment_leaves_one_store_in_charge(
             (there,) = [url for url in ends if url != here]
             logged = {broker: broker.log_size() for broker in cluster.brokers.values()}
             words = ["coordination", "migrate", "--to", there, "--bootstrap-server", cluster.bootstrap_servers]
-            tool = subprocess.Popen(
-                [sys.executable, "-m", "parley", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            )
+            tool = subprocess.Popen(preloaded_command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             assert tool.stdout is not None
             controller = _wait_for_begin(logged)
             trial.wait_for_acknowledged(rng.randrange(1, 12))

@@ -6,19 +6,19 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.support.preloaded import preloaded_command
 from tests.system.clusters import IMPATIENT, ClusterOfProcesses, losing_nothing
 from tests.system.conftest import watched
 
 
 def parley(*words: str) -> str:
-    command = [sys.executable, "-m", "parley", "coordination", *words]
+    command = preloaded_command("coordination", *words)
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 

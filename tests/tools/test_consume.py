@@ -17,6 +17,7 @@ from parley.tools.cli.consume.deserializers import NAMES, WrongSize, deserialize
 from parley.tools.cli.consume.formatting import FORMATTERS, formatter
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.librdkafka import translated
+from tests.support.preloaded import preloaded_command
 from tests.tools.conftest import Parley
 
 
@@ -261,10 +262,9 @@ def test_a_group_of_another_type_is_named(on_broker: Parley, broker: Broker, top
 def test_records_are_printed_as_they_arrive(broker: Broker, topic: str) -> None:
     """A record is printed immediately, even if no more records follow."""
     import subprocess
-    import sys
 
     words = ["consume", "--bootstrap-server", broker.bootstrap_servers, "--topic", topic, "--from-beginning"]
-    with subprocess.Popen([sys.executable, "-m", "parley", *words], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(preloaded_command(*words), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         put(broker, topic, b"first")
         assert process.stdout.readline() == b"first\n"

@@ -9,7 +9,6 @@ import os
 import pty
 import re
 import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -22,6 +21,7 @@ from parley.tools.cli.perf.consume import clock_text
 from parley.tools.cli.perf.payloads import payloads
 from parley.tools.cli.perf.progress import bar
 from parley.tools.cli.perf.statistics import Totals, Window, percentile
+from tests.support.preloaded import preloaded_command
 from tests.tools.conftest import Parley
 
 RATES = r"[\d.]+ records/sec \([\d.]+ MB/sec\), [\d.]+ ms avg latency, [\d.]+ ms max latency"
@@ -104,7 +104,7 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(broker: Broker, topic: str) -> 
         "300",
     ]
     words += ["--record-size", "10", "--throughput", "400", "--reporting-interval", "100"]
-    command = [sys.executable, "-m", "parley", *words]
+    command = preloaded_command(*words)
     lines = subprocess.run(command, capture_output=True, text=True, check=True)
     assert lines.stderr == ""
     assert re.fullmatch(rf"\d+ records sent, {RATES}\.", lines.stdout.splitlines()[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,13 @@ from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.produce import Options, app, settings
 from parley.tools.cli.produce.line_reader import READERS, InputRecord, LineFormat, parse_line
 from tests.support.ports import free_port
+from tests.support.preloaded import preloaded_command
 from tests.tools.conftest import Parley
 
 
 def send(broker: Broker, topic: str, lines: bytes, *words: str) -> subprocess.CompletedProcess[bytes]:
     """Run ``parley produce`` with these lines as standard input."""
-    command = [sys.executable, "-m", "parley", "produce", "--bootstrap-server", broker.bootstrap_servers]
+    command = preloaded_command("produce", "--bootstrap-server", broker.bootstrap_servers)
     return subprocess.run([*command, "--topic", topic, *words], input=lines, capture_output=True, check=False)
 
 
@@ -116,7 +116,7 @@ def test_lost_brokers_give_one_warning() -> None:
     """The log of librdkafka stays hidden; a single warning says that no broker responds any more."""
     with Broker() as broker:
         address = broker.bootstrap_servers
-        command = [sys.executable, "-m", "parley", "produce", "--bootstrap-server", broker.bootstrap_servers]
+        command = preloaded_command("produce", "--bootstrap-server", broker.bootstrap_servers)
         process = subprocess.Popen(
             [*command, "--topic", "t", "--sync", "--producer-property", "message.timeout.ms=3000"],
             stdin=subprocess.PIPE, stderr=subprocess.PIPE,

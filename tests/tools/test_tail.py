@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.tail import parse_from
 from parley.tools.cli.tail.lines import line, printable
 from parley.tools.cli.topic_offsets import EARLIEST
+from tests.support.preloaded import preloaded_command
 from tests.tools.conftest import Parley
 
 Put = Callable[..., None]
@@ -122,7 +122,7 @@ def test_a_line_has_key_value_and_headers() -> None:
 def test_new_records_and_new_partitions_are_followed(broker: Broker, topic: str, put: Put) -> None:
     put(topic, (0, 1000, "old"))
     words = ("tail", topic, "--bootstrap-server", broker.bootstrap_servers, "--color", "always")
-    process = subprocess.Popen([sys.executable, "-m", "parley", *words], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(preloaded_command(*words), stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         assert "\x1b[36m1970-01-01 00:00:01.000  0:0\x1b[0m  -  old" in process.stdout.readline()

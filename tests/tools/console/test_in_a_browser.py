@@ -9,7 +9,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwr
 from parley import Broker, Cluster
 from tests.pipeline.mirror.clusters import create, mirror, produce, properties
 from tests.pipeline.registry.running import running
+from tests.support.preloaded import preloaded_command
 
 pytestmark = pytest.mark.system
 
@@ -122,7 +122,7 @@ def connect(cluster: Cluster, folder: Path) -> Iterator[str]:
         f"offset.storage.file.filename={folder}/offsets\noffset.flush.interval.ms=500\n"
     )
     files = [properties, folder / "shipped.json", folder / "paid.json"]
-    command = [sys.executable, "-m", "parley", "connect", "standalone", *map(str, files)]
+    command = preloaded_command("connect", "standalone", *map(str, files))
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -137,7 +137,7 @@ def address(cluster: Cluster, folder: Path, registry: str, connect: str) -> Iter
     store = f"local://{folder / 'coordination'}"
     servers = ["--bootstrap-server", cluster.bootstrap_servers, "--coordination-url", store]
     servers += ["--schema-registry", registry, "--connect-url", connect]
-    command = [sys.executable, "-m", "parley", "console", *servers, "--listen", "http://127.0.0.1:0"]
+    command = preloaded_command("console", *servers, "--listen", "http://127.0.0.1:0")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         found = re.search(r"http://\S+", process.stdout.readline())
@@ -291,7 +291,7 @@ def test_a_move_shows_its_rate_and_the_time_left(page: Page, cluster: Cluster, a
     produce(cluster.bootstrap_servers, "photos", [(None, os.urandom(100_000), 1, ()) for _ in range(30)])
     plan = folder / "photos.json"
     plan.write_text('{"version": 1, "partitions": [{"topic": "photos", "partition": 0, "replicas": [1, 2, 3]}]}')
-    parley = [sys.executable, "-m", "parley", "reassign", "--bootstrap-server"]
+    parley = preloaded_command("reassign", "--bootstrap-server")
     reassign = [*parley, cluster.bootstrap_servers, "--reassignment-json-file", str(plan)]
     subprocess.run([*reassign, "--execute", "--throttle", "200000"], check=True, capture_output=True)
     compacted = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}

@@ -1,0 +1,26 @@
+"""``python -I -S preloaded_command.py ADDRESS WORDS``: ``parley WORDS`` by the process of ``preloaded.py`` at ADDRESS.
+
+The command has the streams, the folder and the environment of this process, which ends as the command does.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+NUMBER_BYTES = 4
+
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+    connection.connect(sys.argv[1])
+    os.umask(umask := os.umask(0))
+    program = ["parley", sys.argv[2:], os.getcwd(), umask, dict(os.environ)]
+    socket.send_fds(connection, [json.dumps(program).encode()], [0, 1, 2])
+    pid = int.from_bytes(connection.recv(NUMBER_BYTES), "big")
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda number, frame: os.kill(pid, number))
+    code = int.from_bytes(connection.recv(NUMBER_BYTES), "big", signed=True)
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+sys.exit(code)
