@@ -224,14 +224,16 @@ class LogReader:
         limit, following = _limit(view, end, segment, up_to, nowait)
         if limit - start > max_bytes:
             limit, following = _cut(segment, start, start + max_bytes, limit, min_one_batch, nowait)
-        if segment.damage:
-            limit, following = _before_damage(segment, start, limit, following)
         if limit <= start:
             return LogRead(offset, offset, -1, None, 0, 0, self._failed)
         if segment.unverified and self._integrity.is_unverified(segment, start, limit):
             if nowait:
                 raise BlockingIOError
             if self._integrity.verify_read(segment, start, limit):
+                return None
+        if segment.damage:  # perhaps another thread has just verified these bytes, and found it
+            limit, following = _before_damage(segment, start, limit, following)
+            if limit == start:  # it was found after ``start`` was located
                 return None
         if following is not None:
             view.boundaries.remember(following, segment, limit)
@@ -275,7 +277,8 @@ class LogReader:
     def _finds_damage(self, view: View, offset: int) -> bool:
         """Verify the segment whose headers cannot be read at ``offset``. Returns True if that found damage."""
         segment = view.from_offset(offset)[0]
-        return self._integrity.verify(segment, 0, segment.size)[1]
+        verified_to, found_damage = self._integrity.verify(segment, 0, segment.size)
+        return found_damage or verified_to is None
 
     def _note_opened(self, segment: Segment) -> None:
         """Close the files of the sealed segment that was read longest ago, if too many are open."""

@@ -208,19 +208,20 @@ class ReadableLog:
     def verify_segment(self, segment: Segment, position: int, max_bytes: int) -> int:
         """Read at least ``max_bytes`` of a segment again and verify them. Returns the position after them.
 
-        Damage is added to ``damage`` and reported to ``on_damage``. If the segment was removed meanwhile, returns its
-        end. Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        Damage is added to ``damage`` and reported to ``on_damage``. If the log lost batches or segments meanwhile,
+        returns ``position``: if the log still contains the segment, verify it again from there. Blocks. Raises
+        ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         removals = self._durability.removals
         try:
-            checked, _ = self._integrity.verify(segment, position, position + max_bytes)
+            verified_to, _ = self._integrity.verify(segment, position, position + max_bytes)
         except OSError as error:
             if self._durability.is_unchanged_since(removals):
                 raise self._failed(error) from error
-            return segment.size
+            return position
         except MemoryError as error:
             raise no_memory(f"verifying {segment!r}") from error
-        return checked.end
+        return position if verified_to is None else verified_to
 
     def write_missing_digest(self, segment: Segment) -> None:
         """Write the digest of a sealed segment that has none, after verifying all of it. Blocks.

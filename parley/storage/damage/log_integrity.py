@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import RLock
-from typing import Final
+from typing import Final, NamedTuple
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.errors import CorruptRecord
@@ -39,6 +39,16 @@ class DamagedOffset(CorruptRecord):
         extent = f"offsets {damaged.first_offset} to {damaged.last_offset} are damaged"
         super().__init__(f"{offset} cannot be read, {extent}: {damaged.reason}")
         self.damaged = damaged
+
+
+class Verified(NamedTuple):
+    """The result of verifying a piece of a segment."""
+
+    end: int | None
+    """The end of the verified bytes, or None if the log lost batches or segments meanwhile: nothing counts as verified
+    then."""
+    found_damage: bool
+    """True if damage was found that was not known before."""
 
 
 class LogIntegrity:
@@ -147,13 +157,15 @@ class LogIntegrity:
         Returns True if the read must be planned again, because damage was found or the segment was changed meanwhile.
         """
         continues = not begin or not overlap(segment.unverified, begin - 1, begin)
-        return self.verify(segment, begin, max(end, begin + (NEXT_READ if continues else FIRST_READ)))[1]
+        verified_to, found_damage = self.verify(
+            segment, begin, max(end, begin + (NEXT_READ if continues else FIRST_READ))
+        )
+        return found_damage or verified_to is None
 
-    def verify(self, segment: Segment, begin: int, end: int) -> tuple[Checked, bool]:
-        """Verify at least the bytes from ``begin`` to before ``end``, as far as the segment extends.
+    def verify(self, segment: Segment, begin: int, end: int) -> Verified:
+        """Verify at least the bytes from ``begin`` to before ``end``, as far as the segment extends. Blocks.
 
-        Returns what was verified, and True if new damage was found or the segment was changed meanwhile. Blocks. Raises
-        ``OSError``.
+        Raises ``OSError``.
         """
         with self._lock:
             removals = self._durability.removals
@@ -167,14 +179,15 @@ class LogIntegrity:
             checked = Checked(0, extent.size, (missing,))
         with self._lock:
             if removals != self._durability.removals:
-                return checked, True
-            segment.unverified = without(segment.unverified, checked.begin, checked.end)
+                return Verified(None, found_damage=False)
             if checked.is_digest_wrong:
                 segment.remove_digest()
             known = segment.damage
             new = [damaged for damaged in checked.damage if not _is_known(damaged, known)]
             if new:
                 segment.damage = joined(known, new)
+            # After the damage: a read takes no lock, and skips only the damage that it sees in verified bytes.
+            segment.unverified = without(segment.unverified, checked.begin, checked.end)
         if checked.is_digest_wrong:
             facts = {"partition": self._name, "segment": segment.base_offset}
             _log.warning("the digest of intact records is wrong and will be rewritten", extra=facts)
@@ -183,7 +196,7 @@ class LogIntegrity:
         for damaged in new:
             if damaged.last_offset >= self._log_start():
                 self.report(damaged.offsets)
-        return checked, bool(new)
+        return Verified(checked.end, found_damage=bool(new))
 
     def write_missing_digest(self, segment: Segment) -> None:
         """Write the digest of a sealed segment that lacks one in the current version, if every batch is good. Blocks.

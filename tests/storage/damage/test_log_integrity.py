@@ -9,6 +9,7 @@ from types import TracebackType
 import pytest
 
 from parley.storage.damage.damaged_ranges import DamagedRange
+from parley.storage.damage.log_integrity import DamagedOffset
 from parley.storage.log import Log
 from tests.storage.logs import append, check, fill, open_log, values_of
 
@@ -55,3 +56,42 @@ def test_damage_below_the_log_start_is_not_reported(tmp_path: Path, caplog: pyte
         log.verify_segment(log.segments[-1], 0, log.segments[-1].size)
     assert (reported, caplog.records, log.damage) == ([], [], ())
     assert list(values_of(log)) == [2, 3, 4]
+
+
+class VerifyingLock:
+    """The lock of a log. Before its second acquisition, another thread verifies the active segment."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._acquired = 0
+
+    def __enter__(self) -> None:
+        self._acquired += 1
+        if self._acquired == 2:
+            segment = self._log.segments[-1]
+            self._log.verify_segment(segment, 0, segment.size)
+        self._log._lock.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._log._lock.release()
+
+
+@pytest.mark.parametrize("damaged", [0, 3])
+def test_two_threads_that_verify_the_same_bytes_both_see_the_damage(tmp_path: Path, damaged: int) -> None:
+    """A consumer once read an altered record: the scrubber had found the damage first, so for the read it was not
+    new."""
+    log = open_log(tmp_path)
+    fill(log, 5)
+    path = log.segments[-1].path_of(".log")
+    log.close()
+    whole = bytearray(path.read_bytes())
+    whole[(damaged + 1) * len(whole) // 5 - 1] ^= 0xFF  # the last byte of the batch
+    path.write_bytes(whole)
+    log = open_log(tmp_path, clean=True, recovery_point=5)
+    log._integrity._lock = VerifyingLock(log)  # type: ignore[assignment]
+    if damaged:
+        read = log.read(0, 1 << 20, up_to=5)
+        assert (read.size, read.next_offset) == (damaged * len(whole) // 5, damaged)
+    else:
+        with pytest.raises(DamagedOffset):
+            log.read(0, 1 << 20, up_to=5)

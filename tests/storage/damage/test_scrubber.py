@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from types import TracebackType
 from typing import Any, TypeVar
 
 import pytest
@@ -211,3 +212,31 @@ def test_the_scrubber_of_a_failed_directory_ends(directory: Directory) -> None:
         await scrubber.run(directory.home)
 
     run(work())
+
+
+class TruncatingLock:
+    """The lock of a log. Before its second acquisition, another thread truncates the log by one record."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._acquired = 0
+
+    def __enter__(self) -> None:
+        self._acquired += 1
+        if self._acquired == 2:
+            self._log.truncate_to(self._log.log_end_offset - 1)
+        self._log._lock.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._log._lock.release()
+
+
+def test_a_segment_is_verified_again_if_the_log_changed_meanwhile(directory: Directory) -> None:
+    """The scrubber once counted such a segment as verified, without its damage: so healing one segment hid the damage
+    of the next."""
+    path = directory.log.segments[0].path_of(".log")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100] + bytes([whole[100] ^ 0xFF]) + whole[101:])
+    directory.log._integrity._lock = TruncatingLock(directory.log)  # type: ignore[assignment]
+    scrubbed(directory, 1, require=True)
+    assert [(damaged.first_offset, damaged.last_offset) for damaged in directory.log.damage] == [(0, 0)]
