@@ -102,7 +102,8 @@ lint: build  ## ruff, mypy --strict, the layer table
 console:  ## rebuild the console's page (needs Node)
 	cd console && npm ci && npm run build
 
-bench: peers  ## the cost compared with Apache Kafka, in docs/performance.md (FAMILY="creation restart": only these)
+bench: peers $(VENV)/.plot  ## the cost compared with other brokers, in docs/performance.md (FAMILY="creation restart": only these)
+	$(BIN)/python -m bench.peers
 	$(BIN)/python -m bench.performance $(FAMILY)
 
 dist: build  ## the source distribution and the wheel, checked, in dist/

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bench.clusters import KAFKA, Kafka, Measured, Parley, turns
+from bench.clusters import Measured
+from bench.figures import Figures, report
+from bench.kinds import single_brokers
+from bench.turns import in_turns
 
 if TYPE_CHECKING:
     from bench.replication import ReplicatedCluster
 
-Figures = dict[tuple[str, str], list[float]]
 IDLE_SECONDS = 3.0
 WARM_UP_BYTES = 200_000_000
 
@@ -32,28 +32,28 @@ def measure(broker: Measured, sizes: list[int], partitions: list[int], total: in
     figures["start to first metadata answer, s", broker.name].append(broker.start())
     time.sleep(IDLE_SECONDS)
     figures["resident memory idle, MB", broker.name].append(broker.resident_mb())
-    try:
-        _warm_up(broker)
-        for size in sizes:
-            for count in partitions:
-                topic = f"bench-{size}-{count}"
-                broker.create_topic(topic, count)
-                for work in ("produce", "consume"):
-                    result, cpu = load(broker, work, topic, size, count, total)
-                    label = f"{work} {size} B, {count} partition{'s' if count > 1 else ''}"
-                    figures[f"{label}: broker CPU s/GB", broker.name].append(cpu)
-                    figures[f"{label}: records/s", broker.name].append(result["records"] / result["seconds"])
-                broker.delete_topic(topic)
-        figures["resident memory after load, MB", broker.name].append(broker.resident_mb())
-    finally:
-        broker.stop()
+    warm_up(broker, total)
+    for size in sizes:
+        for count in partitions:
+            topic = f"bench-{size}-{count}"
+            broker.create_topic(topic, count)
+            for work in ("produce", "consume"):
+                result, cpu = load(broker, work, topic, size, count, total)
+                label = f"{work} {size} B, {count} partition{'s' if count > 1 else ''}"
+                figures[f"{label}: broker CPU s/GB", broker.name].append(cpu)
+                figures[f"{label}: records/s", broker.name].append(result["records"] / result["seconds"])
+            broker.delete_topic(topic)
+    figures["resident memory after load, MB", broker.name].append(broker.resident_mb())
 
 
-def _warm_up(broker: Measured) -> None:
-    """Run a load without measuring it, so that the JVM has compiled its hot code before the measurement."""
+def warm_up(broker: Measured, total: int) -> None:
+    """Run a load without measuring it, so that the JVM has compiled its hot code before the measurement.
+
+    A measurement of a few bytes (``total``), which only shows that everything works, gets a small one.
+    """
     broker.create_topic("warm-up", 1)
     for work in ("produce", "consume"):
-        load(broker, work, "warm-up", 100, 1, WARM_UP_BYTES)
+        load(broker, work, "warm-up", 100, 1, min(WARM_UP_BYTES, total))
     broker.delete_topic("warm-up")
 
 
@@ -65,6 +65,8 @@ def load(
     partitions: int,
     total: int,
     settings: Sequence[str] = (),
+    *,
+    compressible: bool = False,
 ) -> tuple[Any, float]:
     """Produce or consume ``total`` bytes. Returns the result of ``bench.load``, and the brokers' CPU seconds per GB.
 
@@ -74,37 +76,9 @@ def load(
     command = [sys.executable, "-m", "bench.load", work, broker.bootstrap, topic]
     command += ["--partitions", str(partitions), "--size", str(size), "--bytes", str(total)]
     command += [word for setting in settings for word in ("--set", setting)]
+    command += ["--compressible"] if compressible else []
     result: Any = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return result, (broker.cpu_seconds() - before) / (result["bytes"] / 1e9)
-
-
-def table(figures: Figures) -> str:
-    """Format the medians and ratios as text."""
-    rows: dict[str, dict[str, float]] = defaultdict(dict)
-    for (label, name), values in figures.items():
-        rows[label][name] = statistics.median(values)
-    lines = [f"{'':<48} {Parley.name:>12} {Kafka.name:>20} {'ratio':>7}"]
-    for label, by_name in rows.items():
-        ours, theirs = by_name.get(Parley.name), by_name.get(Kafka.name)
-        ratio = f"{ours / theirs:.2f}" if ours is not None and theirs else ""
-        cells = [_number(value) for value in (ours, theirs)]
-        lines.append(f"{label:<48} {cells[0]:>12} {cells[1]:>20} {ratio:>7}")
-    return "\n".join(lines)
-
-
-def spread(figures: Figures, prefix: str = "") -> str:
-    """Format all measured values, because a median of few values hides the spread."""
-    lines = ["one by one"]
-    for (label, name), values in figures.items():
-        if label.startswith(prefix):
-            lines.append(f"  {label}: {name}: {', '.join(map(_number, values))}")
-    return "\n".join(lines)
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def main() -> None:
@@ -118,20 +92,21 @@ def main() -> None:
     given = parser.parse_args()
     sizes = [int(size) for size in given.sizes.split(",")]
     partitions = [int(count) for count in given.partitions.split(",")]
+    total = given.mb * 1_000_000
     if given.cluster:
         from bench import cluster
 
-        found = cluster.run(given.rounds, sizes, given.mb * 1_000_000, alone=given.alone or not KAFKA.exists())
-        print(table(found))
-        print(spread(found, "pause"))
+        report(cluster.run(given.rounds, sizes, total, alone=given.alone), "pause")
         return
-    kinds: list[type[Measured]] = [Parley] if given.alone or not KAFKA.exists() else [Kafka, Parley]
-    figures: Figures = defaultdict(list)
-    for kind, folder in turns(kinds, given.rounds):
-        broker = kind(folder)
-        total = given.mb * 1_000_000
-        measure(broker, sizes, partitions, total, figures)
-    print(table(figures))
+    kinds = single_brokers(given.alone, peers=True)
+    report(
+        in_turns(
+            kinds,
+            given.rounds,
+            lambda broker, figures: measure(broker, sizes, partitions, total, figures),
+            starts=False,
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -21,11 +21,12 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from bench.clusters import KAFKA, Kafka, Measured, Parley, free_port, turns
+from bench.clusters import KAFKA, Kafka, Measured, free_port
+from bench.figures import Figures, Found
 from bench.replication import BROKERS, NO_SETTINGS, SMALL_BATCHES, ReplicatedCluster
+from bench.turns import in_turns
 from parley.tools.checker import Trial
 
-Figures = dict[tuple[str, str], list[float]]
 LATENCY_RATE, LATENCY_SECONDS = 1000, 10
 FAILOVER_RATE = 1000
 RECOVERY_SECONDS_MAX = 120.0
@@ -72,12 +73,14 @@ class KafkaCluster(ReplicatedCluster):
             KafkaMember(folder / f"broker-{number}", number, controllers, extra) for number in range(1, BROKERS + 1)
         ]
 
-    def start(self) -> None:
-        """Start all nodes together, because a single node has no quorum and does not respond."""
+    def start(self) -> float:
+        """Start all nodes together, because a single node has no quorum and does not respond. Returns the seconds."""
+        began = time.perf_counter()
         for member in self.members:
             member.launch()
         for member in self.members:
             member.wait_until_ready()
+        return time.perf_counter() - began
 
     def stop(self) -> None:
         """Kill all nodes. A clean shutdown waits for a quorum, which the last nodes do not have."""
@@ -103,13 +106,6 @@ def latencies_ms(bootstrap: str, topic: str) -> list[float]:
         producer.produce(topic, b"x" * 100, partition=0, on_delivery=on_delivery(time.perf_counter()))
     producer.flush()
     return found[LATENCY_RATE:]  # the first second warms up
-
-
-def kinds_of(is_cluster: bool, alone: bool) -> list[type[Measured] | type[ReplicatedCluster]]:
-    """Return the kinds to measure in turns: Parley, and Apache Kafka unless it is not installed or ``alone`` is set."""
-    kinds: list[type[Measured] | type[ReplicatedCluster]]
-    kinds = [KafkaCluster, ReplicatedCluster] if is_cluster else [Kafka, Parley]
-    return kinds[1:] if alone or not KAFKA.exists() else kinds
 
 
 def failover(cluster: ReplicatedCluster) -> tuple[float, int]:
@@ -144,34 +140,30 @@ def produce(cluster: ReplicatedCluster, label: str, size: int, total: int, extra
 
 def measure(cluster: ReplicatedCluster, sizes: list[int], total: int, figures: Figures) -> None:
     """Measure one turn of one cluster."""
-    try:
-        began = time.perf_counter()
-        cluster.start()
-        figures["start of three, s", cluster.name].append(time.perf_counter() - began)
-        produce(cluster, "warm-up", 100, total // 4, [], defaultdict(list))
-        for size in sizes:
-            produce(cluster, f"{size} B, 6 partitions", size, total, [], figures)
-            produce(cluster, f"{size} B, 16 KB batches", size, total // 2, SMALL_BATCHES, figures)
-        cluster.create_topic("latency", 1)
-        found = sorted(latencies_ms(cluster.bootstrap, "latency"))
-        for percent in (50, 99):
-            figures[f"latency at {LATENCY_RATE}/s, p{percent} ms", cluster.name].append(
-                found[len(found) * percent // 100]
-            )
-        figures["resident memory of three, MB", cluster.name].append(
-            sum(member.resident_mb() for member in cluster.members)
-        )
-        pause, broken = failover(cluster)
-        figures["pause after kill -9 of the leader, s", cluster.name].append(pause)
-        figures["rules broken by that", cluster.name].append(broken)
-    finally:
-        cluster.stop()
+    figures["start of three, s", cluster.name].append(cluster.start())
+    produce(cluster, "warm-up", 100, total // 4, [], defaultdict(list))
+    for size in sizes:
+        produce(cluster, f"{size} B, 6 partitions", size, total, [], figures)
+        produce(cluster, f"{size} B, 16 KB batches", size, total // 2, SMALL_BATCHES, figures)
+    cluster.create_topic("latency", 1)
+    found = sorted(latencies_ms(cluster.bootstrap, "latency"))
+    for percent in (50, 99):
+        figures[f"latency at {LATENCY_RATE}/s, p{percent} ms", cluster.name].append(found[len(found) * percent // 100])
+    figures["resident memory of three, MB", cluster.name].append(
+        sum(member.resident_mb() for member in cluster.members)
+    )
+    pause, broken = failover(cluster)
+    figures["pause after kill -9 of the leader, s", cluster.name].append(pause)
+    figures["rules broken by that", cluster.name].append(broken)
 
 
-def run(rounds: int, sizes: list[int], total: int, *, alone: bool) -> Figures:
+def clusters(alone: bool) -> list[type[ReplicatedCluster]]:
+    """Return the clusters to measure: Parley's, and Apache Kafka's unless it is not installed or ``alone`` is set."""
+    return [ReplicatedCluster] if alone or not KAFKA.exists() else [KafkaCluster, ReplicatedCluster]
+
+
+def run(rounds: int, sizes: list[int], total: int, *, alone: bool) -> Found:
     """Measure this many turns of each cluster."""
-    kinds: list[type[ReplicatedCluster]] = [ReplicatedCluster] if alone else [KafkaCluster, ReplicatedCluster]
-    figures: Figures = defaultdict(list)
-    for kind, folder in turns(kinds, rounds):
-        measure(kind(folder), sizes, total, figures)
-    return figures
+    return in_turns(
+        clusters(alone), rounds, lambda cluster, figures: measure(cluster, sizes, total, figures), starts=False
+    )

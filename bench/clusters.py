@@ -8,11 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from confluent_kafka.admin import AdminClient
 
@@ -23,24 +20,6 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 START_SECONDS_MAX = 180.0
 STOP_SECONDS_MAX = 180.0
 """The time that a broker may take to stop. Kafka needs a minute to close thousands of logs."""
-
-
-class Named(Protocol):
-    """A broker or a cluster, with its name in tables."""
-
-    name: str
-
-
-M = TypeVar("M", bound=Named)
-
-
-def turns(kinds: Sequence[type[M]], rounds: int) -> Iterator[tuple[type[M], Path]]:
-    """Yield each kind of broker or cluster in turn, with a new folder, which is deleted after the turn."""
-    for turn in range(rounds):
-        for kind in kinds:
-            print(f"round {turn + 1} of {rounds}: {kind.name}", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
-                yield kind, Path(folder) / "broker"
 
 
 def free_port() -> int:
@@ -93,7 +72,11 @@ class Measured:
             if self.process.poll() is not None:
                 break
             time.sleep(0.005)
-        raise SystemExit(f"{self.name} did not start: see {self.folder / 'output.log'}")
+        raise SystemExit(f"{self.name} did not start: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        lines = (self.folder / "output.log").read_text(errors="replace").split("\n")
+        return " ".join(line.strip() for line in lines[-4:])[-400:]
 
     def _answers(self) -> bool:
         from bench.first_answer import answers_metadata
@@ -126,7 +109,11 @@ class Measured:
     def stop(self) -> None:
         if self.process is not None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(STOP_SECONDS_MAX)
+            try:
+                self.process.wait(STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
             self.process = None
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import defaultdict
 from pathlib import Path
 from random import Random
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from bench.__main__ import Figures, spread, table
-from bench.clusters import KAFKA, PAGE, TICKS, Kafka, Measured, Parley, turns
+from bench.clusters import KAFKA, PAGE, TICKS, Kafka, Measured, Parley
+from bench.figures import Figures, report
+from bench.turns import in_turns
 
 TOPIC = "keyed"
 SETTINGS = {"log.cleaner.backoff.ms": "1000", "log.flush.offset.checkpoint.interval.ms": "1000"}
@@ -104,24 +104,20 @@ def is_compacted(data: Path) -> bool:
 
 def measure(broker: Measured, keys: int, figures: Figures) -> None:
     """Measure one compaction."""
-    broker.start()
-    try:
-        fill(broker, keys)
-        time.sleep(3.0)
-        cpu, began = cpu_seconds(broker), time.perf_counter()
-        begin_compaction(broker)
-        resident = 0.0
-        while not is_compacted(broker.folder / "data"):
-            if time.perf_counter() - began > PATIENCE_S:
-                raise SystemExit(f"{broker.name} has not compacted the topic: see {broker.folder}")
-            resident = max(resident, resident_mb(broker))
-            time.sleep(POLL_S)
-        millions = keys / 1e6
-        figures["compaction: CPU s per million keys", broker.name].append((cpu_seconds(broker) - cpu) / millions)
-        figures["compaction: s per million keys", broker.name].append((time.perf_counter() - began) / millions)
-        figures["compaction: resident memory, MB", broker.name].append(resident)
-    finally:
-        broker.stop()
+    fill(broker, keys)
+    time.sleep(3.0)
+    cpu, began = cpu_seconds(broker), time.perf_counter()
+    begin_compaction(broker)
+    resident = 0.0
+    while not is_compacted(broker.folder / "data"):
+        if time.perf_counter() - began > PATIENCE_S:
+            raise SystemExit(f"{broker.name} has not compacted the topic: see {broker.folder}")
+        resident = max(resident, resident_mb(broker))
+        time.sleep(POLL_S)
+    millions = keys / 1e6
+    figures["compaction: CPU s per million keys", broker.name].append((cpu_seconds(broker) - cpu) / millions)
+    figures["compaction: s per million keys", broker.name].append((time.perf_counter() - began) / millions)
+    figures["compaction: resident memory, MB", broker.name].append(resident)
 
 
 def main() -> None:
@@ -133,11 +129,7 @@ def main() -> None:
     kinds: list[type[Measured]] = [CompactingParley]
     if not given.alone and KAFKA.exists():
         kinds.insert(0, CompactingKafka)
-    figures: Figures = defaultdict(list)
-    for kind, folder in turns(kinds, given.rounds):
-        measure(kind(folder), given.keys, figures)
-    print(table(figures))
-    print(spread(figures))
+    report(in_turns(kinds, given.rounds, lambda broker, figures: measure(broker, given.keys, figures)))
 
 
 if __name__ == "__main__":

@@ -14,13 +14,12 @@ import argparse
 import os
 import socket
 import time
-from collections import defaultdict
-from pathlib import Path
 
-from bench.__main__ import Figures, spread, table
-from bench.cluster import kinds_of
-from bench.clusters import Measured, turns
+from bench.clusters import Measured
+from bench.figures import Figures, report
+from bench.kinds import kinds_of
 from bench.replication import BROKERS, ReplicatedCluster
+from bench.turns import in_turns
 from parley.protocol.connection import ClientConnection
 from parley.protocol.messages.metadata import MetadataRequest
 from parley.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest
@@ -175,19 +174,14 @@ def main() -> None:
     parser.add_argument("--cluster", action="store_true", help="three brokers and three replicas")
     parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
-    figures: Figures = defaultdict(list)
-    for kind, folder in turns(kinds_of(given.cluster, given.alone), given.rounds):
-        measured = kind(Path(folder))
-        try:
-            measured.start()
-            subject = Subject(measured, BROKERS if given.cluster else 1, figures)
-            measure_thousands(subject)
-            if given.partitions:
-                measure_many(subject, given.partitions)
-        finally:
-            measured.stop()
-    print(table(figures))
-    print(spread(figures))
+
+    def measure(measured: Measured | ReplicatedCluster, figures: Figures) -> None:
+        subject = Subject(measured, BROKERS if given.cluster else 1, figures)
+        measure_thousands(subject)
+        if given.partitions:
+            measure_many(subject, given.partitions)
+
+    report(in_turns(kinds_of(given.cluster, given.alone), given.rounds, measure))
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import defaultdict
-from pathlib import Path
 
-from bench.__main__ import Figures, spread, table
-from bench.cluster import kinds_of
-from bench.clusters import Measured, turns
+from bench.cluster import clusters
+from bench.clusters import Measured
 from bench.creation import METADATA_VERSION, PER_REQUEST, Client, new_topics
+from bench.figures import Figures, report
 from bench.replication import BROKERS, ReplicatedCluster
+from bench.turns import in_turns
 from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 PATIENCE_S = 300.0
@@ -85,17 +84,8 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=10_000, help="number of partitions in all")
     parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
-    figures: Figures = defaultdict(list)
-    for kind, folder in turns(kinds_of(True, given.alone), given.rounds):
-        cluster = kind(Path(folder))
-        assert isinstance(cluster, ReplicatedCluster)
-        try:
-            cluster.start()
-            measure(cluster, given.partitions, figures)
-        finally:
-            cluster.stop()
-    print(table(figures))
-    print(spread(figures))
+    kinds = clusters(given.alone)
+    report(in_turns(kinds, given.rounds, lambda cluster, figures: measure(cluster, given.partitions, figures)))
 
 
 if __name__ == "__main__":

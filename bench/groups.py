@@ -23,8 +23,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 from typing import Any
 
-from bench.__main__ import Figures, spread, table
-from bench.clusters import KAFKA, Kafka, Measured, Parley, turns
+from bench.clusters import KAFKA, Kafka, Measured, Parley
+from bench.figures import Figures, report
+from bench.turns import in_turns
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
@@ -301,17 +302,12 @@ def main() -> None:
     kinds: list[type[Measured]] = [PatientKafka, PatientParley]
     if given.alone or not KAFKA.exists():
         kinds = [PatientParley]
-    figures: Figures = defaultdict(list)
-    for kind, folder in turns(kinds, given.rounds):
-        broker = kind(folder)
-        broker.start()
-        try:
-            broker.create_topic(TOPIC, PARTITIONS)
-            asyncio.run(measure(broker, given, figures))
-        finally:
-            broker.stop()
-    print(table(figures))
-    print(spread(figures))
+
+    def measure_turn(broker: Measured, figures: Figures) -> None:
+        broker.create_topic(TOPIC, PARTITIONS)
+        asyncio.run(measure(broker, given, figures))
+
+    report(in_turns(kinds, given.rounds, measure_turn))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import json
 import os
 import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import confluent_kafka
@@ -85,7 +86,27 @@ class _Transactions:
                 raise SystemExit(self._library.rd_kafka_error_string(ctypes.c_void_p(error)).decode())
 
 
-def produce(bootstrap: str, topic: str, partitions: int, size: int, total_bytes: int, settings: dict[str, str]) -> Any:
+def _text(size: int) -> bytes:
+    """Return JSON with varying numbers, which compresses to about a fifth, like events of an application."""
+    rng = Random(1)
+    lines = (
+        b'{"id":%d,"customer":"customer-%d","paid":true,"price":%d}\n'
+        % (rng.randrange(10**6), rng.randrange(1000), rng.randrange(10**4))
+        for _ in range(size // 40 + 1)
+    )
+    return b"".join(lines)[:size]
+
+
+def produce(
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    size: int,
+    total_bytes: int,
+    settings: dict[str, str],
+    *,
+    compressible: bool = False,
+) -> Any:
     """Produce ``total_bytes`` of records of ``size`` bytes, round robin over the partitions."""
     rd = _library()
     conf = ctypes.c_void_p(rd.rd_kafka_conf_new())
@@ -98,8 +119,8 @@ def produce(bootstrap: str, topic: str, partitions: int, size: int, total_bytes:
     if not producer:
         raise SystemExit(error.value.decode())
     handle = ctypes.c_void_p(rd.rd_kafka_topic_new(producer, topic.encode(), None))
-    # Each record is another slice of random bytes, so that compression has no effect.
-    payload = ctypes.create_string_buffer(os.urandom(size + BATCH))
+    # Each record is another slice of random bytes, so that compression has no effect, or of text.
+    payload = ctypes.create_string_buffer((_text if compressible else os.urandom)(size + BATCH))
     start_address = ctypes.addressof(payload)
     messages = (_Message * BATCH)()
     for i, message in enumerate(messages):
@@ -158,10 +179,12 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--bytes", type=int, default=400_000_000)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--compressible", action="store_true", help="produce text instead of random bytes")
     given = parser.parse_args()
     settings = dict(pair.split("=", 1) for pair in given.set)
-    work = {"produce": produce, "consume": consume}[given.work]
-    print(json.dumps(work(given.bootstrap, given.topic, given.partitions, given.size, given.bytes, settings)))
+    what = (given.bootstrap, given.topic, given.partitions, given.size, given.bytes, settings)
+    done = produce(*what, compressible=given.compressible) if given.work == "produce" else consume(*what)
+    print(json.dumps(done))
 
 
 if __name__ == "__main__":

@@ -10,17 +10,15 @@ Without an authorizer, a topic with many partitions is also created a few times,
 from __future__ import annotations
 
 import argparse
-import sys
-import tempfile
 import time
 from collections import defaultdict
-from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.__main__ import Figures, table
 from bench.clusters import KAFKA, Kafka, Measured, Parley
+from bench.figures import Figures, report
 from bench.security import PLAIN_LINE, TOPICS, WAIT_S, SecuredKafka, SecuredParley, Turn, run
+from bench.turns import in_turns
 
 LOGIN = [
     "--property=security.protocol=SASL_PLAINTEXT",
@@ -58,27 +56,23 @@ def grow(broker: Measured, partitions: int) -> None:
 def measure(broker: Measured, count: int, new_partitions: int, figures: Figures) -> None:
     """Measure one turn of one broker. The first requests are a warm-up, in which the JVM compiles its hot code."""
     is_secured = isinstance(broker, SecuredKafka | SecuredParley)
-    broker.start()
-    try:
-        if isinstance(broker, SecuredKafka | SecuredParley):
-            turn = Turn(broker, figures)
-            turn.create_user()
-            turn.add_acls()
-            address, shown, words, rights = broker.login, TOPICS // 2, LOGIN, "10,000 ACLs"
-        else:
-            admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-            for done in admin.create_topics([NewTopic(f"topic-{n}", 1, 1) for n in range(TOPICS)]).values():
-                done.result(WAIT_S)
-            address, shown, words, rights = broker.bootstrap, TOPICS, [], "no authorizer"
-        measure_requests(broker, address, shown, 2 * count, "", defaultdict(list), words)
-        for partitions in PARTITIONS:
-            grow(broker, partitions)
-            label = f"{TOPICS * partitions} partitions, {rights}"
-            measure_requests(broker, address, shown, count, label, figures, words)
-        if not is_secured and new_partitions:
-            create(broker, new_partitions, figures)
-    finally:
-        broker.stop()
+    if isinstance(broker, SecuredKafka | SecuredParley):
+        turn = Turn(broker, figures)
+        turn.create_user()
+        turn.add_acls()
+        address, shown, words, rights = broker.login, TOPICS // 2, LOGIN, "10,000 ACLs"
+    else:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        for done in admin.create_topics([NewTopic(f"topic-{n}", 1, 1) for n in range(TOPICS)]).values():
+            done.result(WAIT_S)
+        address, shown, words, rights = broker.bootstrap, TOPICS, [], "no authorizer"
+    measure_requests(broker, address, shown, 2 * count, "", defaultdict(list), words)
+    for partitions in PARTITIONS:
+        grow(broker, partitions)
+        label = f"{TOPICS * partitions} partitions, {rights}"
+        measure_requests(broker, address, shown, count, label, figures, words)
+    if not is_secured and new_partitions:
+        create(broker, new_partitions, figures)
 
 
 def create(broker: Measured, partitions: int, figures: Figures) -> None:
@@ -108,13 +102,9 @@ def main() -> None:
     for name, ours, theirs in (("plain", Parley, Kafka), ("secured", SecuredParley, SecuredKafka)):
         if given.only in (None, name):
             kinds += [ours] if given.alone or not KAFKA.exists() else [theirs, ours]
-    figures: Figures = defaultdict(list)
-    for number in range(given.rounds):
-        for kind in kinds:
-            print(f"turn {number + 1}: {kind.__name__}", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
-                measure(kind(Path(folder) / "broker"), given.count, given.partitions, figures)
-    print(table(figures))
+    report(
+        in_turns(kinds, given.rounds, lambda broker, figures: measure(broker, given.count, given.partitions, figures))
+    )
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 
-from bench.__main__ import Figures, spread, table
-from bench.cluster import KafkaCluster
-from bench.clusters import KAFKA, turns
+from bench.cluster import clusters
+from bench.figures import Figures, report
 from bench.replication import ReplicatedCluster
+from bench.turns import in_turns
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.group_offsets import (
@@ -189,12 +189,8 @@ async def measure_failover(cluster: ReplicatedCluster, groups: int, figures: Fig
 
 def measure(cluster: ReplicatedCluster, groups: int, figures: Figures) -> None:
     """Measure one turn of one cluster."""
-    try:
-        cluster.start()
-        cluster.create_topic(TOPIC, PARTITIONS)
-        asyncio.run(measure_failover(cluster, groups, figures))
-    finally:
-        cluster.stop()
+    cluster.create_topic(TOPIC, PARTITIONS)
+    asyncio.run(measure_failover(cluster, groups, figures))
 
 
 def main() -> None:
@@ -203,14 +199,9 @@ def main() -> None:
     parser.add_argument("--offsets", type=int, default=1_000_000, help="number of committed offsets")
     parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
-    kinds: list[type[ReplicatedCluster]] = [ReplicatedCluster]
-    if not given.alone and KAFKA.exists():
-        kinds.insert(0, KafkaCluster)
-    figures: Figures = defaultdict(list)
-    for kind, folder in turns(kinds, given.rounds):
-        measure(kind(folder, SETTINGS), given.offsets // PARTITIONS, figures)
-    print(table(figures))
-    print(spread(figures))
+    kinds = [partial(kind, extra=SETTINGS) for kind in clusters(given.alone)]
+    groups = given.offsets // PARTITIONS
+    report(in_turns(kinds, given.rounds, lambda cluster, figures: measure(cluster, groups, figures)))
 
 
 if __name__ == "__main__":

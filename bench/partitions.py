@@ -11,13 +11,15 @@ import argparse
 import os
 import signal
 import time
-from collections import defaultdict
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.__main__ import IDLE_SECONDS, Figures, spread, table
-from bench.clusters import KAFKA, STOP_SECONDS_MAX, Kafka, Measured, Parley, turns
+from bench.__main__ import IDLE_SECONDS
+from bench.clusters import STOP_SECONDS_MAX, Measured
+from bench.figures import Figures, report
+from bench.kinds import single_brokers
+from bench.turns import in_turns
 
 PATIENCE_S = 600.0
 
@@ -88,14 +90,10 @@ def restart(broker: Measured, partitions: int, figures: Figures, *, clean: bool)
 
 def measure(broker: Measured, topics: int, per_topic: int, used: int, figures: Figures) -> None:
     """Measure one turn of one broker."""
-    try:
-        broker.start()
-        create(broker, topics, per_topic, figures)
-        for clean in (True, False):
-            use(broker, topics, per_topic, used)
-            restart(broker, (topics + 1) * per_topic, figures, clean=clean)
-    finally:
-        broker.stop()
+    create(broker, topics, per_topic, figures)
+    for clean in (True, False):
+        use(broker, topics, per_topic, used)
+        restart(broker, (topics + 1) * per_topic, figures, clean=clean)
 
 
 def main() -> None:
@@ -106,15 +104,14 @@ def main() -> None:
     parser.add_argument("--used", type=int, default=1000, help="number of partitions that get a record")
     parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
-    kinds: list[type[Measured]] = [Parley]
-    if not given.alone and KAFKA.exists():
-        kinds.insert(0, Kafka)
-    figures: Figures = defaultdict(list)
-    for kind, folder in turns(kinds, given.rounds):
-        broker = kind(folder)
-        measure(broker, given.partitions // given.per_topic, given.per_topic, given.used, figures)
-    print(table(figures))
-    print(spread(figures))
+    topics = given.partitions // given.per_topic
+    report(
+        in_turns(
+            single_brokers(given.alone),
+            given.rounds,
+            lambda broker, figures: measure(broker, topics, given.per_topic, given.used, figures),
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -66,9 +66,11 @@ class ReplicatedCluster:
     def bootstrap(self) -> str:
         return ",".join(member.bootstrap for member in self.members)
 
-    def start(self) -> None:
+    def start(self) -> float:
+        began = time.perf_counter()
         for member in self.members:
             member.start()
+        return time.perf_counter() - began
 
     def create_topic(self, topic: str, partitions: int) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})

@@ -31,9 +31,10 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from bench.__main__ import Figures, table
-from bench.clusters import KAFKA, Kafka, Measured, Parley, free_port, turns
+from bench.clusters import KAFKA, Kafka, Measured, Parley, free_port
+from bench.figures import Figures, report
 from bench.secured_load import round_trip
+from bench.turns import in_turns
 from tests.support.certificates import Authority
 
 USER, PASSWORD = "alice", "secret"
@@ -263,24 +264,20 @@ def _binding(topic: str, principal: str, operation: AclOperation, pattern: Resou
 
 def measure(broker: Secured, given: argparse.Namespace, figures: Figures) -> None:
     """Measure one turn of one broker. The first part is a warm-up, in which the JVM compiles its hot code."""
-    broker.start()
-    try:
-        warm_up, turn = Turn(broker, defaultdict(list)), Turn(broker, figures)
-        warm_up.create_user()
-        warm_up.transfer(100, WARM_UP_BYTES)
-        warm_up.handshakes(given.count)
-        warm_up.logins(given.count)
-        warm_up.requests(given.requests, "")
-        for size in given.sizes:
-            turn.transfer(size, given.mb * 1_000_000)
-        turn.handshakes(given.count)
-        turn.logins(given.count)
-        turn.requests(given.requests, "few ACLs")
-        turn.add_acls()
-        turn.requests(given.requests, f"{ACLS:,} ACLs")
-        turn.storm(given.seconds)
-    finally:
-        broker.stop()
+    warm_up, turn = Turn(broker, defaultdict(list)), Turn(broker, figures)
+    warm_up.create_user()
+    warm_up.transfer(100, min(WARM_UP_BYTES, given.mb * 1_000_000))
+    warm_up.handshakes(given.count)
+    warm_up.logins(given.count)
+    warm_up.requests(given.requests, "")
+    for size in given.sizes:
+        turn.transfer(size, given.mb * 1_000_000)
+    turn.handshakes(given.count)
+    turn.logins(given.count)
+    turn.requests(given.requests, "few ACLs")
+    turn.add_acls()
+    turn.requests(given.requests, f"{ACLS:,} ACLs")
+    turn.storm(given.seconds)
 
 
 def main() -> None:
@@ -296,10 +293,7 @@ def main() -> None:
     kinds: list[type[Secured]] = [SecuredParley]
     if not given.alone and KAFKA.exists():
         kinds.insert(0, SecuredKafka)
-    figures: Figures = defaultdict(list)
-    for kind, folder in turns(kinds, given.rounds):
-        measure(kind(folder), given, figures)
-    print(table(figures))
+    report(in_turns(kinds, given.rounds, lambda broker, figures: measure(broker, given, figures)))
 
 
 if __name__ == "__main__":

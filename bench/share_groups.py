@@ -16,9 +16,9 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-from bench.__main__ import Figures, spread, table
 from bench.cluster import KafkaCluster
 from bench.clusters import KAFKA, Kafka, Measured, Parley
+from bench.figures import Figures, Found, report
 from bench.replication import ReplicatedCluster
 from parley.protocol.client import Client
 from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
@@ -110,8 +110,7 @@ def main() -> None:
     parser.add_argument("--cluster", action="store_true", help="three brokers with replication factor 3")
     options = parser.parse_args()
     figures = run(options.rounds, options.sizes, options.total, options.threads, clusters=options.cluster)
-    print(table(figures))
-    print(spread(figures))
+    report(Found(figures))
 
 
 if __name__ == "__main__":

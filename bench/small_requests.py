@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import defaultdict
-from pathlib import Path
 
-from bench.__main__ import Figures, spread, table
-from bench.cluster import kinds_of
-from bench.clusters import Measured, turns
+from bench.clusters import Measured
 from bench.creation import CREATE_VERSION, METADATA_VERSION, Client, new_topics
+from bench.figures import Figures, report
+from bench.kinds import single_brokers
+from bench.turns import in_turns
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.messages.group_offsets import OffsetCommitRequest
@@ -154,17 +153,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20_000, help="number of requests of each kind")
     parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
-    figures: Figures = defaultdict(list)
-    for kind, folder in turns(kinds_of(False, given.alone), given.rounds):
-        broker = kind(Path(folder))
-        assert isinstance(broker, Measured)
-        try:
-            broker.start()
-            measure(broker, given.count, figures)
-        finally:
-            broker.stop()
-    print(table(figures))
-    print(spread(figures))
+    kinds = single_brokers(given.alone, peers=True)
+    report(in_turns(kinds, given.rounds, lambda broker, figures: measure(broker, given.count, figures)))
 
 
 if __name__ == "__main__":

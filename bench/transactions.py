@@ -24,10 +24,12 @@ from collections import defaultdict
 
 from confluent_kafka import Producer
 
-from bench.__main__ import Figures, load, spread, table
-from bench.cluster import kinds_of
-from bench.clusters import Measured, turns
+from bench.__main__ import load
+from bench.clusters import Measured
+from bench.figures import Figures, report
+from bench.kinds import kinds_of
 from bench.replication import ReplicatedCluster
+from bench.turns import in_turns
 
 PARTITIONS = 6
 VALUE = b"v" * 100
@@ -83,23 +85,6 @@ class Load:
             thread.join()
 
 
-def measure(
-    broker: Measured | ReplicatedCluster,
-    producers: list[int],
-    offered: list[float],
-    seconds: float,
-    total: int,
-    figures: Figures,
-) -> None:
-    """Measure one turn of one broker or of one cluster."""
-    try:
-        broker.start()
-        measure_times(broker, producers, offered, seconds, figures)
-        measure_cost(broker, total, figures)
-    finally:
-        broker.stop()
-
-
 def measure_times(
     broker: Measured | ReplicatedCluster, producers: list[int], offered: list[float], seconds: float, figures: Figures
 ) -> None:
@@ -149,12 +134,12 @@ def main() -> None:
     parser.add_argument("--cluster", action="store_true", help="three brokers with replication factor 3")
     parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()
-    figures: Figures = defaultdict(list)
-    for kind, folder in turns(kinds_of(given.cluster, given.alone), given.rounds):
-        broker, total = kind(folder), given.mb * 1_000_000
-        measure(broker, given.producers, given.offered, given.seconds, total, figures)
-    print(table(figures))
-    print(spread(figures))
+
+    def measure(broker: Measured | ReplicatedCluster, figures: Figures) -> None:
+        measure_times(broker, given.producers, given.offered, given.seconds, figures)
+        measure_cost(broker, given.mb * 1_000_000, figures)
+
+    report(in_turns(kinds_of(given.cluster, given.alone), given.rounds, measure))
 
 
 if __name__ == "__main__":

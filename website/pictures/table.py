@@ -31,3 +31,6 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "console-*.png": "tests/tools/console/test_in_a_browser.py",
 }
 """Pictures that other programs write, with those programs."""
+
+MEASURED: Final[Mapping[str, str]] = {"performance-*.svg": "bench/performance.py"}
+"""Pictures of figures that `make bench` has measured, with the program that writes them."""

@@ -1,0 +1,52 @@
+"""``python -m bench.compression``: the cost of compressed records, and of acks, compared with other brokers.
+
+Records of 200 B of JSON, which compress to about a fifth, in six partitions. A GB is a GB of records before their
+compression, which the client carries out: the broker stores the batches as they are. ``acks=all`` on one broker shows
+what the waiting for replicas costs without them.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from bench.__main__ import load, warm_up
+from bench.clusters import Measured
+from bench.figures import Figures, report
+from bench.kinds import single_brokers
+from bench.turns import in_turns
+
+CODECS = ("none", "lz4", "zstd")
+ACKS = ("1", "all")
+SIZE, PARTITIONS = 200, 6
+
+
+def measure(broker: Measured, total: int, figures: Figures) -> None:
+    """Measure one turn of one broker."""
+    warm_up(broker, total)
+    for codec in CODECS:
+        for acks in ACKS:
+            topic, settings = f"{codec}-{acks}", [f"compression.type={codec}", f"acks={acks}"]
+            broker.create_topic(topic, PARTITIONS)
+            for work in ("produce", "consume"):
+                if work == "consume" and acks != ACKS[-1]:
+                    continue  # what is read does not depend on how it was acknowledged
+                used = settings if work == "produce" else []
+                result, cpu = load(broker, work, topic, SIZE, PARTITIONS, total, used, compressible=work == "produce")
+                label = f"{work} {codec}" + (f", acks={acks}" if work == "produce" else "")
+                figures[f"{label}: broker CPU s/GB", broker.name].append(cpu)
+                figures[f"{label}: records/s", broker.name].append(result["records"] / result["seconds"])
+            broker.delete_topic(topic)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.compression", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=2, help="number of turns of each broker")
+    parser.add_argument("--mb", type=int, default=200, help="megabytes of each measurement")
+    parser.add_argument("--alone", action="store_true", help="measure Parley only")
+    given = parser.parse_args()
+    kinds, total = single_brokers(given.alone, peers=True), given.mb * 1_000_000
+    report(in_turns(kinds, given.rounds, lambda broker, figures: measure(broker, total, figures)))
+
+
+if __name__ == "__main__":
+    main()

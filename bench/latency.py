@@ -1,0 +1,56 @@
+"""``python -m bench.latency``: how long a record takes, at 1,000 records per second and at half of the peak.
+
+Each record is a request of its own, with ``acks=all``. Its time counts from when it was due, so that a broker that
+stalls pays for all requests that wait. At 1,000 per second a reader that waits for records measures the time from end
+to end. The peak is what 50 connections reach when each sends its next request after the response.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from bench.clients import run_client
+from bench.clusters import Measured
+from bench.figures import Figures, report
+from bench.kinds import single_brokers
+from bench.turns import in_turns
+
+RATE = 1000
+CONNECTIONS = 50
+PEAK_S = 5.0
+WARM_UP_S = 4.0
+PERCENTILES = ("p50", "p99", "p99.9")
+
+
+def measure(broker: Measured, seconds: float, figures: Figures) -> None:
+    """Measure one turn of one broker."""
+    for topic in ("steady", "peak", "half"):
+        broker.create_topic(topic, 1)
+    common = ("--warm-up", WARM_UP_S)
+    where = ("bench.small_load", "paced", broker.bootstrap)
+    steady = run_client(*where, "steady", "--rate", RATE, "--seconds", seconds, *common)
+    for percent in PERCENTILES:
+        figures[f"{RATE:,}/s, acknowledged, {percent} ms", broker.name].append(steady[percent])
+    for percent in PERCENTILES:
+        figures[f"{RATE:,}/s, end to end, {percent} ms", broker.name].append(steady[f"end to end {percent}"])
+    many = ("--connections", CONNECTIONS)
+    peak = run_client("bench.small_load", "produce", broker.bootstrap, "peak", *many, "--seconds", PEAK_S, *common)
+    rate = peak["requests"] / peak["seconds"] / 2
+    figures["half of the peak, requests/s", broker.name].append(rate)
+    half = run_client(*where, "half", "--rate", rate, "--seconds", seconds, *many, *common)
+    for percent in PERCENTILES:
+        figures[f"half of the peak, acknowledged, {percent} ms", broker.name].append(half[percent])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.latency", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=2, help="number of turns of each broker")
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long each rate is measured")
+    parser.add_argument("--alone", action="store_true", help="measure Parley only")
+    given = parser.parse_args()
+    kinds = single_brokers(given.alone, peers=True)
+    report(in_turns(kinds, given.rounds, lambda broker, figures: measure(broker, given.seconds, figures)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""A limit of memory for a process and the page cache of its files, by a control group of either version."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_ROOT = Path("/sys/fs/cgroup")
+
+
+class NoLimits(Exception):
+    """This user may not create control groups with a memory limit."""
+
+
+@contextmanager
+def limited_to(megabytes: int) -> Iterator[Path]:
+    """Create a control group. Write the id of a process to the yielded file to put it in. Raises ``NoLimits``.
+
+    Its processes must have ended when the block ends.
+    """
+    is_old = (_ROOT / "memory").is_dir()
+    group = (_ROOT / "memory" if is_old else _ROOT) / f"parley-bench-{os.getpid()}"
+    limit = "memory.limit_in_bytes" if is_old else "memory.max"
+    try:
+        if not is_old:
+            (_ROOT / "cgroup.subtree_control").write_text("+memory")
+        group.mkdir()
+    except OSError as error:
+        raise NoLimits(f"no control group can be created: {error}") from error
+    try:
+        try:
+            (group / limit).write_text(str(megabytes << 20))
+        except OSError as error:
+            raise NoLimits(f"no memory limit can be set: {error}") from error
+        yield group / "cgroup.procs"
+    finally:
+        group.rmdir()
