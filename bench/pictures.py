@@ -51,7 +51,7 @@ def picture(group: str, families: Mapping[str, Medians]) -> str:
 
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.hashsalt": "parley", "svg.fonttype": "none", "font.size": 8})
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     rows = rows_of(families)
     figure, axes = pyplot.subplots(figsize=(_WIDTH_INCHES, 1.2 + _ROW_INCHES * len(rows)), layout="constrained")
@@ -60,6 +60,8 @@ def picture(group: str, families: Mapping[str, Medians]) -> str:
         axes.scatter(*zip(*points, strict=True), color=color, label=name, s=18, zorder=3)
     axes.axvline(1.0, color="#444444", linewidth=1)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
     axes.set_yticks(range(len(rows)), [label for label, _ in rows])
     for tick, (_, known) in zip(axes.get_yticklabels(), rows, strict=True):
         tick.set_fontweight("normal" if known else "bold")
