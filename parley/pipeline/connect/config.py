@@ -58,6 +58,10 @@ class Importance(Enum):
     LOW = "LOW"
 
 
+BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD = ConfigType
+HIGH, MEDIUM, LOW = Importance
+
+
 class Width(Enum):
     NONE = "NONE"
     SHORT = "SHORT"

@@ -8,10 +8,18 @@ from dataclasses import replace
 from typing import Any, Final
 
 from parley.pipeline.connect.config import (
+    BOOLEAN,
+    CLASS,
+    HIGH,
+    INT,
+    LIST,
+    LONG,
+    LOW,
+    MEDIUM,
+    SHORT,
+    STRING,
     ConfigDef,
     ConfigKey,
-    ConfigType,
-    Importance,
     Validator,
     at_least,
     distinct,
@@ -29,7 +37,6 @@ from parley.pipeline.connect.worker_config import HEADER_CONVERTER
 
 __all__ = ["SINK", "SOURCE", "class_of", "definition_of", "is_sink", "keys_of_all", "stage_names", "subscribed"]
 
-_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 _CONVERTERS: Final[Mapping[str, Any]] = {
     "key.converter": Converter,
     "value.converter": Converter,
@@ -48,8 +55,8 @@ _COMMON: Final = (
     ConfigDef()
     .define(
         "name",
-        ConfigType.STRING,
-        importance=_HIGH,
+        STRING,
+        importance=HIGH,
         doc="The connector's name.",
         validator=printable,
         group="Common",
@@ -57,17 +64,17 @@ _COMMON: Final = (
     )
     .define(
         "connector.class",
-        ConfigType.STRING,
-        importance=_HIGH,
+        STRING,
+        importance=HIGH,
         group="Common",
         display_name="Connector class",
         doc="The connector's class: its full name, its simple name, or its simple name without the ending Connector.",
     )
     .define(
         "tasks.max",
-        ConfigType.INT,
+        INT,
         1,
-        _HIGH,
+        HIGH,
         "The largest number of tasks of this connector.",
         validator=at_least(1),
         group="Common",
@@ -75,45 +82,45 @@ _COMMON: Final = (
     )
     .define(
         "tasks.max.enforce",
-        ConfigType.BOOLEAN,
+        BOOLEAN,
         True,
-        _LOW,
+        LOW,
         "Whether a connector fails if it generates more than tasks.max tasks.",
         group="Common",
         display_name="Enforce tasks max",
     )
     .define(
         "key.converter",
-        ConfigType.CLASS,
+        CLASS,
         None,
-        _LOW,
+        LOW,
         "The converter of record keys. The default is the worker's.",
         group="Common",
         display_name="Key converter class",
     )
     .define(
         "value.converter",
-        ConfigType.CLASS,
+        CLASS,
         None,
-        _LOW,
+        LOW,
         "The converter of record values. The default is the worker's.",
         group="Common",
         display_name="Value converter class",
     )
     .define(
         "header.converter",
-        ConfigType.CLASS,
+        CLASS,
         HEADER_CONVERTER,
-        _LOW,
+        LOW,
         "The converter of header values. The default is the worker's.",
         group="Common",
         display_name="Header converter class",
     )
     .define(
         "config.action.reload",
-        ConfigType.STRING,
+        STRING,
         "restart",
-        _LOW,
+        LOW,
         validator=one_of("none", "restart"),
         doc="What happens when a value from a configuration provider changes.",
         group="Common",
@@ -121,9 +128,9 @@ _COMMON: Final = (
     )
     .define(
         "transforms",
-        ConfigType.LIST,
+        LIST,
         [],
-        _LOW,
+        LOW,
         "Aliases of the transforms, in the order in which they are applied to records.",
         validator=_aliases,
         group="Transforms",
@@ -131,9 +138,9 @@ _COMMON: Final = (
     )
     .define(
         "predicates",
-        ConfigType.LIST,
+        LIST,
         [],
-        _LOW,
+        LOW,
         "Aliases of the predicates that transforms use.",
         validator=_aliases,
         group="Predicates",
@@ -141,9 +148,9 @@ _COMMON: Final = (
     )
     .define(
         "errors.retry.timeout",
-        ConfigType.LONG,
+        LONG,
         0,
-        _MEDIUM,
+        MEDIUM,
         group="Error Handling",
         doc="How long a failed operation is retried, in ms. With 0 it is not retried, with -1 it is retried forever.",
         validator=at_least(_ANY_DELAY),
@@ -151,9 +158,9 @@ _COMMON: Final = (
     )
     .define(
         "errors.retry.delay.max.ms",
-        ConfigType.LONG,
+        LONG,
         60_000,
-        _MEDIUM,
+        MEDIUM,
         "The longest pause between two attempts, in ms.",
         validator=at_least(1),
         group="Error Handling",
@@ -161,9 +168,9 @@ _COMMON: Final = (
     )
     .define(
         "errors.tolerance",
-        ConfigType.STRING,
+        STRING,
         "none",
-        _MEDIUM,
+        MEDIUM,
         group="Error Handling",
         doc="Whether a record that cannot be converted or transformed fails the task (none) or is skipped (all).",
         validator=one_of("none", "all"),
@@ -171,18 +178,18 @@ _COMMON: Final = (
     )
     .define(
         "errors.log.enable",
-        ConfigType.BOOLEAN,
+        BOOLEAN,
         False,
-        _MEDIUM,
+        MEDIUM,
         "Whether each failed record is logged.",
         group="Error Handling",
         display_name="Log Errors",
     )
     .define(
         "errors.log.include.messages",
-        ConfigType.BOOLEAN,
+        BOOLEAN,
         False,
-        _MEDIUM,
+        MEDIUM,
         group="Error Handling",
         doc="Whether the log line contains the topic, partition, offset and timestamp of the record.",
         display_name="Log Error Details",
@@ -193,9 +200,9 @@ SOURCE: Final = _COMMON + (
     ConfigDef()
     .define(
         "topic.creation.groups",
-        ConfigType.LIST,
+        LIST,
         [],
-        _LOW,
+        LOW,
         "Aliases of groups of topics that are created with their own settings.",
         validator=_aliases,
         group="Topic Creation",
@@ -203,25 +210,25 @@ SOURCE: Final = _COMMON + (
     )
     .define(
         "topic.creation.default.replication.factor",
-        ConfigType.SHORT,
+        SHORT,
         None,
-        _LOW,
+        LOW,
         group="Topic Creation",
         doc="The replication factor of topics created for this connector; -1 means the broker's default.",
     )
     .define(
         "topic.creation.default.partitions",
-        ConfigType.INT,
+        INT,
         None,
-        _LOW,
+        LOW,
         group="Topic Creation",
         doc="The partitions of topics created for this connector; -1 means the broker's default.",
     )
     .define(
         "exactly.once.support",
-        ConfigType.STRING,
+        STRING,
         "requested",
-        _MEDIUM,
+        MEDIUM,
         group="Exactly Once Support",
         doc="Whether the connector must support exactly-once delivery (required), or uses it if it can (requested).",
         validator=one_of("required", "requested", ignore_case=True),
@@ -229,9 +236,9 @@ SOURCE: Final = _COMMON + (
     )
     .define(
         "transaction.boundary",
-        ConfigType.STRING,
+        STRING,
         "poll",
-        _MEDIUM,
+        MEDIUM,
         group="Exactly Once Support",
         doc="When transactions end if sources write exactly once: after each poll, after an interval, or when the "
         "connector requests it.",
@@ -240,9 +247,9 @@ SOURCE: Final = _COMMON + (
     )
     .define(
         "transaction.boundary.interval.ms",
-        ConfigType.LONG,
+        LONG,
         None,
-        _LOW,
+        LOW,
         group="Exactly Once Support",
         doc="How long a transaction lasts with transaction.boundary=interval, in ms; else offset.flush.interval.ms.",
         validator=lambda name, value: None if value is None else at_least(0)(name, value),
@@ -250,9 +257,9 @@ SOURCE: Final = _COMMON + (
     )
     .define(
         "offsets.storage.topic",
-        ConfigType.STRING,
+        STRING,
         None,
-        _LOW,
+        LOW,
         group="offsets.topic",
         doc="The topic for this connector's offsets; without it, the worker's topic. Only distributed workers use it.",
         validator=non_empty,
@@ -262,21 +269,12 @@ SOURCE: Final = _COMMON + (
 
 SINK: Final = _COMMON + (
     ConfigDef()
-    .define(
-        "topics",
-        ConfigType.LIST,
-        [],
-        _HIGH,
-        "The topics to read.",
-        validator=distinct,
-        group="Common",
-        display_name="Topics",
-    )
+    .define("topics", LIST, [], HIGH, "The topics to read.", validator=distinct, group="Common", display_name="Topics")
     .define(
         "topics.regex",
-        ConfigType.STRING,
+        STRING,
         "",
-        _HIGH,
+        HIGH,
         "A regular expression that matches the whole names of the topics to read.",
         validator=java_regex,
         group="Common",
@@ -284,27 +282,27 @@ SINK: Final = _COMMON + (
     )
     .define(
         "errors.deadletterqueue.topic.name",
-        ConfigType.STRING,
+        STRING,
         "",
-        _MEDIUM,
+        MEDIUM,
         group="Error Handling",
         doc="The topic to which skipped records are written. If it is empty, they are not written anywhere.",
         display_name="Dead Letter Queue Topic Name",
     )
     .define(
         "errors.deadletterqueue.topic.replication.factor",
-        ConfigType.SHORT,
+        SHORT,
         3,
-        _MEDIUM,
+        MEDIUM,
         group="Error Handling",
         doc="The replication factor with which that topic is created.",
         display_name="Dead Letter Queue Topic Replication Factor",
     )
     .define(
         "errors.deadletterqueue.context.headers.enable",
-        ConfigType.BOOLEAN,
+        BOOLEAN,
         False,
-        _MEDIUM,
+        MEDIUM,
         "Whether headers (__connect.errors.*) of such a record describe the error.",
         group="Error Handling",
         display_name="Enable Error Context Headers",
@@ -363,8 +361,8 @@ def _stage(prefix: str, config: Mapping[str, Any], base: Any, plugins: Plugins) 
     group = prefix.replace(".", ": ", 1).rstrip(".").capitalize()
     keys = ConfigDef().define(
         prefix + "type",
-        ConfigType.CLASS,
-        importance=_HIGH,
+        CLASS,
+        importance=HIGH,
         group=group,
         order=0,
         doc=f"The class of the {base.__name__.lower()}.",
@@ -373,18 +371,18 @@ def _stage(prefix: str, config: Mapping[str, Any], base: Any, plugins: Plugins) 
     if base is Transform:
         keys.define(
             prefix + "negate",
-            ConfigType.BOOLEAN,
+            BOOLEAN,
             False,
-            _MEDIUM,
+            MEDIUM,
             "Whether the records that do not match are transformed instead.",
             group=group,
             order=1,
         )
         keys.define(
             prefix + "predicate",
-            ConfigType.STRING,
+            STRING,
             None,
-            _MEDIUM,
+            MEDIUM,
             "The predicate that selects the records to be transformed.",
             group=group,
             order=2,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, one_of
+from parley.pipeline.connect.config import INT, LIST, LOW, STRING, ConfigDef, one_of
 from parley.pipeline.connect.errors import ConfigError
 from parley.pipeline.service.login import JAAS_FILE
 
@@ -19,7 +19,6 @@ LISTENERS_TLS: Final = "listeners.https."
 ADMIN_TLS: Final = "admin.listeners.https."
 REST_TLS: Final = (LISTENERS_TLS, ADMIN_TLS)
 """The prefix of the keys for the REST API's TLS."""
-_LOW: Final = Importance.LOW
 
 
 def _known_extensions(name: str, value: Any) -> None:
@@ -40,65 +39,45 @@ REST: Final = (
     ConfigDef()
     .define(
         "listeners",
-        ConfigType.LIST,
+        LIST,
         ["http://:8083"],
-        _LOW,
+        LOW,
         "Where the REST API listens, as http://host:port or https://host:port; without a host on all addresses.",
     )
     .define(
         "admin.listeners",
-        ConfigType.LIST,
+        LIST,
         None,
-        _LOW,
+        LOW,
         "Where the admin endpoints (/admin/loggers) listen, if not on the listeners; empty: they are not served.",
     )
-    .define(
-        "rest.advertised.host.name",
-        ConfigType.STRING,
-        None,
-        _LOW,
-        "The host that this worker advertises to other workers.",
-    )
-    .define(
-        "rest.advertised.port", ConfigType.INT, None, _LOW, "The port that this worker advertises to other workers."
-    )
+    .define("rest.advertised.host.name", STRING, None, LOW, "The host that this worker advertises to other workers.")
+    .define("rest.advertised.port", INT, None, LOW, "The port that this worker advertises to other workers.")
     .define(
         "rest.advertised.listener",
-        ConfigType.STRING,
+        STRING,
         None,
-        _LOW,
+        LOW,
         "The protocol that this worker advertises: http or https. The default is http if any listener uses it.",
         validator=_protocol,
     )
     .define(
         "rest.extension.classes",
-        ConfigType.LIST,
+        LIST,
         [],
-        _LOW,
+        LOW,
         f"{BASIC_AUTH}: every request needs a name and a password, which the JAAS file's section KafkaConnect names.",
         validator=_known_extensions,
     )
     .define(
         JAAS_FILE,
-        ConfigType.STRING,
+        STRING,
         None,
-        _LOW,
+        LOW,
         "The JAAS file with the section KafkaConnect; without it the one that KAFKA_OPTS names (-D"
         + JAAS_FILE
         + "=...).",
     )
-    .define(
-        "access.control.allow.origin",
-        ConfigType.STRING,
-        "",
-        _LOW,
-        "The header Access-Control-Allow-Origin of responses.",
-    )
-    .define(
-        "access.control.allow.methods",
-        ConfigType.STRING,
-        "",
-        _LOW,
-        "The header Access-Control-Allow-Methods of responses.",
-    )
+    .define("access.control.allow.origin", STRING, "", LOW, "The header Access-Control-Allow-Origin of responses.")
+    .define("access.control.allow.methods", STRING, "", LOW, "The header Access-Control-Allow-Methods of responses.")
 )

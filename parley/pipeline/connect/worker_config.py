@@ -11,89 +11,91 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty, one_of
+from parley.pipeline.connect.config import (
+    BOOLEAN,
+    CLASS,
+    HIGH,
+    LIST,
+    LONG,
+    LOW,
+    MEDIUM,
+    STRING,
+    ConfigDef,
+    at_least,
+    non_empty,
+    one_of,
+)
 from parley.pipeline.connect.errors import ConfigError
 from parley.pipeline.connect.rest_config import REST
 from parley.protocol.security.client_security import SecurityProperties
 
 __all__ = ["COMMON", "HEADER_CONVERTER", "STANDALONE", "WorkerConfig", "with_prefix"]
 
-_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 HEADER_CONVERTER: Final = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
 
 WORK: Final = (
     ConfigDef()
     .define(
         "bootstrap.servers",
-        ConfigType.LIST,
+        LIST,
         ["localhost:9092"],
-        _HIGH,
+        HIGH,
         "One or more brokers, as host:port, from which the worker learns the cluster.",
         validator=non_empty,
     )
-    .define("client.id", ConfigType.STRING, "", _LOW, "The client id of this worker, which brokers log.")
-    .define("key.converter", ConfigType.CLASS, importance=_HIGH, doc="The default converter of record keys.")
-    .define("value.converter", ConfigType.CLASS, importance=_HIGH, doc="The default converter of record values.")
-    .define("header.converter", ConfigType.CLASS, HEADER_CONVERTER, _LOW, "The default converter of header values.")
+    .define("client.id", STRING, "", LOW, "The client id of this worker, which brokers log.")
+    .define("key.converter", CLASS, importance=HIGH, doc="The default converter of record keys.")
+    .define("value.converter", CLASS, importance=HIGH, doc="The default converter of record values.")
+    .define("header.converter", CLASS, HEADER_CONVERTER, LOW, "The default converter of header values.")
     .define(
         "offset.flush.interval.ms",
-        ConfigType.LONG,
+        LONG,
         60_000,
-        _LOW,
+        LOW,
         "How often the offsets of tasks are committed, in ms.",
         validator=at_least(1),
     )
     .define(
         "offset.flush.timeout.ms",
-        ConfigType.LONG,
+        LONG,
         5_000,
-        _LOW,
+        LOW,
         "How long a commit of offsets may take before it is tried again, in ms.",
         validator=at_least(1),
     )
     .define(
         "task.shutdown.graceful.timeout.ms",
-        ConfigType.LONG,
+        LONG,
         5_000,
-        _LOW,
+        LOW,
         "How long all tasks together may take to stop, in ms, before they are abandoned.",
         validator=at_least(0),
     )
     .define(
-        "plugin.path",
-        ConfigType.LIST,
-        [],
-        _LOW,
-        "Directories with Python modules of plugins, in addition to the installed ones.",
+        "plugin.path", LIST, [], LOW, "Directories with Python modules of plugins, in addition to the installed ones."
     )
     .define(
         "connector.client.config.override.policy",
-        ConfigType.STRING,
+        STRING,
         "All",
-        _MEDIUM,
+        MEDIUM,
         "Which client settings connectors may override: All, None or Principal.",
         validator=one_of("All", "None", "Principal"),
     )
     .define(
         "config.providers",
-        ConfigType.LIST,
+        LIST,
         [],
-        _LOW,
+        LOW,
         "Aliases of the providers that resolve ${alias:path:key}; config.providers.<alias>.class names the class.",
     )
-    .define(
-        "topic.tracking.enable",
-        ConfigType.BOOLEAN,
-        True,
-        _LOW,
-        "Whether the worker records which topics each connector uses.",
-    )
-    .define("topic.tracking.allow.reset", ConfigType.BOOLEAN, True, _LOW, "Whether the recorded topics may be reset.")
+    .define("topic.tracking.enable", BOOLEAN, True, LOW, "Whether the worker records which topics each connector uses.")
+    .define("topic.tracking.allow.reset", BOOLEAN, True, LOW, "Whether the recorded topics may be reset.")
     .define(
         "topic.creation.enable",
-        ConfigType.BOOLEAN,
+        BOOLEAN,
         True,
-        _LOW,
+        LOW,
         "Whether topics of source connectors are created with their topic.creation.* settings.",
     )
 )
@@ -103,8 +105,8 @@ COMMON: Final = WORK + REST
 
 STANDALONE: Final = COMMON + ConfigDef().define(
     "offset.storage.file.filename",
-    ConfigType.STRING,
-    importance=_HIGH,
+    STRING,
+    importance=HIGH,
     doc="The file that stores the offsets of source connectors.",
     validator=non_empty,
 )

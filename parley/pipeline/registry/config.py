@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty, one_of
+from parley.pipeline.connect.config import HIGH, INT, LIST, LOW, MEDIUM, STRING, ConfigDef, at_least, non_empty, one_of
 from parley.pipeline.connect.errors import ConfigError
 from parley.pipeline.connect.worker_config import with_prefix
 from parley.pipeline.registry.compatibility import Level
@@ -25,53 +25,51 @@ _PREFIX: Final = "kafkastore."
 _OTHER_PREFIXES: Final = (_PREFIX, "ssl.", "config.providers")
 """The prefixes of settings that other modules check."""
 _PORT: Final = 8081
-_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
-_INT, _LIST, _STRING = ConfigType.INT, ConfigType.LIST, ConfigType.STRING
 
 REGISTRY: Final = (
     ConfigDef()
     .define(
         "kafkastore.bootstrap.servers",
-        _LIST,
+        LIST,
         ["localhost:9092"],
-        _HIGH,
+        HIGH,
         "The brokers from which the registry discovers the cluster: one or several host:port.",
         validator=non_empty,
     )
-    .define("kafkastore.topic", _STRING, "_schemas", _LOW, "The topic with the schemas.", validator=non_empty)
+    .define("kafkastore.topic", STRING, "_schemas", LOW, "The topic with the schemas.", validator=non_empty)
     .define(
         "kafkastore.topic.replication.factor",
-        _INT,
+        INT,
         3,
-        _LOW,
+        LOW,
         "The replication factor of the topic, if this instance creates it; limited to the number of brokers.",
         validator=at_least(1),
     )
     .define(
         "listeners",
-        _LIST,
+        LIST,
         [f"http://127.0.0.1:{_PORT}"],
-        _LOW,
+        LOW,
         "Where the REST API listens, as http://host:port or https://host:port; without a host on all addresses. "
         "By default only programs on the same machine can reach it, because it has neither TLS nor logins.",
     )
     .define(
         "schema.compatibility.level",
-        _STRING,
+        STRING,
         "backward",
-        _MEDIUM,
+        MEDIUM,
         "The compatibility level of subjects without their own level, unless a global level is set.",
         validator=one_of(*Level, ignore_case=True),
     )
     .define(
         "authentication.method",
-        _STRING,
+        STRING,
         "NONE",
-        _LOW,
+        LOW,
         "BASIC: every request needs a name and a password, which the section SchemaRegistry of the JAAS file names.",
         validator=one_of("NONE", "BASIC", ignore_case=True),
     )
-    .define("java.security.auth.login.config", _STRING, None, _LOW, "The JAAS file with the section SchemaRegistry.")
+    .define("java.security.auth.login.config", STRING, None, LOW, "The JAAS file with the section SchemaRegistry.")
 )
 
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty
+from parley.pipeline.connect.config import HIGH, LOW, ConfigDef, ConfigType, at_least, non_empty
 from parley.pipeline.connect.connector import SinkConnector, SinkTask, SourceConnector, SourceTask
 from parley.pipeline.connect.data import STRING
 from parley.pipeline.connect.errors import ConnectError
@@ -117,24 +117,14 @@ class FileStreamSourceConnector(SourceConnector):
     config_def = (
         ConfigDef()
         .define(
-            "file",
-            ConfigType.STRING,
-            None,
-            Importance.HIGH,
-            "Source filename. If not specified, the standard input will be used",
+            "file", ConfigType.STRING, None, HIGH, "Source filename. If not specified, the standard input will be used"
         )
-        .define(
-            "topic",
-            ConfigType.STRING,
-            importance=Importance.HIGH,
-            doc="The topic to publish data to",
-            validator=non_empty,
-        )
+        .define("topic", ConfigType.STRING, importance=HIGH, doc="The topic to publish data to", validator=non_empty)
         .define(
             "batch.size",
             ConfigType.INT,
             2000,
-            Importance.LOW,
+            LOW,
             "The maximum number of records the source task can read from the file each time it is polled",
             validator=at_least(1),
         )
@@ -211,7 +201,7 @@ class FileStreamSinkConnector(SinkConnector):
         "file",
         ConfigType.STRING,
         None,
-        Importance.HIGH,
+        HIGH,
         "Destination filename. If not specified, the standard output will be used",
     )
 

@@ -13,7 +13,18 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty, one_of
+from parley.pipeline.connect.config import (
+    HIGH,
+    INT,
+    LOW,
+    MEDIUM,
+    PASSWORD,
+    STRING,
+    ConfigDef,
+    at_least,
+    non_empty,
+    one_of,
+)
 from parley.pipeline.connect.connector import SinkConnector, SinkTask
 from parley.pipeline.connect.connectors.columns import Refused, place, plain, refusing
 from parley.pipeline.connect.errors import ConfigError, ConnectError, RetriableError
@@ -27,7 +38,6 @@ _HEADER: Final = "http.headers."
 _AGAIN: Final = frozenset({408, 425, 429})
 _ANSWER_CHARACTERS_MAX: Final = 500
 _VERSION: Final = "1.0"
-_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 
 
 class _Body(NamedTuple):
@@ -160,49 +170,32 @@ class HttpSinkConnector(SinkConnector):
     task_class = HttpSinkTask
     config_def = (
         ConfigDef()
-        .define(
-            "http.url",
-            ConfigType.STRING,
-            importance=_HIGH,
-            doc="The URL to which requests are sent.",
-            validator=_web_address,
-        )
+        .define("http.url", STRING, importance=HIGH, doc="The URL to which requests are sent.", validator=_web_address)
         .define(
             "http.method",
-            ConfigType.STRING,
+            STRING,
             "POST",
-            _MEDIUM,
+            MEDIUM,
             "The HTTP method of the requests: POST, PUT or PATCH.",
             validator=one_of("POST", "PUT", "PATCH"),
         )
         .define(
-            "http.authorization",
-            ConfigType.PASSWORD,
-            None,
-            _MEDIUM,
-            "The value of the Authorization header, such as 'Bearer abc'.",
+            "http.authorization", PASSWORD, None, MEDIUM, "The value of the Authorization header, such as 'Bearer abc'."
         )
         .define(
             "batch.max.size",
-            ConfigType.INT,
+            INT,
             1,
-            _MEDIUM,
+            MEDIUM,
             "The largest number of records in a request. If it is more than 1, the body is a JSON array.",
             validator=at_least(1),
         )
-        .define(
-            "request.timeout.ms",
-            ConfigType.INT,
-            30_000,
-            _LOW,
-            "How long a request may take, in ms.",
-            validator=at_least(1),
-        )
+        .define("request.timeout.ms", INT, 30_000, LOW, "How long a request may take, in ms.", validator=at_least(1))
         .define(
             "retry.backoff.ms",
-            ConfigType.INT,
+            INT,
             3_000,
-            _LOW,
+            LOW,
             "How long the connector waits before it sends a failed request again, in ms.",
             validator=at_least(0),
         )

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from parley.pipeline.connect.config import ConfigType, Importance
+from parley.pipeline.connect.config import HIGH, STRING
 from parley.pipeline.connect.connector import OffsetRange
 from parley.pipeline.connect.connectors.columns import Columns
 from parley.pipeline.connect.connectors.ranges import EVOLUTION, TableConnector, TableTask, table_keys
@@ -34,7 +34,6 @@ __all__ = ["IcebergSinkConnector", "IcebergSinkTask"]
 _CATALOG: Final = "catalog."
 _ATTEMPTS: Final = 20
 """The number of attempts to commit after conflicts with other tasks, before the worker backs off and retries."""
-_HIGH: Final = Importance.HIGH
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +57,14 @@ class IcebergSinkTask(TableTask):
         table_keys("table", "The table, as namespace.table.")
         .define(
             "catalog.name",
-            ConfigType.STRING,
+            STRING,
             "default",
-            _HIGH,
+            HIGH,
             "The name of a catalog in PyIceberg's configuration. All other keys catalog.* are its properties.",
         )
-        .define(
-            "catalog.type",
-            ConfigType.STRING,
-            None,
-            _HIGH,
-            "The type of the catalog: rest, sql, hive, glue or dynamodb.",
-        )
-        .define("catalog.uri", ConfigType.STRING, None, _HIGH, "The catalog's address, such as http://catalog:8181.")
-        .define(
-            "catalog.warehouse", ConfigType.STRING, None, _HIGH, "The location in which the catalog creates tables."
-        )
+        .define("catalog.type", STRING, None, HIGH, "The type of the catalog: rest, sql, hive, glue or dynamodb.")
+        .define("catalog.uri", STRING, None, HIGH, "The catalog's address, such as http://catalog:8181.")
+        .define("catalog.warehouse", STRING, None, HIGH, "The location in which the catalog creates tables.")
     )
 
     def begin(self, config: Mapping[str, Any], props: Mapping[str, str]) -> None:

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from parley.pipeline.connect.config import ConfigType, ConfigValue, Importance, one_of
+from parley.pipeline.connect.config import LOW, STRING, ConfigValue, one_of
 from parley.pipeline.connect.connector import OffsetRange, SinkConnector
 from parley.pipeline.connect.connectors.columns import Columns, FileColumns
 from parley.pipeline.connect.connectors.ranges import RangeTask, range_keys
@@ -57,9 +57,9 @@ class ParquetSinkTask(RangeTask):
         "url", "Where the files go: a folder, or s3://bucket/path, gs://..., abfs://..., hdfs://..."
     ).define(
         "parquet.codec",
-        ConfigType.STRING,
+        STRING,
         "snappy",
-        Importance.LOW,
+        LOW,
         f"The compression of the files: {', '.join(_CODECS)}.",
         validator=one_of(*_CODECS),
     )

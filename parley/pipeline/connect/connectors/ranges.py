@@ -8,7 +8,16 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, at_least, non_empty
+from parley.pipeline.connect.config import (
+    BOOLEAN,
+    HIGH,
+    INT,
+    LIST,
+    STRING,
+    ConfigDef,
+    at_least,
+    non_empty,
+)
 from parley.pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange, SinkConnector
 from parley.pipeline.connect.connectors.columns import Columns, refusing, table_of
 from parley.pipeline.connect.errors import ConnectError
@@ -23,26 +32,26 @@ def range_keys(target: str, doc: str) -> ConfigDef:
     """Return the required config ``target`` with this documentation, and the configs of ``RangeTask``."""
     return (
         ConfigDef()
-        .define(target, ConfigType.STRING, importance=Importance.HIGH, doc=doc, validator=non_empty)
+        .define(target, STRING, importance=HIGH, doc=doc, validator=non_empty)
         .define(
             "flush.size",
-            ConfigType.INT,
+            INT,
             10_000,
-            Importance.HIGH,
+            HIGH,
             "The number of records of a partition after which they are written.",
             validator=at_least(1),
         )
         .define(
             "rotate.interval.ms",
-            ConfigType.INT,
+            INT,
             10_000,
-            Importance.HIGH,
+            HIGH,
             "After how many ms records are written, even if there are fewer than flush.size.",
             validator=at_least(0),
         )
         .define(
             "metadata.columns",
-            ConfigType.BOOLEAN,
+            BOOLEAN,
             True,
             doc="Whether to add the columns kafka_key, kafka_topic, kafka_partition, kafka_offset and kafka_timestamp.",
         )
@@ -53,10 +62,10 @@ def table_keys(target: str, doc: str) -> ConfigDef:
     """Return ``range_keys`` and the configs of ``TableTask``."""
     return (
         range_keys(target, doc)
-        .define("partition.columns", ConfigType.LIST, [], doc="The columns by which a new table is partitioned.")
+        .define("partition.columns", LIST, [], doc="The columns by which a new table is partitioned.")
         .define(
             EVOLUTION,
-            ConfigType.BOOLEAN,
+            BOOLEAN,
             True,
             doc="Whether to add columns for new fields, and to widen columns for values that do not fit.",
         )

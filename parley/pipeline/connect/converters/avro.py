@@ -14,7 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance
+from parley.pipeline.connect.config import (
+    BOOLEAN,
+    HIGH,
+    LIST,
+    MEDIUM,
+    PASSWORD,
+    STRING,
+    ConfigDef,
+)
 from parley.pipeline.connect.converters import Converter
 from parley.pipeline.connect.converters.avro_schema import from_avro, to_avro
 from parley.pipeline.connect.data import NO_VALUE, LogicalType, Schema, SchemaAndValue, SchemaType, Struct, check_value
@@ -39,10 +47,10 @@ class AvroConverter(Converter):
 
     config_def = (
         ConfigDef()
-        .define("schema.registry.url", ConfigType.LIST, [], Importance.HIGH, "Registries, tried in this order.")
-        .define("basic.auth.user.info", ConfigType.PASSWORD, None, Importance.MEDIUM, "user:password for registries.")
-        .define("auto.register.schemas", ConfigType.BOOLEAN, True, Importance.MEDIUM, "Register schemas that are new.")
-        .define("avro.schema", ConfigType.STRING, None, Importance.HIGH, "Without a registry: the schema, or its file.")
+        .define("schema.registry.url", LIST, [], HIGH, "Registries, tried in this order.")
+        .define("basic.auth.user.info", PASSWORD, None, MEDIUM, "user:password for registries.")
+        .define("auto.register.schemas", BOOLEAN, True, MEDIUM, "Register schemas that are new.")
+        .define("avro.schema", STRING, None, HIGH, "Without a registry: the schema, or its file.")
     )
 
     def configure(self, props: Mapping[str, Any], is_key: bool) -> None:

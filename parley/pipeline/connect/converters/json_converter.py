@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from typing import Any, Final
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, one_of
+from parley.pipeline.connect.config import BOOLEAN, HIGH, INT, LOW, STRING, ConfigDef, one_of
 from parley.pipeline.connect.converters import ConverterOfBoth, json_schema
 from parley.pipeline.connect.data import NO_VALUE, LogicalType, Schema, SchemaAndValue, SchemaType, Struct, check_value
 from parley.pipeline.connect.errors import DataError
@@ -38,27 +38,27 @@ CONFIG: Final = (
     ConfigDef()
     .define(
         "schemas.enable",
-        ConfigType.BOOLEAN,
+        BOOLEAN,
         True,
-        Importance.HIGH,
+        HIGH,
         "Include schemas within each of the serialized values and keys.",
         group="Schemas",
         display_name="Enable Schemas",
     )
     .define(
         "schemas.cache.size",
-        ConfigType.INT,
+        INT,
         _SCHEMAS_MAX,
-        Importance.HIGH,
+        HIGH,
         "The maximum number of schemas that can be cached in this converter instance.",
         group="Schemas",
         display_name="Schema Cache Size",
     )
     .define(
         "decimal.format",
-        ConfigType.STRING,
+        STRING,
         "BASE64",
-        Importance.LOW,
+        LOW,
         "How decimals are written: BASE64 (the unscaled value's bytes) or NUMERIC (a number).",
         validator=one_of("BASE64", "NUMERIC", ignore_case=True),
         group="Serialization",
@@ -66,9 +66,9 @@ CONFIG: Final = (
     )
     .define(
         "replace.null.with.default",
-        ConfigType.BOOLEAN,
+        BOOLEAN,
         True,
-        Importance.LOW,
+        LOW,
         "Whether a field that is null is written as its default (KIP-581).",
         group="Schemas",
         display_name="Replace null with default",

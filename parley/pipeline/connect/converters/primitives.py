@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from parley.pipeline.connect import data
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance
+from parley.pipeline.connect.config import HIGH, STRING, ConfigDef
 from parley.pipeline.connect.converters import ConverterOfBoth
 from parley.pipeline.connect.data import Schema, SchemaAndValue, SchemaType
 from parley.pipeline.connect.errors import ConfigError, DataError
@@ -29,7 +29,7 @@ class StringConverter(ConverterOfBoth):
     """Writes any value as text. Reads optional text."""
 
     config_def = ConfigDef().define(
-        "converter.encoding", ConfigType.STRING, "UTF-8", Importance.HIGH, "The encoding of the text in the topic."
+        "converter.encoding", STRING, "UTF-8", HIGH, "The encoding of the text in the topic."
     )
 
     def configure(self, props: Mapping[str, Any], is_key: bool) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from parley.pipeline.connect.config import (
+    HIGH,
+    INT,
+    LIST,
+    LOW,
+    MEDIUM,
+    SHORT,
+    STRING,
     ConfigDef,
-    ConfigType,
-    Importance,
     Validator,
     at_least,
     between,
@@ -30,8 +35,6 @@ __all__ = [
     "status_topic",
 ]
 
-_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
-_INT, _STRING = ConfigType.INT, ConfigType.STRING
 _REPLICAS: Final = "The replication factor with which the topic is created; -1 means the brokers' default."
 _replicas: Final = between(-1, 32767)
 
@@ -48,145 +51,140 @@ DISTRIBUTED: Final = COMMON + (
     ConfigDef()
     .define(
         "group.id",
-        _STRING,
-        importance=_HIGH,
+        STRING,
+        importance=HIGH,
         doc="The group to which this worker belongs. No consumer group may have the same name.",
         validator=non_empty,
     )
     .define(
         "config.storage.topic",
-        _STRING,
-        importance=_HIGH,
+        STRING,
+        importance=HIGH,
         doc="The topic that stores the configurations of connectors. It has one partition.",
         validator=non_empty,
     )
-    .define("config.storage.replication.factor", ConfigType.SHORT, 3, _LOW, _REPLICAS, validator=_replicas)
+    .define("config.storage.replication.factor", SHORT, 3, LOW, _REPLICAS, validator=_replicas)
     .define(
         "offset.storage.topic",
-        _STRING,
-        importance=_HIGH,
+        STRING,
+        importance=HIGH,
         doc="The topic that stores the offsets of source connectors.",
         validator=non_empty,
     )
-    .define("offset.storage.replication.factor", ConfigType.SHORT, 3, _LOW, _REPLICAS, validator=_replicas)
+    .define("offset.storage.replication.factor", SHORT, 3, LOW, _REPLICAS, validator=_replicas)
     .define(
         "offset.storage.partitions",
-        _INT,
+        INT,
         25,
-        _LOW,
+        LOW,
         "The number of partitions with which the topic is created.",
         validator=at_least(1),
     )
     .define(
         "status.storage.topic",
-        _STRING,
-        importance=_HIGH,
+        STRING,
+        importance=HIGH,
         doc="The topic that stores the states of connectors and tasks.",
         validator=non_empty,
     )
-    .define("status.storage.replication.factor", ConfigType.SHORT, 3, _LOW, _REPLICAS, validator=_replicas)
+    .define("status.storage.replication.factor", SHORT, 3, LOW, _REPLICAS, validator=_replicas)
     .define(
         "status.storage.partitions",
-        _INT,
+        INT,
         5,
-        _LOW,
+        LOW,
         "The number of partitions with which the topic is created.",
         validator=at_least(1),
     )
     .define(
         "session.timeout.ms",
-        _INT,
+        INT,
         10_000,
-        _HIGH,
+        HIGH,
         "The time without a heartbeat, in ms, after which a worker is removed from the group.",
         validator=at_least(1),
     )
     .define(
         "rebalance.timeout.ms",
-        _INT,
+        INT,
         60_000,
-        _HIGH,
+        HIGH,
         "How long a rebalance waits for each worker, in ms.",
         validator=at_least(1),
     )
     .define(
-        "heartbeat.interval.ms",
-        _INT,
-        3_000,
-        _HIGH,
-        "How often a worker sends a heartbeat, in ms.",
-        validator=at_least(1),
+        "heartbeat.interval.ms", INT, 3_000, HIGH, "How often a worker sends a heartbeat, in ms.", validator=at_least(1)
     )
     .define(
         "worker.sync.timeout.ms",
-        _INT,
+        INT,
         3_000,
-        _MEDIUM,
+        MEDIUM,
         "How long a worker that is behind in the configuration topic may take to catch up, in ms.",
         validator=at_least(1),
     )
     .define(
         "scheduled.rebalance.max.delay.ms",
-        _INT,
+        INT,
         300_000,
-        _LOW,
+        LOW,
         "How long the work of a departed worker is kept for its return, in ms, before other workers get it.",
         validator=at_least(0),
     )
     .define(
         "connect.protocol",
-        _STRING,
+        STRING,
         "sessioned",
-        _LOW,
+        LOW,
         "The rebalance protocol of the workers: eager, compatible (KIP-415) or sessioned (KIP-507).",
         validator=one_of("eager", "compatible", "sessioned"),
     )
     .define(
         "exactly.once.source.support",
-        _STRING,
+        STRING,
         "disabled",
-        _HIGH,
+        HIGH,
         "Whether sources write exactly once (KIP-618): enabled. To migrate, first set preparing on all workers of the "
         "group, then enabled.",
         validator=one_of("disabled", "preparing", "enabled", ignore_case=True),
     )
     .define(
         "inter.worker.key.ttl.ms",
-        _INT,
+        INT,
         3_600_000,
-        _LOW,
+        LOW,
         "The time, in ms, after which workers replace the key that signs requests between them.",
         validator=at_least(0),
     )
     .define(
         "inter.worker.key.generation.algorithm",
-        _STRING,
+        STRING,
         "HmacSHA256",
-        _LOW,
+        LOW,
         "The algorithm for which workers generate the key that signs requests between them.",
         validator=one_of(*ALGORITHMS),
     )
     .define(
         "inter.worker.key.size",
-        _INT,
+        INT,
         None,
-        _LOW,
+        LOW,
         "The length of that key in bits. The default is the length of the algorithm's digest.",
         validator=lambda name, value: None if value is None else at_least(KEY_BITS_MIN)(name, value),
     )
     .define(
         "inter.worker.signature.algorithm",
-        _STRING,
+        STRING,
         "HmacSHA256",
-        _LOW,
+        LOW,
         "The algorithm with which this worker signs requests to other workers.",
         validator=one_of(*ALGORITHMS),
     )
     .define(
         "inter.worker.verification.algorithms",
-        ConfigType.LIST,
+        LIST,
         ["HmacSHA256"],
-        _LOW,
+        LOW,
         "The signatures of other workers that this worker accepts; its own algorithm must be one of them.",
         validator=_some_of(*ALGORITHMS),
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeVar
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance
+from parley.pipeline.connect.config import HIGH, LIST, ConfigDef
 from parley.pipeline.connect.data import Field, LogicalType, Schema, SchemaType, Struct
 from parley.pipeline.connect.errors import ConfigError, DataError
 from parley.pipeline.connect.logical import FROM_LOGICAL
@@ -43,8 +43,8 @@ class Cast(KeyOrValue):
     config_def = (
         ConfigDef().define(
             "spec",
-            ConfigType.LIST,
-            importance=Importance.HIGH,
+            LIST,
+            importance=HIGH,
             doc="Fields and the types to cast them to, as field1:type,field2:type; or one type for the whole. Types "
             "are int8, int16, int32, int64, float32, float64, boolean and string.",
         )

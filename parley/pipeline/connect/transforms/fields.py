@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from parley.pipeline.connect import data
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, non_empty, one_of
+from parley.pipeline.connect.config import (
+    HIGH,
+    LIST,
+    MEDIUM,
+    STRING,
+    ConfigDef,
+    non_empty,
+    one_of,
+)
 from parley.pipeline.connect.data import Field, Schema, Struct
 from parley.pipeline.connect.errors import ConfigError, DataError
 from parley.pipeline.connect.logical import from_millis
@@ -24,7 +32,6 @@ from parley.pipeline.connect.transforms import (
 
 __all__ = ["ExtractField", "HoistField", "InsertField", "ReplaceField", "ValueToKey"]
 
-_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 _NULLS: Final = ConfigDef([REPLACE_NULLS])
 _CACHE_MAX: Final = 16
 R = TypeVar("R", bound=ConnectRecord)
@@ -69,22 +76,16 @@ class InsertField(KeyOrValue):
         ConfigDef()
         .define(
             "topic.field",
-            ConfigType.STRING,
+            STRING,
             None,
-            _MEDIUM,
+            MEDIUM,
             "The field that gets the topic. A final ! makes it required, a final ? optional.",
         )
-        .define("partition.field", ConfigType.STRING, None, _MEDIUM, "The field that gets the partition.")
-        .define(
-            "offset.field",
-            ConfigType.STRING,
-            None,
-            _MEDIUM,
-            "The field that gets the offset. Only for sink connectors.",
-        )
-        .define("timestamp.field", ConfigType.STRING, None, _MEDIUM, "The field that gets the timestamp.")
-        .define("static.field", ConfigType.STRING, None, _MEDIUM, "The field that gets the static value.")
-        .define("static.value", ConfigType.STRING, None, _MEDIUM, "The static value.")
+        .define("partition.field", STRING, None, MEDIUM, "The field that gets the partition.")
+        .define("offset.field", STRING, None, MEDIUM, "The field that gets the offset. Only for sink connectors.")
+        .define("timestamp.field", STRING, None, MEDIUM, "The field that gets the timestamp.")
+        .define("static.field", STRING, None, MEDIUM, "The field that gets the static value.")
+        .define("static.value", STRING, None, MEDIUM, "The static value.")
     ) + _NULLS
 
     def configure(self, props: Mapping[str, Any]) -> None:
@@ -146,9 +147,9 @@ class ReplaceField(KeyOrValue):
 
     config_def = (
         ConfigDef()
-        .define("exclude", ConfigType.LIST, [], _MEDIUM, "Fields to exclude. This takes precedence over include.")
-        .define("include", ConfigType.LIST, [], _MEDIUM, "Fields to keep. If it is empty, all fields are kept.")
-        .define("renames", ConfigType.LIST, [], _MEDIUM, "Fields to rename, as old:new.")
+        .define("exclude", LIST, [], MEDIUM, "Fields to exclude. This takes precedence over include.")
+        .define("include", LIST, [], MEDIUM, "Fields to keep. If it is empty, all fields are kept.")
+        .define("renames", LIST, [], MEDIUM, "Fields to rename, as old:new.")
     ) + _NULLS
 
     def configure(self, props: Mapping[str, Any]) -> None:
@@ -217,12 +218,12 @@ class ExtractField(KeyOrValue):
 
     config_def = (
         ConfigDef()
-        .define("field", ConfigType.STRING, importance=_MEDIUM, doc="Field name to extract.")
+        .define("field", STRING, importance=MEDIUM, doc="Field name to extract.")
         .define(
             "field.syntax.version",
-            ConfigType.STRING,
+            STRING,
             "V1",
-            _HIGH,
+            HIGH,
             "V1 for a field's name; V2 for a path of names separated by dots.",
             validator=one_of("V1", "V2", ignore_case=True),
         )
@@ -251,7 +252,7 @@ class HoistField(KeyOrValue):
     """Wraps the whole key or value in one field."""
 
     config_def = ConfigDef().define(
-        "field", ConfigType.STRING, importance=_MEDIUM, doc="Field name for the single field that will be created."
+        "field", STRING, importance=MEDIUM, doc="Field name for the single field that will be created."
     )
 
     def apply(self, record: R) -> R | None:
@@ -271,8 +272,8 @@ class ValueToKey(Transform):
     config_def = (
         ConfigDef().define(
             "fields",
-            ConfigType.LIST,
-            importance=_HIGH,
+            LIST,
+            importance=HIGH,
             doc="Field names on the record value to extract as the record key.",
             validator=non_empty,
         )

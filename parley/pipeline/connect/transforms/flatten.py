@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance
+from parley.pipeline.connect.config import MEDIUM, STRING, ConfigDef
 from parley.pipeline.connect.data import Schema, SchemaType, Struct
 from parley.pipeline.connect.records import ConnectRecord
 from parley.pipeline.connect.transforms import KeyOrValue, as_map, as_struct, struct_like
@@ -23,9 +23,9 @@ class Flatten(KeyOrValue):
 
     config_def = ConfigDef().define(
         "delimiter",
-        ConfigType.STRING,
+        STRING,
         ".",
-        Importance.MEDIUM,
+        MEDIUM,
         "Delimiter to insert between field names from the input record when generating field names for the output.",
     )
 

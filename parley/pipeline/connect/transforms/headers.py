@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, non_empty, one_of
+from parley.pipeline.connect.config import HIGH, LIST, STRING, ConfigDef, non_empty, one_of
 from parley.pipeline.connect.data import Schema, Struct
 from parley.pipeline.connect.errors import ConfigError, DataError
 from parley.pipeline.connect.records import ConnectRecord, Header
@@ -23,7 +23,6 @@ from parley.pipeline.connect.transforms import (
 
 __all__ = ["DropHeaders", "HeaderFrom", "InsertHeader"]
 
-_HIGH = Importance.HIGH
 R = TypeVar("R", bound=ConnectRecord)
 
 
@@ -32,12 +31,9 @@ class InsertHeader(Transform):
 
     config_def = (
         ConfigDef()
-        .define("header", ConfigType.STRING, importance=_HIGH, doc="The name of the header.", validator=non_empty)
+        .define("header", STRING, importance=HIGH, doc="The name of the header.", validator=non_empty)
         .define(
-            "value.literal",
-            ConfigType.STRING,
-            importance=_HIGH,
-            doc="The value of the header. Its type is inferred from the text.",
+            "value.literal", STRING, importance=HIGH, doc="The value of the header. Its type is inferred from the text."
         )
     )
 
@@ -54,7 +50,7 @@ class DropHeaders(Transform):
     """Removes headers by name."""
 
     config_def = ConfigDef().define(
-        "headers", ConfigType.LIST, importance=_HIGH, doc="The names of the headers to remove.", validator=non_empty
+        "headers", LIST, importance=HIGH, doc="The names of the headers to remove.", validator=non_empty
     )
 
     def apply(self, record: R) -> R | None:
@@ -68,23 +64,19 @@ class HeaderFrom(KeyOrValue):
     config_def = (
         ConfigDef()
         .define(
-            "fields",
-            ConfigType.LIST,
-            importance=_HIGH,
-            doc="The names of the fields that become headers.",
-            validator=non_empty,
+            "fields", LIST, importance=HIGH, doc="The names of the fields that become headers.", validator=non_empty
         )
         .define(
             "headers",
-            ConfigType.LIST,
-            importance=_HIGH,
+            LIST,
+            importance=HIGH,
             doc="Header names, in the same order as the field names.",
             validator=non_empty,
         )
         .define(
             "operation",
-            ConfigType.STRING,
-            importance=_HIGH,
+            STRING,
+            importance=HIGH,
             doc="Either move, which removes the fields from the key or value, or copy.",
             validator=one_of("move", "copy"),
         )

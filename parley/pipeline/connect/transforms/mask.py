@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeVar
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, non_empty
+from parley.pipeline.connect.config import HIGH, LIST, LOW, STRING, ConfigDef, non_empty
 from parley.pipeline.connect.data import Field, LogicalType, SchemaType, Struct
 from parley.pipeline.connect.errors import DataError
 from parley.pipeline.connect.records import ConnectRecord
@@ -28,15 +28,8 @@ class MaskField(KeyOrValue):
 
     config_def = (
         ConfigDef()
-        .define("fields", ConfigType.LIST, importance=Importance.HIGH, doc="Fields to mask.", validator=non_empty)
-        .define(
-            "replacement",
-            ConfigType.STRING,
-            None,
-            Importance.LOW,
-            "The value that replaces numbers and strings.",
-            validator=non_empty,
-        )
+        .define("fields", LIST, importance=HIGH, doc="Fields to mask.", validator=non_empty)
+        .define("replacement", STRING, None, LOW, "The value that replaces numbers and strings.", validator=non_empty)
     ) + ConfigDef([REPLACE_NULLS])
 
     def configure(self, props: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, non_empty
+from parley.pipeline.connect.config import MEDIUM, STRING, ConfigDef, non_empty
 from parley.pipeline.connect.java_forms import java_pattern, java_regex
 from parley.pipeline.connect.records import ConnectRecord
 from parley.pipeline.connect.transforms import Predicate
@@ -23,8 +23,8 @@ class TopicNameMatches(Predicate):
 
     config_def = ConfigDef().define(
         "pattern",
-        ConfigType.STRING,
-        importance=Importance.MEDIUM,
+        STRING,
+        importance=MEDIUM,
         doc="A regular expression for matching against the name of a record's topic.",
         validator=_whole_name,
     )
@@ -40,9 +40,7 @@ class TopicNameMatches(Predicate):
 class HasHeaderKey(Predicate):
     """True if the record has a header with the given name."""
 
-    config_def = ConfigDef().define(
-        "name", ConfigType.STRING, importance=Importance.MEDIUM, doc="The header name.", validator=non_empty
-    )
+    config_def = ConfigDef().define("name", STRING, importance=MEDIUM, doc="The header name.", validator=non_empty)
 
     def test(self, record: ConnectRecord) -> bool:
         return record.header(self.config["name"]) is not None

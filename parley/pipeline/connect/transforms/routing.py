@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance
+from parley.pipeline.connect.config import HIGH, STRING, ConfigDef
 from parley.pipeline.connect.errors import ConfigError, DataError
 from parley.pipeline.connect.java_forms import JavaDateFormat, java_pattern, java_regex, java_replacement
 from parley.pipeline.connect.logical import from_millis
@@ -16,7 +16,6 @@ from parley.pipeline.connect.transforms import Transform
 
 __all__ = ["Filter", "RegexRouter", "TimestampRouter"]
 
-_HIGH = Importance.HIGH
 R = TypeVar("R", bound=ConnectRecord)
 
 
@@ -25,16 +24,8 @@ class RegexRouter(Transform):
 
     config_def = (
         ConfigDef()
-        .define(
-            "regex",
-            ConfigType.STRING,
-            importance=_HIGH,
-            doc="Regular expression to use for matching.",
-            validator=java_regex,
-        )
-        .define(
-            "replacement", ConfigType.STRING, importance=_HIGH, doc="Replacement string. $1 stands for the first group."
-        )
+        .define("regex", STRING, importance=HIGH, doc="Regular expression to use for matching.", validator=java_regex)
+        .define("replacement", STRING, importance=HIGH, doc="Replacement string. $1 stands for the first group.")
     )
 
     def configure(self, props: Mapping[str, Any]) -> None:
@@ -60,16 +51,16 @@ class TimestampRouter(Transform):
         ConfigDef()
         .define(
             "topic.format",
-            ConfigType.STRING,
+            STRING,
             "${topic}-${timestamp}",
-            _HIGH,
+            HIGH,
             "The name of the topic. It may contain ${topic} and ${timestamp}.",
         )
         .define(
             "timestamp.format",
-            ConfigType.STRING,
+            STRING,
             "yyyyMMdd",
-            _HIGH,
+            HIGH,
             "The format of the timestamp, a pattern of Java's SimpleDateFormat.",
         )
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance
+from parley.pipeline.connect.config import HIGH, INT, STRING, ConfigDef
 from parley.pipeline.connect.data import Struct
 from parley.pipeline.connect.errors import DataError
 from parley.pipeline.connect.records import ConnectRecord
@@ -21,8 +21,8 @@ class SetSchemaMetadata(KeyOrValue):
 
     config_def = (
         ConfigDef()
-        .define("schema.name", ConfigType.STRING, None, Importance.HIGH, "Schema name to set.")
-        .define("schema.version", ConfigType.INT, None, Importance.HIGH, "Schema version to set.")
+        .define("schema.name", STRING, None, HIGH, "Schema name to set.")
+        .define("schema.version", INT, None, HIGH, "Schema version to set.")
     ) + ConfigDef([REPLACE_NULLS])
 
     def apply(self, record: R) -> R | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 from parley.pipeline.connect import data
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, one_of
+from parley.pipeline.connect.config import HIGH, LOW, MEDIUM, STRING, ConfigDef, one_of
 from parley.pipeline.connect.data import LogicalType, Schema, SchemaType, Struct
 from parley.pipeline.connect.errors import ConfigError, DataError
 from parley.pipeline.connect.java_forms import JavaDateFormat
@@ -19,7 +19,6 @@ __all__ = ["TimestampConverter"]
 
 R = TypeVar("R", bound=ConnectRecord)
 
-_HIGH, _LOW = Importance.HIGH, Importance.LOW
 _TARGETS: Final[Mapping[str, Schema]] = {
     "string": data.STRING,
     "unix": data.INT64,
@@ -40,30 +39,26 @@ class TimestampConverter(KeyOrValue):
         ConfigDef()
         .define(
             "field",
-            ConfigType.STRING,
+            STRING,
             "",
-            _HIGH,
+            HIGH,
             "The field containing the timestamp, or empty if the entire value is a timestamp.",
         )
         .define(
             "target.type",
-            ConfigType.STRING,
-            importance=_HIGH,
+            STRING,
+            importance=HIGH,
             doc="The desired timestamp representation: string, unix, Date, Time, or Timestamp.",
             validator=one_of(*_TARGETS),
         )
         .define(
-            "format",
-            ConfigType.STRING,
-            "",
-            Importance.MEDIUM,
-            "The format of timestamps as strings, a pattern of Java's SimpleDateFormat.",
+            "format", STRING, "", MEDIUM, "The format of timestamps as strings, a pattern of Java's SimpleDateFormat."
         )
         .define(
             "unix.precision",
-            ConfigType.STRING,
+            STRING,
             "milliseconds",
-            _LOW,
+            LOW,
             "The unit of Unix times: seconds, milliseconds, microseconds, or nanoseconds.",
             validator=one_of(*_NANOS_PER),
         )

@@ -12,7 +12,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, Importance, Password, non_empty
+from parley.pipeline.connect.config import HIGH, ConfigDef, ConfigType, Password, non_empty
 from parley.pipeline.connect.connectors.sql.column_types import TextDecimal
 from parley.pipeline.connect.data import (
     BOOLEAN,
@@ -48,12 +48,12 @@ CONNECTION: Final = (
     .define(
         "connection.url",
         ConfigType.STRING,
-        importance=Importance.HIGH,
+        importance=HIGH,
         doc="The database: jdbc:postgresql://host/name, or a URL of SQLAlchemy's.",
         validator=_database,
     )
-    .define("connection.user", ConfigType.STRING, None, Importance.HIGH, "The database user, unless the URL names one.")
-    .define("connection.password", ConfigType.PASSWORD, None, Importance.HIGH, "The user's password.")
+    .define("connection.user", ConfigType.STRING, None, HIGH, "The database user, unless the URL names one.")
+    .define("connection.password", ConfigType.PASSWORD, None, HIGH, "The user's password.")
 )
 _DRIVERS: Final = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg", "mysql": "mysql+pymysql"}
 _SCALE_UNKNOWN: Final = 9

@@ -24,7 +24,19 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, ConfigValue, Importance, at_least, non_empty, one_of
+from parley.pipeline.connect.config import (
+    BOOLEAN,
+    HIGH,
+    INT,
+    LIST,
+    MEDIUM,
+    STRING,
+    ConfigDef,
+    ConfigValue,
+    at_least,
+    non_empty,
+    one_of,
+)
 from parley.pipeline.connect.connector import ExactlyOnceSinkTask, OffsetRange, SinkConnector
 from parley.pipeline.connect.connectors.columns import (
     Columns,
@@ -62,7 +74,6 @@ __all__ = ["SqlSinkConnector", "SqlSinkTask"]
 _KAFKA_COLUMNS: Final = ("__connect_topic", "__connect_partition", "__connect_offset")
 _KAFKA_TYPES: Final = (sa.String(249), sa.Integer(), sa.BigInteger())
 _VERSION: Final = "1.0"
-_HIGH, _MEDIUM = Importance.HIGH, Importance.MEDIUM
 
 
 _KAFKA_KINDS: Final = (pa.string(), pa.int32(), pa.int64())
@@ -350,58 +361,43 @@ class SqlSinkConnector(SinkConnector):
         ConfigDef()
         .define(
             "insert.mode",
-            ConfigType.STRING,
+            STRING,
             "insert",
-            _HIGH,
+            HIGH,
             "How rows are written: insert, upsert or update.",
             validator=one_of("insert", "upsert", "update"),
         )
         .define(
             "pk.mode",
-            ConfigType.STRING,
+            STRING,
             "none",
-            _HIGH,
+            HIGH,
             "The source of the primary key: none, kafka, record_key or record_value.",
             validator=one_of("none", "kafka", "record_key", "record_value"),
         )
-        .define("pk.fields", ConfigType.LIST, [], _MEDIUM, "The columns of the primary key.")
+        .define("pk.fields", LIST, [], MEDIUM, "The columns of the primary key.")
         .define(
             "table.name.format",
-            ConfigType.STRING,
+            STRING,
             "${topic}",
-            _MEDIUM,
+            MEDIUM,
             "The name of a record's table. ${topic} stands for its topic.",
             validator=non_empty,
         )
+        .define("fields.whitelist", LIST, [], MEDIUM, "The fields that become columns. If it is empty, all fields do.")
+        .define("auto.create", BOOLEAN, False, MEDIUM, "Whether to create a missing table.")
+        .define("auto.evolve", BOOLEAN, False, MEDIUM, "Whether to add and widen columns.")
         .define(
-            "fields.whitelist",
-            ConfigType.LIST,
-            [],
-            _MEDIUM,
-            "The fields that become columns. If it is empty, all fields do.",
-        )
-        .define("auto.create", ConfigType.BOOLEAN, False, _MEDIUM, "Whether to create a missing table.")
-        .define("auto.evolve", ConfigType.BOOLEAN, False, _MEDIUM, "Whether to add and widen columns.")
-        .define(
-            "delete.enabled",
-            ConfigType.BOOLEAN,
-            False,
-            _MEDIUM,
-            "Whether a record with a null value deletes the row of its key.",
+            "delete.enabled", BOOLEAN, False, MEDIUM, "Whether a record with a null value deletes the row of its key."
         )
         .define(
-            "batch.size",
-            ConfigType.INT,
-            3000,
-            _MEDIUM,
-            "The largest number of records in a transaction.",
-            validator=at_least(1),
+            "batch.size", INT, 3000, MEDIUM, "The largest number of records in a transaction.", validator=at_least(1)
         )
         .define(
             "offsets.table",
-            ConfigType.STRING,
+            STRING,
             "parley_connect_offsets",
-            _MEDIUM,
+            MEDIUM,
             "The table in which the connector keeps the offset of each partition.",
             validator=non_empty,
         )

@@ -23,7 +23,18 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from parley.pipeline.connect.config import ConfigDef, ConfigType, ConfigValue, Importance, at_least, one_of
+from parley.pipeline.connect.config import (
+    HIGH,
+    INT,
+    LIST,
+    LOW,
+    MEDIUM,
+    STRING,
+    ConfigDef,
+    ConfigValue,
+    at_least,
+    one_of,
+)
 from parley.pipeline.connect.connector import SourceConnector, SourceTask
 from parley.pipeline.connect.connectors.sql.database import (
     CONNECTION,
@@ -44,7 +55,6 @@ _NANOS: Final = "timestamp_nanos"
 _BOTH: Final = f"{_TIMESTAMP}+{_INCREMENTING}"
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _VERSION: Final = "1.0"
-_HIGH, _MEDIUM, _LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 
 Row = dict[Any, Any]
 _Read = tuple[Row, dict[str, Any]]
@@ -234,53 +244,29 @@ class SqlSourceConnector(SourceConnector):
         ConfigDef()
         .define(
             "mode",
-            ConfigType.STRING,
-            importance=_HIGH,
+            STRING,
+            importance=HIGH,
             doc=f"How new rows are found: bulk, {_INCREMENTING}, {_TIMESTAMP} or {_BOTH}.",
             validator=one_of("bulk", _INCREMENTING, _TIMESTAMP, _BOTH),
         )
-        .define("incrementing.column.name", ConfigType.STRING, None, _MEDIUM, "The column whose numbers only increase.")
+        .define("incrementing.column.name", STRING, None, MEDIUM, "The column whose numbers only increase.")
+        .define("timestamp.column.name", STRING, None, MEDIUM, "The column with the time of a row's last change.")
+        .define("table.whitelist", LIST, [], MEDIUM, "The tables to read. If it is empty, all tables are read.")
+        .define("table.blacklist", LIST, [], MEDIUM, "The tables to exclude.")
         .define(
-            "timestamp.column.name",
-            ConfigType.STRING,
-            None,
-            _MEDIUM,
-            "The column with the time of a row's last change.",
+            "query", STRING, None, MEDIUM, "A query to run instead of reading tables. Its topic is the prefix alone."
         )
-        .define(
-            "table.whitelist", ConfigType.LIST, [], _MEDIUM, "The tables to read. If it is empty, all tables are read."
-        )
-        .define("table.blacklist", ConfigType.LIST, [], _MEDIUM, "The tables to exclude.")
-        .define(
-            "query",
-            ConfigType.STRING,
-            None,
-            _MEDIUM,
-            "A query to run instead of reading tables. Its topic is the prefix alone.",
-        )
-        .define(
-            "topic.prefix",
-            ConfigType.STRING,
-            importance=_HIGH,
-            doc="The prefix of topic names. The table's name follows it.",
-        )
+        .define("topic.prefix", STRING, importance=HIGH, doc="The prefix of topic names. The table's name follows it.")
         .define(
             "poll.interval.ms",
-            ConfigType.INT,
+            INT,
             5000,
-            _HIGH,
+            HIGH,
             "How long the connector waits before it reads a table again that it has read to the end, in ms.",
             validator=at_least(0),
         )
-        .define(
-            "batch.max.rows",
-            ConfigType.INT,
-            1000,
-            _LOW,
-            "The largest number of rows in one batch.",
-            validator=at_least(1),
-        )
-        .define("tables", ConfigType.LIST, [], _LOW, "The tables of one task. The connector sets this key.")
+        .define("batch.max.rows", INT, 1000, LOW, "The largest number of rows in one batch.", validator=at_least(1))
+        .define("tables", LIST, [], LOW, "The tables of one task. The connector sets this key.")
     )
 
     def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
