@@ -24,7 +24,6 @@ from parley.pipeline.connect.distributed.protocol import (
     PROTOCOL_TYPE,
     PROTOCOLS,
     Assignment,
-    MalformedAssignment,
     MemberState,
     decode_assignment,
     decode_member,
@@ -33,7 +32,7 @@ from parley.pipeline.connect.distributed.protocol import (
 )
 from parley.pipeline.connect.errors import ConnectError
 from parley.protocol.client import Client
-from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -261,7 +260,7 @@ class Group(Membership):
         _check(answer.error_code, "SyncGroup")
         try:
             return decode_assignment(answer.assignment)
-        except MalformedAssignment as error:
+        except MalformedMessage as error:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the leader's assignment: {error}") from error
 
     # Living.
@@ -336,6 +335,6 @@ def _member(metadata: Any) -> MemberState:
     """Return the state in a member's metadata. A member whose metadata cannot be read is treated as having no work."""
     try:
         return decode_member(bytes(metadata))
-    except MalformedAssignment as error:
+    except MalformedMessage as error:
         _log.warning("the metadata of a member of the group cannot be read: %s", error)
         return MemberState("", -1)

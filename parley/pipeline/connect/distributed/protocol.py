@@ -4,26 +4,21 @@ Version 0 ("default") assigns everything again in each rebalance. From version 1
 report what they have, and only the difference is assigned or revoked. Version 2 ("sessioned", KIP-507) is the same, and
 shows that the member signs its requests to the leader.
 
-======================  ========================================================================================
-metadata                version int16, url string, config offset int64, from v1: allocation (an assignment or null)
-assignment              version int16, error int16, leader string, leader's url string, config offset int64,
-                        assigned; from v1: revoked, delay ms int32
-assigned, revoked       array of connector string and array of int32: task numbers, -1 the connector itself; from
-                        v1 it may be null, which Kafka's workers read and then fail at: we write empty ones
-======================  ========================================================================================
-
-A string begins with its length as int16, an array with its count as int32, bytes with their length as int32; -1 is
-null.
+A connector in an assignment has the numbers of its tasks, and -1 if the connector itself is assigned. Strings and lists
+may be null. Kafka's workers read null lists and then fail, so Parley writes empty ones.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from parley.pipeline.connect.herder import TaskId
+from parley.protocol.codec import decode_from, encode_stored
+from parley.protocol.errors import MalformedMessage
+from parley.protocol.schema import Data, Struct, field, i16, i32, i64
 
 __all__ = [
     "CONFIG_MISMATCH",
@@ -31,7 +26,6 @@ __all__ = [
     "PROTOCOLS",
     "PROTOCOL_TYPE",
     "Assignment",
-    "MalformedAssignment",
     "MemberState",
     "Work",
     "decode_assignment",
@@ -45,10 +39,9 @@ PROTOCOLS: Final = {"default": 0, "compatible": 1, "sessioned": 2}
 PROTOCOL_TYPE: Final = "connect"
 CONFIG_MISMATCH: Final = 1
 _THE_CONNECTOR: Final = -1
+_VERSION_MAX: Final = max(PROTOCOLS.values())
 
-
-class MalformedAssignment(ValueError):
-    """The bytes of another member cannot be parsed."""
+D = TypeVar("D", bound=Data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,107 +99,94 @@ class MemberState:
 
     url: str
     config_offset: int
-    has: Work = field(default=NO_WORK)
+    has: Work = NO_WORK
 
 
-# Writing.
+# --- The bytes ---
+
+
+class _ConnectorWork(Struct):
+    connector: str | None = field(nullable="0+")
+    tasks: list[i32] | None = field(nullable="0+")
+
+
+class _Assignment(Data, versions="0-2"):
+    error: i16
+    leader: str | None = field(nullable="0+")
+    leader_url: str | None = field(nullable="0+")
+    config_offset: i64
+    assigned: list[_ConnectorWork] | None = field(nullable="0+")
+    revoked: list[_ConnectorWork] | None = field("1+", nullable="1+", ignorable=True)
+    delay_ms: i32 = field("1+", default=0, ignorable=True)
+
+
+class _Member(Data, versions="0-2"):
+    url: str | None = field(nullable="0+")
+    config_offset: i64
+    allocation: bytes | None = field("1+", nullable="1+", ignorable=True)
 
 
 def encode_member(member: MemberState, version: int) -> bytes:
     """Return the metadata of a member for JoinGroup."""
-    out = struct.pack(">h", version) + _string(member.url) + struct.pack(">q", member.config_offset)
-    if version == 0:
-        return out
     allocation = encode_assignment(Assignment(config_offset=member.config_offset, assigned=member.has), version)
-    return out + struct.pack(">i", len(allocation)) + allocation
+    return encode_stored(_Member(url=member.url, config_offset=member.config_offset, allocation=allocation), version)
 
 
 def encode_assignment(assignment: Assignment, version: int) -> bytes:
     """Return an assignment for SyncGroup."""
-    out = struct.pack(">hh", version, assignment.error) + _string(assignment.leader) + _string(assignment.leader_url)
-    out += struct.pack(">q", assignment.config_offset) + _work(assignment.assigned)
-    if version == 0:
-        return out
-    return out + _work(assignment.revoked) + struct.pack(">i", assignment.delay_ms)
+    stored = _Assignment(
+        error=assignment.error,
+        leader=assignment.leader,
+        leader_url=assignment.leader_url,
+        config_offset=assignment.config_offset,
+        assigned=_listed(assignment.assigned),
+        revoked=_listed(assignment.revoked),
+        delay_ms=assignment.delay_ms,
+    )
+    return encode_stored(stored, version)
 
 
-def _string(text: str) -> bytes:
-    data = text.encode()
-    return struct.pack(">h", len(data)) + data
-
-
-def _work(work: Work) -> bytes:
+def _listed(work: Work) -> list[_ConnectorWork]:
     numbers: dict[str, list[int]] = {name: [_THE_CONNECTOR] for name in sorted(work.connectors)}
     for task in sorted(work.tasks):
         numbers.setdefault(task.connector, []).append(task.task)
-    out = struct.pack(">i", len(numbers))
-    for name, of_it in numbers.items():
-        out += _string(name) + struct.pack(f">i{len(of_it)}i", len(of_it), *of_it)
-    return out
-
-
-# Reading.
+    return [_ConnectorWork(connector=name, tasks=tasks) for name, tasks in numbers.items()]
 
 
 def decode_member(data: bytes) -> MemberState:
-    """Parse the metadata of a member. Raises MalformedAssignment."""
-    reader = _Reader(data)
-    version = reader.number(">h")
-    member = MemberState(reader.string(), reader.number(">q"))
-    allocation = reader.bytes() if version > 0 else b""
-    if not allocation:
-        return member
-    return MemberState(member.url, member.config_offset, decode_assignment(allocation).assigned)
+    """Parse the metadata of a member. Raises MalformedMessage."""
+    found = _decoded(_Member, data)
+    return MemberState(found.url or "", found.config_offset, decode_assignment(found.allocation or b"").assigned)
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Decode an assignment. Empty bytes are an empty assignment. Raises MalformedAssignment."""
+    """Decode an assignment. Empty bytes are an empty assignment. Raises MalformedMessage."""
     if not data:
         return Assignment()
-    reader = _Reader(data)
-    version, error = reader.number(">h"), reader.number(">h")
-    leader, url, offset = reader.string(), reader.string(), reader.number(">q")
-    assigned = reader.work()
-    if version == 0:
-        return Assignment(leader, url, offset, assigned, error=error)
-    return Assignment(leader, url, offset, assigned, reader.work(), reader.number(">i"), error)
+    found = _decoded(_Assignment, data)
+    return Assignment(
+        found.leader or "",
+        found.leader_url or "",
+        found.config_offset,
+        _work(found.assigned),
+        _work(found.revoked),
+        found.delay_ms,
+        found.error,
+    )
 
 
-class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
+def _decoded(kind: type[D], data: bytes) -> D:
+    """Decode a message; of a version later than ours, the part that we know. Raises MalformedMessage."""
+    try:
+        (version,) = struct.unpack_from(">h", data)
+    except struct.error as error:
+        raise MalformedMessage(f"{kind.__name__}: {error}") from None
+    return decode_from(kind, min(max(version, 0), _VERSION_MAX), data, 2)[0]
 
-    def _take(self, size: int) -> bytes:
-        taken = self._data[self._at : self._at + size]
-        if size < 0 or len(taken) < size:
-            raise MalformedAssignment(f"{size} bytes are expected at {self._at} of {len(self._data)}")
-        self._at += size
-        return taken
 
-    def number(self, kind: str) -> int:
-        (value,) = struct.unpack(kind, self._take(struct.calcsize(kind)))
-        return int(value)
-
-    def string(self) -> str:
-        size = self.number(">h")
-        try:
-            return self._take(size).decode() if size > 0 else ""
-        except UnicodeDecodeError as error:
-            raise MalformedAssignment(str(error)) from None
-
-    def bytes(self) -> bytes:
-        size = self.number(">i")
-        return self._take(size) if size > 0 else b""
-
-    def work(self) -> Work:
-        connectors, tasks = set(), set()
-        for _ in range(self.number(">i")):
-            name = self.string()
-            for _ in range(self.number(">i")):
-                number = self.number(">i")
-                if number == _THE_CONNECTOR:
-                    connectors.add(name)
-                else:
-                    tasks.add(TaskId(name, number))
-        return Work(frozenset(connectors), frozenset(tasks))
+def _work(listed: list[_ConnectorWork] | None) -> Work:
+    all_of = [(one.connector or "", number) for one in listed or () for number in one.tasks or ()]
+    return Work(
+        frozenset(name for name, number in all_of if number == _THE_CONNECTOR),
+        frozenset(TaskId(name, number) for name, number in all_of if number != _THE_CONNECTOR),
+    )

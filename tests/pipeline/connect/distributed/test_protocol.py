@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from parley.pipeline.connect.distributed.protocol import (
     Assignment,
-    MalformedAssignment,
     MemberState,
     Work,
     decode_assignment,
@@ -17,6 +16,7 @@ from parley.pipeline.connect.distributed.protocol import (
     encode_member,
 )
 from parley.pipeline.connect.herder import TaskId
+from parley.protocol.errors import MalformedMessage
 
 NAMES = st.text(max_size=20)
 TASKS = st.builds(TaskId, NAMES, st.integers(0, 1 << 30))
@@ -65,7 +65,7 @@ def test_members_come_back(state: MemberState, version: int) -> None:
 def test_a_truncated_assignment_is_refused(assignment: Assignment, data: st.DataObject) -> None:
     whole = encode_assignment(assignment, 1)
     cut = whole[: data.draw(st.integers(1, len(whole) - 1))]
-    with pytest.raises(MalformedAssignment):
+    with pytest.raises(MalformedMessage):
         decode_assignment(cut)
 
 
@@ -74,5 +74,5 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for decode in (decode_assignment, decode_member):
         try:
             decode(data)
-        except MalformedAssignment:
+        except MalformedMessage:
             continue
