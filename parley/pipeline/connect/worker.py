@@ -14,11 +14,10 @@ Rules:
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from parley.pipeline.client.cluster import Cluster, Connection
 from parley.pipeline.client.writing import Producer, Writing
@@ -26,49 +25,22 @@ from parley.pipeline.connect.config import ConfigInfos
 from parley.pipeline.connect.config_providers import Providers
 from parley.pipeline.connect.connector import Connector, SinkConnector, SourceConnector
 from parley.pipeline.connect.connector_config import is_sink
+from parley.pipeline.connect.distributed.offset_topic import TopicOffsetStore
 from parley.pipeline.connect.errors import ConnectError, stack_trace
 from parley.pipeline.connect.herder import State, TargetState, TaskId
-from parley.pipeline.connect.offset_stores import OffsetStore, SourceOffset, TopicOffsets
+from parley.pipeline.connect.offset_stores import ConnectorOffsets, OffsetStore, SourceOffset
 from parley.pipeline.connect.outside_offsets import alter_sink_offsets, alter_source_offsets, sink_offsets
 from parley.pipeline.connect.plugins import Plugins
+from parley.pipeline.connect.tasks.guard import Guard
 from parley.pipeline.connect.tasks.host import TaskHost
-from parley.pipeline.connect.tasks.spec import ClientSettings, ExactlyOnce, TaskSpec
+from parley.pipeline.connect.tasks.spec import ClientSettings, ExactlyOnce, TaskSpec, WorkerEvents
 from parley.pipeline.connect.validation import validated
 from parley.pipeline.connect.worker_config import WorkerConfig
 
-__all__ = ["Worker", "WorkerEvents"]
+__all__ = ["Worker"]
 
 _OFFSETS_TOPIC: Final = "offsets.storage.topic"
 _log = logging.getLogger(__name__)
-
-
-class WorkerEvents(Protocol):
-    """The worker's reports to its herder."""
-
-    def connector_state(self, name: str, state: State, trace: str | None) -> None:
-        """Called when the connector has this state. ``trace`` is the stack trace of a failure."""
-        ...
-
-    def task_state(self, task: TaskId, state: State, trace: str | None) -> None:
-        """Called when the task has this state. ``trace`` is the stack trace of a failure."""
-        ...
-
-    def reconfigure(self, name: str) -> None:
-        """Called when the connector requests new task configurations: call ``Worker.task_configs``, and restart changed
-        tasks."""
-        ...
-
-    def topic_used(self, task: TaskId, topic: str) -> None:
-        """Called when the task uses the topic for the first time since the task was started (KIP-558)."""
-        ...
-
-    def fence(self, task: TaskId) -> None:
-        """Fence all older tasks of its connector (KIP-618). Blocks. Raises ConnectError."""
-        ...
-
-    def verify(self, task: TaskId, generation: int) -> None:
-        """Raise ConnectError if another worker runs the task, or if the task is of an older generation. Blocks."""
-        ...
 
 
 class Worker:
@@ -78,12 +50,11 @@ class Worker:
         self.plugins = plugins
         self._config = config
         self._offsets = offsets
-        self._host = TaskHost(config, _TaskReports(self), plugins)
+        self._host = TaskHost(config, plugins, self._guard)
         self._events = events
         self._providers = Providers(config.given)
         self._connectors: dict[str, _RunningConnector] = {}
         self._tasks: dict[TaskId, TaskSpec] = {}
-        self._incarnations = itertools.count(1)
         self._lock = threading.Lock()
         self._admin = Cluster(
             Connection(
@@ -178,7 +149,6 @@ class Worker:
         spec = TaskSpec(
             id=task,
             tasks=tasks,
-            incarnation=next(self._incarnations),
             is_sink=sink,
             connector_config=resolved,
             task_config=self._providers.resolve(task_config),
@@ -199,6 +169,9 @@ class Worker:
         with self._lock:
             for one in ended:
                 self._tasks.pop(one, None)
+
+    def _guard(self, spec: TaskSpec) -> Guard:
+        return Guard(spec, self._events, lambda: self._offsets_of(spec.connector_config))
 
     # Exactly-once sources (KIP-618).
 
@@ -235,7 +208,7 @@ class Worker:
         connection = ClientSettings.of("producer", self._config, config).connection(self._config, client_id)
         if (connection.bootstrap, topic) == (self._config.bootstrap, workers):
             return self._offsets
-        return cast(TopicOffsets, self._offsets).at(connection, topic)
+        return cast(TopicOffsetStore, self._offsets).at(connection, topic)
 
     # Questions.
 
@@ -278,11 +251,6 @@ class Worker:
     def _class_of(self, config: Mapping[str, str]) -> type[Connector]:
         return cast(type[Connector], self.plugins.load(config.get("connector.class", ""), cast(Any, Connector)))
 
-    def runs(self, spec: TaskSpec) -> bool:
-        """Return True if this start of a task is the current one."""
-        current = self._tasks.get(spec.id)
-        return current is not None and current.incarnation == spec.incarnation
-
 
 class _RunningConnector:
     """A connector's object and its state."""
@@ -301,7 +269,7 @@ class _RunningConnector:
         self._config = self._given
         self._providers = providers
         self._events = events
-        self.offsets = _OffsetsOf(name, lambda: offsets_of(self._config))
+        self.offsets = ConnectorOffsets(name, lambda: offsets_of(self._config))
         self._is_started = False
         self._is_ended = False
         self._lock = threading.RLock()
@@ -377,57 +345,3 @@ class _RunningConnector:
 
     def raise_error(self, error: BaseException) -> None:
         self._failed(error)
-
-
-class _OffsetsOf:
-    """The stored offsets of one connector."""
-
-    def __init__(self, connector: str, store: Callable[[], OffsetStore]) -> None:
-        self._connector = connector
-        self._store = store
-
-    def offset(self, partition: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        return self.offsets([partition])[0]
-
-    def offsets(self, partitions: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        return self._store().get(self._connector, list(partitions))
-
-
-class _TaskReports:
-    """Passes on the reports of tasks whose start is the current one."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    def state(self, spec: TaskSpec, state: State, trace: str | None) -> None:
-        if self._worker.runs(spec):
-            self._worker._events.task_state(spec.id, state, trace)
-
-    def topic_used(self, spec: TaskSpec, topic: str) -> None:
-        if self._worker.runs(spec) and self._worker._config["topic.tracking.enable"]:
-            self._worker._events.topic_used(spec.id, topic)
-
-    def stored(self, spec: TaskSpec, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        return self._worker._offsets_of(spec.connector_config).get(spec.id.connector, partitions)
-
-    def store(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> None:
-        self._check(spec)
-        self._worker._offsets_of(spec.connector_config).store(spec.id.connector, offsets)
-
-    def encoded(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
-        self._check(spec)
-        store = cast(TopicOffsets, self._worker._offsets_of(spec.connector_config))
-        return store.encoded(spec.id.connector, offsets)
-
-    def fence(self, spec: TaskSpec) -> None:
-        self._check(spec)
-        self._worker._events.fence(spec.id)
-
-    def verify(self, spec: TaskSpec) -> None:
-        if spec.exactly_once is not None:
-            self._worker._events.verify(spec.id, spec.exactly_once.generation)
-        self._check(spec)
-
-    def _check(self, spec: TaskSpec) -> None:
-        if not self._worker.runs(spec):
-            raise ConnectError(f"task {spec.id} was stopped in the meantime")

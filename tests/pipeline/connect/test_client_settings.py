@@ -23,9 +23,7 @@ def worker() -> WorkerConfig:
 
 def spec(**own: str) -> TaskSpec:
     config = {f"producer.override.{key.replace('_', '.')}": value for key, value in own.items()}
-    return TaskSpec(
-        id=TaskId("c", 0), tasks=1, incarnation=1, is_sink=False, connector_config=config, task_config={"x": "marked"}
-    )
+    return TaskSpec(id=TaskId("c", 0), tasks=1, is_sink=False, connector_config=config, task_config={"x": "marked"})
 
 
 def test_the_workers_login_is_the_default() -> None:

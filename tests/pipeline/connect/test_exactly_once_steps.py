@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from parley.pipeline.connect import ConnectError, SourceRecord, SourceTask
-from parley.pipeline.connect.herder import State, TaskId
+from parley.pipeline.connect.herder import TaskId
 from parley.pipeline.connect.tasks.boundaries import Boundary, ByInterval, ByPoll, ByTask, Requests
 from parley.pipeline.connect.tasks.conversion import Outgoing
 from parley.pipeline.connect.tasks.exactly_once import ExactlyOnceRun
@@ -21,7 +21,6 @@ from parley.protocol.errors import ErrorCode, KafkaError
 SPEC = TaskSpec(
     id=TaskId("src", 0),
     tasks=1,
-    incarnation=1,
     is_sink=False,
     connector_config={},
     task_config={},
@@ -61,7 +60,7 @@ class Bench:
         self.stopping = threading.Event()
         self.now_ms = 0
         self.task = Task(self.done)
-        self.guard = Guard(cast(Any, self))
+        self.guard = Guard(SPEC, cast(Any, self), lambda: cast(Any, self))
         self._is_open = False
         conversion = SimpleNamespace(outgoing=outgoing, close=lambda: None)
         tolerance = SimpleNamespace(stopping=self.stopping, now_ms=lambda: self.now_ms)
@@ -98,19 +97,19 @@ class Bench:
         self.run.finish()
         return self.done
 
-    # As Reports.
+    # As WorkerEvents.
 
-    def state(self, spec: TaskSpec, state: State, trace: str | None) -> None: ...
+    def topic_used(self, task: TaskId, topic: str) -> None: ...
 
-    def topic_used(self, spec: TaskSpec, topic: str) -> None: ...
-
-    def fence(self, spec: TaskSpec) -> None:
+    def fence(self, task: TaskId) -> None:
         self.note("fence")
 
-    def verify(self, spec: TaskSpec) -> None:
+    def verify(self, task: TaskId, generation: int) -> None:
         self.note("verify")
 
-    def encoded(self, spec: TaskSpec, offsets: Sequence[Any]) -> list[tuple[bytes, bytes | None]]:
+    # As TopicOffsetStore.
+
+    def encoded(self, connector: str, offsets: Sequence[Any]) -> list[tuple[bytes, bytes | None]]:
         return [(b"key", str(offset["next"]).encode()) for _, offset in offsets]
 
     # As TransactionWriter.

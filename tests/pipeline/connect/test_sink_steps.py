@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -20,14 +20,15 @@ from parley.pipeline.connect import (
     groups,
 )
 from parley.pipeline.connect.errors import ConnectError
-from parley.pipeline.connect.herder import State, TaskId
+from parley.pipeline.connect.herder import TaskId
+from parley.pipeline.connect.offset_stores import FileOffsetStore
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.tasks.guard import Guard
 from parley.pipeline.connect.tasks.host import TaskHost, _Running
 from parley.pipeline.connect.tasks.sink_run import SinkRun
 from parley.pipeline.connect.tasks.spec import TaskSpec
 from parley.pipeline.connect.worker_config import STANDALONE, WorkerConfig
-from tests.pipeline.connect.driving import create, produce, until
+from tests.pipeline.connect.driving import Told, create, produce, until
 
 HERE = "tests.pipeline.connect.test_sink_steps"
 STEP_S = 0.1
@@ -85,29 +86,9 @@ class TransactionsTask(ExactlyOnceSinkTask):
             raise RetriableError("away")
 
 
-class Silent:
-    """Discards reports of errant records."""
-
-    def state(self, spec: TaskSpec, state: State, trace: str | None) -> None:
-        return
-
-    def topic_used(self, spec: TaskSpec, topic: str) -> None:
-        return
-
-    def encoded(self, spec: TaskSpec, offsets: Sequence[Any]) -> list[tuple[bytes, bytes | None]]:
-        return []
-
-    def fence(self, spec: TaskSpec) -> None:
-        return
-
-    def verify(self, spec: TaskSpec) -> None:
-        return
-
-    def stored(self, spec: TaskSpec, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        return [None for _ in partitions]
-
-    def store(self, spec: TaskSpec, offsets: Sequence[Any]) -> None:
-        return
+def silent(spec: TaskSpec) -> Guard:
+    """Return a guard whose events reach no herder."""
+    return Guard(spec, Told(), lambda: FileOffsetStore("unused"))
 
 
 @pytest.fixture(scope="module")
@@ -134,18 +115,17 @@ def begin(bootstrap: str, tmp_path: Path) -> Iterator[Begin]:
         "offset.storage.file.filename": str(tmp_path / "offsets"),
         "offset.flush.interval.ms": "100000000",
     }
-    host = TaskHost(WorkerConfig.parse(given, STANDALONE), Silent(), Plugins())
+    host = TaskHost(WorkerConfig.parse(given, STANDALONE), Plugins(), silent)
 
     def begin(topic: str, task: type[SinkTask], guard: Guard | None = None) -> SinkRun:
         spec = TaskSpec(
             id=TaskId(topic, 0),
             tasks=1,
-            incarnation=1,
             is_sink=True,
             connector_config={"name": topic, "connector.class": f"{HERE}.Nothing", "topics": topic},
             task_config={"task.class": f"{HERE}.{task.__name__}", "topics": topic},
         )
-        run = host._make(_Running(spec, host._make, guard or Guard(Silent())))
+        run = host._make(_Running(spec, host._make, silent(spec) if guard is None else guard))
         assert isinstance(run, SinkRun)
         run.begin()
         return run
@@ -221,7 +201,7 @@ def test_who_may_act_no_longer_puts_and_commits_nothing(
     monkeypatch.setattr(task, "done", [])
     monkeypatch.setattr(task, "order", [])
     create(bootstrap, "over")
-    guard = Guard(Silent())
+    guard = silent(TaskSpec(id=TaskId("over", 0), tasks=1, is_sink=True, connector_config={}, task_config={}))
     run = begin("over", task, guard)
     produce(bootstrap, "over", ["1"])
     stepped(run, lambda: task.order == ["1"])

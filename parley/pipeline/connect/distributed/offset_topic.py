@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from parley.pipeline.client.cluster import Connection
 from parley.pipeline.connect.distributed.log import Keyed, Log
 from parley.pipeline.connect.errors import ConnectError, RetriableError
-from parley.pipeline.connect.offset_stores import SourceOffset, StoredOffsets, TopicOffsets, key_of
+from parley.pipeline.connect.offset_stores import OffsetStore, SourceOffset, key_of
 from parley.protocol.errors import KafkaError
 
 __all__ = ["TopicOffsetStore"]
@@ -29,31 +29,36 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class TopicOffsetStore:
-    """Stores offsets (``parley.pipeline.connect.offset_stores.TopicOffsets``) in a log that belongs to ``loop``.
+class TopicOffsetStore(OffsetStore):
+    """Offsets in a log that belongs to ``loop``. Any thread may call, except the loop's own.
 
-    Its calls block. Any thread may make them, except the loop's own. ``open_log`` opens the log of another topic, given
-    the connection to its cluster and its name.
+    ``open_log`` opens the log of another topic, given the connection to its cluster and its name. ``workers`` is the
+    store of the worker's topic, if this is the store of a connector's own topic: offsets that the own topic lacks are
+    read there.
     """
 
     def __init__(
-        self, log: Log, loop: asyncio.AbstractEventLoop, open_log: Callable[[Connection, str], Log] | None = None
+        self,
+        log: Log,
+        loop: asyncio.AbstractEventLoop,
+        open_log: Callable[[Connection, str], Log] | None = None,
+        *,
+        workers: TopicOffsetStore | None = None,
     ) -> None:
+        super().__init__()
         self._log = log
         self._loop = loop
         self._open_log = open_log
-        self._others: dict[tuple[Connection, str], _OwnTopic] = {}
+        self._workers = workers
+        self._others: dict[tuple[Connection, str], TopicOffsetStore] = {}
         self._opening = threading.Lock()
-        self._lock = threading.Lock()
-        self._offsets = StoredOffsets()
         self._keys: dict[str, bytes] = {}
 
     def start(self) -> None:
-        """See ``OffsetStore.start``. Reads the stored offsets."""
         self._run(lambda: self._log.start(self._take))
 
     def stop(self) -> None:
-        """See ``OffsetStore.stop``. Also stops the stores of other topics."""
+        """Stop following the log, and stop the stores of other topics."""
         with self._opening:
             others = list(self._others.values())
             self._others.clear()
@@ -61,14 +66,14 @@ class TopicOffsetStore:
             other.stop()
         self._run(self._log.stop)
 
-    def at(self, connection: Connection, topic: str) -> TopicOffsets:
-        """See ``TopicOffsets.at``."""
+    def at(self, connection: Connection, topic: str) -> TopicOffsetStore:
+        """Return the offsets in another topic, which is created if it is missing. Raises ConnectError."""
         if self._open_log is None:
             raise ConnectError(f"offsets cannot be stored in the separate topic {topic}")
         with self._opening:
             known = self._others.get((connection, topic))
             if known is None:
-                known = _OwnTopic(TopicOffsetStore(self._open_log(connection, topic), self._loop), self)
+                known = TopicOffsetStore(self._open_log(connection, topic), self._loop, workers=self)
                 try:
                     known.start()
                 except BaseException:
@@ -80,29 +85,32 @@ class TopicOffsetStore:
     def get(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
         """See ``OffsetStore.get``. Includes the offsets that other workers have stored."""
         self._run(self._log.read_to_end)
-        with self._lock:
-            return self._offsets.get(connector, partitions)
+        own = super().get(connector, partitions)
+        if self._workers is None:
+            return own
+        workers = self._workers.get(connector, partitions)
+        return [offset if offset is not None else other for offset, other in zip(own, workers, strict=True)]
 
     def all(self, connector: str) -> list[SourceOffset]:
         """See ``OffsetStore.all``. Includes the offsets that other workers have stored."""
         self._run(self._log.read_to_end)
-        with self._lock:
-            return self._offsets.all(connector)
+        found = [*(() if self._workers is None else self._workers.all(connector)), *super().all(connector)]
+        return list({key_of(connector, partition): (partition, offset) for partition, offset in found}.values())
 
     def store(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
         """See ``OffsetStore.store``. Returns when all in-sync replicas have the offsets."""
-        records = self.encoded(connector, offsets)
+        given = list(offsets)
+        if self._workers is not None:  # otherwise deleted offsets would be found there again
+            self._workers.store(connector, [one for one in given if one[1] is None])
+        records = self.encoded(connector, given)
         if records:
             self._run(lambda: self._log.send(records))
 
     def encoded(self, connector: str, offsets: Iterable[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
-        """See ``TopicOffsets.encoded``."""
+        """Return the offsets as records of the topic: keys and values."""
         with self._lock:
-            return [(self._key(connector, partition), _value(offset)) for partition, offset in offsets]
-
-    def _key(self, connector: str, partition: Mapping[str, Any]) -> bytes:
-        name = key_of(connector, partition)
-        return self._keys.get(name) or name.encode()
+            keys = [(key_of(connector, partition), offset) for partition, offset in offsets]
+            return [(self._keys.get(key) or key.encode(), _value(offset)) for key, offset in keys]
 
     def _take(self, record: Keyed) -> None:
         try:
@@ -116,7 +124,7 @@ class TopicOffsetStore:
             return
         with self._lock:
             self._keys.setdefault(name, record.key)
-            self._offsets.put(connector, partition, offset)
+            self._put(connector, partition, offset)
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         doing = asyncio.run_coroutine_threadsafe(work(), self._loop)
@@ -128,34 +136,6 @@ class TopicOffsetStore:
         except KafkaError as error:
             kind = RetriableError if error.code.retriable else ConnectError
             raise kind(f"offsets cannot be stored: {error}") from error
-
-
-class _OwnTopic:
-    """The offsets of connectors with their own topic, on top of those in the worker's topic.
-
-    Deletions are also written to the worker's topic: otherwise old offsets would be found there again.
-    """
-
-    def __init__(self, own: TopicOffsetStore, workers: TopicOffsetStore) -> None:
-        self._own = own
-        self._workers = workers
-        self.start, self.stop, self.at, self.encoded = own.start, own.stop, workers.at, own.encoded
-
-    def get(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        """See ``OffsetStore.get``."""
-        own, workers = (one.get(connector, partitions) for one in (self._own, self._workers))
-        return [offset if offset is not None else other for offset, other in zip(own, workers, strict=True)]
-
-    def all(self, connector: str) -> list[SourceOffset]:
-        """See ``OffsetStore.all``."""
-        found = [*self._workers.all(connector), *self._own.all(connector)]
-        return list({key_of(connector, partition): (partition, offset) for partition, offset in found}.values())
-
-    def store(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
-        """See ``OffsetStore.store``."""
-        given = list(offsets)
-        self._workers.store(connector, [one for one in given if one[1] is None])
-        self._own.store(connector, given)
 
 
 def _value(offset: Mapping[str, Any] | None) -> bytes | None:

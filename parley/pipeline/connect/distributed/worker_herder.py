@@ -61,7 +61,8 @@ from parley.pipeline.connect.herder import (
 )
 from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.source_commit import commit_of
-from parley.pipeline.connect.worker import Worker, WorkerEvents
+from parley.pipeline.connect.tasks.spec import WorkerEvents
+from parley.pipeline.connect.worker import Worker
 from parley.protocol.errors import KafkaError
 from parley.version import VERSION
 

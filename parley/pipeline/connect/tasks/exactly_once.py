@@ -2,9 +2,9 @@
 
 Rules:
 
-1. Before it begins, all older tasks are fenced (``Reports.fence``). Then the task claims its transactional id, which
+1. Before it begins, all older tasks are fenced (``Guard.fence``). Then the task claims its transactional id, which
    aborts the open transaction of an earlier task with its number, and checks that it is still valid
-   (``Reports.verify``). Only then does it read the stored offsets.
+   (``Guard.verify``). Only then does it read the stored offsets.
 2. Offsets are written to the connector's offsets topic, at the end of the transaction with their records.
 3. After a failure nothing is committed: the open transaction is aborted, and the task is ``FAILED``.
 """
@@ -73,12 +73,12 @@ class ExactlyOnceRun(SourceRun):
         """Fence older tasks, then start this one. Raises the task's errors, and ConnectError if the task
         may not start."""
         with self._failing():
-            self._guard.fence(self._spec)
+            self._guard.fence()
             self._guard.check()
             if self._tolerance.stopping.is_set():
                 return  # another task may have replaced it, and must not be fenced
             self._transactions.claim()
-            self._guard.verify(self._spec)
+            self._guard.verify()
             self._is_begun = True
             self._start()
 
@@ -133,7 +133,7 @@ class ExactlyOnceRun(SourceRun):
         if verdict is Verdict.ABORT and not self._transactions.abort():
             _log.warning("%s: the transaction is empty, so there is nothing to abort", self._spec.id)
         if self._done:
-            offsets = self._guard.encoded(self._spec, list(self._done.values()))
+            offsets = self._guard.encoded(list(self._done.values()))
             self._transactions.write_keyed(self._offsets_topic, offsets)
             self._done.clear()
         self._transactions.commit()

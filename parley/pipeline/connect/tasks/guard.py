@@ -7,25 +7,32 @@ abandoned task may still have written to its target: exactly-once sinks notice i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 from parley.pipeline.client.cluster import Cluster
 from parley.pipeline.client.fetching import TopicPartition
 from parley.pipeline.connect import groups
+from parley.pipeline.connect.distributed.offset_topic import TopicOffsetStore
 from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.herder import State
-from parley.pipeline.connect.offset_stores import SourceOffset
-from parley.pipeline.connect.tasks.spec import Reports, TaskSpec
+from parley.pipeline.connect.offset_stores import ConnectorOffsets, OffsetStore, SourceOffset
+from parley.pipeline.connect.tasks.spec import TaskSpec, WorkerEvents
 
 __all__ = ["Guard"]
 
 
 class Guard:
-    """The reports of one task, and its group's offsets, while it is allowed to act."""
+    """The events of one task, its source offsets, and its group's offsets, while it is allowed to act.
 
-    def __init__(self, reports: Reports) -> None:
-        self._reports = reports
+    ``store`` returns the store of its source offsets.
+    """
+
+    def __init__(self, spec: TaskSpec, events: WorkerEvents, store: Callable[[], OffsetStore]) -> None:
+        self.offsets = ConnectorOffsets(spec.id.connector, store)
+        self._spec = spec
+        self._events = events
+        self._store = store
         self._is_abandoned = False
 
     def abandon(self) -> None:
@@ -41,34 +48,34 @@ class Guard:
         if not self.may_act:
             raise ConnectError("the task was abandoned: another task may have replaced it")
 
-    def state(self, spec: TaskSpec, state: State, trace: str | None) -> None:
+    def state(self, state: State, trace: str | None) -> None:
         if self.may_act:
-            self._reports.state(spec, state, trace)
+            self._events.task_state(self._spec.id, state, trace)
 
-    def topic_used(self, spec: TaskSpec, topic: str) -> None:
+    def topic_used(self, topic: str) -> None:
         if self.may_act:
-            self._reports.topic_used(spec, topic)
+            self._events.topic_used(self._spec.id, topic)
 
-    def stored(self, spec: TaskSpec, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        return self._reports.stored(spec, partitions)
-
-    def encoded(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
-        return self._reports.encoded(spec, offsets)
-
-    def fence(self, spec: TaskSpec) -> None:
-        """As ``Reports``. Raises ConnectError if the task may not."""
+    def fence(self) -> None:
+        """Fence all older tasks of the connector (KIP-618). Raises ConnectError."""
         self.check()
-        self._reports.fence(spec)
+        self._events.fence(self._spec.id)
 
-    def verify(self, spec: TaskSpec) -> None:
-        """As ``Reports``. Raises ConnectError if the task may not."""
-        self._reports.verify(spec)
+    def verify(self) -> None:
+        """Raise ConnectError if newer tasks of the connector were committed, or if another worker runs the task."""
+        if self._spec.exactly_once is not None:
+            self._events.verify(self._spec.id, self._spec.exactly_once.generation)
         self.check()
 
-    def store(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> None:
-        """As ``Reports``. Raises ConnectError if the task may not."""
+    def store(self, offsets: Sequence[SourceOffset]) -> None:
+        """Store source offsets. They are durable when this returns. Raises ConnectError."""
         self.check()
-        self._reports.store(spec, offsets)
+        self._store().store(self._spec.id.connector, offsets)
+
+    def encoded(self, offsets: Sequence[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
+        """Return source offsets as records of their topic, by key and value. Raises ConnectError."""
+        self.check()
+        return cast(TopicOffsetStore, self._store()).encoded(self._spec.id.connector, offsets)
 
     def commit(self, cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit a sink's offsets. Raises KafkaError, and ConnectError if the task may not, or no longer."""

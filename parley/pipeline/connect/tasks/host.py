@@ -1,8 +1,8 @@
 """Runs the tasks of a worker, each in a thread, so that a failed or stuck task delays no other.
 
-Tasks of a host share connections: a cluster for requests, and a feed for reading for each isolation level. ``Reports``
-gets their events. A task that does not stop in time is abandoned: its thread may continue, but nothing it does is
-reported, stored or committed (``guard``).
+Tasks of a host share connections: a cluster for requests, and a feed for reading for each isolation level. A task that
+does not stop in time is abandoned: its thread may continue, but nothing it does is reported, stored or committed
+(``guard``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from parley.pipeline.connect.tasks.feed import Feed
 from parley.pipeline.connect.tasks.guard import Guard
 from parley.pipeline.connect.tasks.sink_run import SinkRun
 from parley.pipeline.connect.tasks.source_run import SourceRun, TopicMaker
-from parley.pipeline.connect.tasks.spec import ClientSettings, ExactlyOnce, Reports, TaskSpec
+from parley.pipeline.connect.tasks.spec import ClientSettings, ExactlyOnce, TaskSpec
 from parley.pipeline.connect.tasks.tolerance import Tolerance
 from parley.pipeline.connect.tasks.topic_writing import TopicWriter, TransactionWriter
 from parley.pipeline.connect.worker_config import WorkerConfig
@@ -139,18 +139,18 @@ class _Running:
             text = f"{type(error).__name__}: {error}"  # the worker reports the trace
             _log.error("Task %s failed. It stays stopped until it is restarted: %s", self.spec.id, text)
             if not self.stopping.is_set():
-                self.guard.state(self.spec, State.FAILED, stack_trace(error))
+                self.guard.state(State.FAILED, stack_trace(error))
 
     def _work(self) -> None:
         if not self._may_run.is_set():
-            self.guard.state(self.spec, State.PAUSED, None)
+            self.guard.state(State.PAUSED, None)
             self._may_run.wait()
         if self.stopping.is_set():
             return
         run = self._run = self._make(self)
         try:
             run.begin()
-            self.guard.state(self.spec, State.RUNNING, None)
+            self.guard.state(State.RUNNING, None)
             while not self.stopping.is_set() and self.guard.may_act:
                 if self._may_run.is_set():
                     run.step(_STEP_S)
@@ -170,10 +170,10 @@ class _Running:
 
     def _wait_paused(self, run: SinkRun | SourceRun) -> None:
         run.commit()
-        self.guard.state(self.spec, State.PAUSED, None)
+        self.guard.state(State.PAUSED, None)
         self._may_run.wait()
         if not self.stopping.is_set():
-            self.guard.state(self.spec, State.RUNNING, None)
+            self.guard.state(State.RUNNING, None)
 
 
 class TaskHost:
@@ -182,13 +182,13 @@ class TaskHost:
     def __init__(
         self,
         worker: WorkerConfig,
-        reports: Reports,
         plugins: Plugins,
+        guard_of: Callable[[TaskSpec], Guard],
         *,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._worker = worker
-        self._reports = reports
+        self._guard_of = guard_of
         self._now_ms = now_ms
         self._plugins = plugins
         self._clients = _Clients()
@@ -197,7 +197,7 @@ class TaskHost:
 
     def start(self, spec: TaskSpec) -> None:
         """Start a task. Its events are reported. Raises ConnectError if the task is already running or cannot start."""
-        running = _Running(spec, self._make, Guard(self._reports))
+        running = _Running(spec, self._make, self._guard_of(spec))
         with self._lock:
             if spec.id in self._running:
                 raise ConnectError(f"Task already exists in this worker: {spec.id}")

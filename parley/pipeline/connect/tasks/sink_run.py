@@ -344,7 +344,7 @@ class SinkRun:
                 made.append(record)
             if raw.topic not in self._used:
                 self._used.add(raw.topic)
-                self._guard.topic_used(self._spec, raw.topic)
+                self._guard.topic_used(raw.topic)
         return made
 
     def _step_by_batches(self, wait_s: float) -> None:

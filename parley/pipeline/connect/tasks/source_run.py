@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
 from parley.pipeline.client.cluster import Cluster
 from parley.pipeline.connect.connector import SourceTask, TransactionContext
 from parley.pipeline.connect.errors import ConnectError, RetriableError
-from parley.pipeline.connect.offset_stores import key_of
+from parley.pipeline.connect.offset_stores import ConnectorOffsets, key_of
 from parley.pipeline.connect.records import SourceRecord
 from parley.pipeline.connect.tasks.conversion import Conversion, Outgoing
 from parley.pipeline.connect.tasks.guard import Guard
-from parley.pipeline.connect.tasks.spec import Reports, TaskSpec
+from parley.pipeline.connect.tasks.spec import TaskSpec
 from parley.pipeline.connect.tasks.tolerance import LeftOut, Stage, Tolerance
 from parley.pipeline.connect.tasks.topic_writing import TopicWriter, TransactionWriter, create_topic
 from parley.protocol.errors import KafkaError
@@ -33,25 +33,11 @@ _RETRY_S: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
-class _StoredOffsets:
-    """The offsets that a task can read."""
-
-    def __init__(self, spec: TaskSpec, reports: Reports) -> None:
-        self._spec = spec
-        self._reports = reports
-
-    def offset(self, partition: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        return self.offsets([partition])[0]
-
-    def offsets(self, partitions: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        return self._reports.stored(self._spec, list(partitions))
-
-
 class SourceContext:
     """The runtime's services for a source task."""
 
     def __init__(
-        self, configs: Mapping[str, str], offsets: _StoredOffsets, transactions: TransactionContext | None
+        self, configs: Mapping[str, str], offsets: ConnectorOffsets, transactions: TransactionContext | None
     ) -> None:
         self.configs = configs
         self.offsets = offsets
@@ -95,8 +81,7 @@ class SourceRun:
         self._commit_at_ms = self._now_ms() + self._interval_ms
 
     def _start(self) -> None:
-        offsets = _StoredOffsets(self._spec, self._guard)
-        self._task.initialize(SourceContext(self._spec.task_config, offsets, self._requests))
+        self._task.initialize(SourceContext(self._spec.task_config, self._guard.offsets, self._requests))
         self._task.start(self._spec.task_config)
 
     def step(self, wait_s: float) -> None:
@@ -135,7 +120,7 @@ class SourceRun:
         for topic in topics - self._used:
             self._topics.make(topic)
             self._used.add(topic)
-            self._guard.topic_used(self._spec, topic)
+            self._guard.topic_used(topic)
 
     def _write(self, outgoing: Sequence[Outgoing]) -> None:
         self._guard.check()
@@ -157,7 +142,7 @@ class SourceRun:
         self._commit_at_ms = self._now_ms() + self._interval_ms
         try:
             if self._done:
-                self._guard.store(self._spec, list(self._done.values()))
+                self._guard.store(list(self._done.values()))
                 self._done.clear()
         except ConnectError as error:
             _log.error("%s: offsets were not stored: %s", self._spec.id, error)

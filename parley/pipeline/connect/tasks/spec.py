@@ -1,8 +1,8 @@
-"""The arguments with which a task is started. They can be pickled."""
+"""The arguments with which a task is started, and the events that a worker reports."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,11 +10,10 @@ from parley.pipeline.client.cluster import Connection, Isolation
 from parley.pipeline.connect.connector_config import SINK, SOURCE
 from parley.pipeline.connect.errors import ConfigError
 from parley.pipeline.connect.herder import State, TaskId
-from parley.pipeline.connect.offset_stores import SourceOffset
 from parley.pipeline.connect.worker_config import WorkerConfig, with_prefix
 from parley.protocol.security.client_security import NO_SECURITY, SecurityProperties
 
-__all__ = ["ClientSettings", "ExactlyOnce", "Reports", "TaskSpec"]
+__all__ = ["ClientSettings", "ExactlyOnce", "TaskSpec", "WorkerEvents"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +31,11 @@ _TOKEN_ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """A task to run. ``incarnation`` is new with each start, so that reports of abandoned tasks can be recognized."""
+    """A task to run."""
 
     id: TaskId
     tasks: int
     """The number of the connector's tasks."""
-    incarnation: int
     is_sink: bool
     connector_config: Mapping[str, str] = field(repr=False)
     task_config: Mapping[str, str] = field(repr=False)
@@ -49,31 +47,32 @@ class TaskSpec:
         return (SINK if self.is_sink else SOURCE).parse(self.connector_config)
 
 
-class Reports(Protocol):
-    """Receives the events of a host's tasks, and stores source offsets. The threads of tasks call it."""
+class WorkerEvents(Protocol):
+    """The worker's reports to its herder."""
 
-    def state(self, spec: TaskSpec, state: State, trace: str | None) -> None: ...
-
-    def topic_used(self, spec: TaskSpec, topic: str) -> None: ...
-
-    def stored(self, spec: TaskSpec, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        """Return the stored offsets of these partitions of a source."""
+    def connector_state(self, name: str, state: State, trace: str | None) -> None:
+        """Called when the connector has this state. ``trace`` is the stack trace of a failure."""
         ...
 
-    def store(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> None:
-        """Store offsets. They are durable when this returns. Raises ConnectError."""
+    def task_state(self, task: TaskId, state: State, trace: str | None) -> None:
+        """Called when the task has this state. ``trace`` is the stack trace of a failure."""
         ...
 
-    def encoded(self, spec: TaskSpec, offsets: Sequence[SourceOffset]) -> list[tuple[bytes, bytes | None]]:
-        """Return the offsets as records of the connector's offsets topic, by key and value. Raises ConnectError."""
+    def reconfigure(self, name: str) -> None:
+        """Called when the connector requests new task configurations: call ``Worker.task_configs``, and restart changed
+        tasks."""
         ...
 
-    def fence(self, spec: TaskSpec) -> None:
-        """Fence all older tasks of the connector (KIP-618). Raises ConnectError."""
+    def topic_used(self, task: TaskId, topic: str) -> None:
+        """Called when the task uses the topic for the first time since the task was started (KIP-558)."""
         ...
 
-    def verify(self, spec: TaskSpec) -> None:
-        """Raise ConnectError if newer tasks of the connector were committed, or if another worker runs the task."""
+    def fence(self, task: TaskId) -> None:
+        """Fence all older tasks of its connector (KIP-618). Blocks. Raises ConnectError."""
+        ...
+
+    def verify(self, task: TaskId, generation: int) -> None:
+        """Raise ConnectError if another worker runs the task, or if the task is of an older generation. Blocks."""
         ...
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parley.pipeline.connect.connector import SinkTask, SourceTask
-from parley.pipeline.connect.offset_stores import StoredOffsets
+from parley.pipeline.connect.offset_stores import key_of
 from parley.pipeline.connect.records import SinkRecord, SourceRecord, TopicPartition
 
 NAME = "tested"
@@ -17,17 +17,17 @@ NAME = "tested"
 class StoredReader:
     """The stored offsets that a source task reads."""
 
-    stored: StoredOffsets = field(default_factory=StoredOffsets)
+    stored: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def offset(self, partition: Mapping[str, Any]) -> Mapping[str, Any] | None:
         return self.offsets([partition])[0]
 
     def offsets(self, partitions: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        return self.stored.get(NAME, list(partitions))
+        return [self.stored.get(key_of(NAME, one)) for one in partitions]
 
     def put(self, record: SourceRecord) -> None:
         """Store the offset of a record."""
-        self.stored.put(NAME, record.source_partition, record.source_offset)
+        self.stored[key_of(NAME, record.source_partition)] = record.source_offset
 
 
 @dataclass
