@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["to_disk"]
-
 
 def to_disk(path: str) -> None:
     """Write out what the system still holds back of a local file, so that it is whole under its final name."""

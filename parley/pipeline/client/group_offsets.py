@@ -15,8 +15,6 @@ from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.group_offsets import OffsetCommitRequest, OffsetFetchRequest
 
-__all__ = ["Committed", "commit", "committed"]
-
 _COMMIT_NAMES_MAX: Final = 9
 _STABLE_VERSION: Final = 7
 _FETCH_ONE_GROUP_MAX: Final = 7

@@ -16,8 +16,6 @@ from parley.pipeline.client.decode import decode, kafka_schema
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.security.client_security import SecurityProperties
 
-__all__ = ["read_topic", "scan_topic"]
-
 Where = str | int | datetime | Mapping[int, int]
 """A position in a topic: ``"earliest"``, ``"latest"``, a time (ms since 1970, or a datetime with a time zone: the first
 record not before it), or an offset for each partition."""

@@ -18,27 +18,6 @@ from typing import Any, Final, Self
 
 from parley.pipeline.connect.errors import ConfigError
 
-__all__ = [
-    "NO_DEFAULT",
-    "ConfigDef",
-    "ConfigInfo",
-    "ConfigInfos",
-    "ConfigKey",
-    "ConfigType",
-    "ConfigValue",
-    "Importance",
-    "Password",
-    "Recommender",
-    "Validator",
-    "Width",
-    "at_least",
-    "between",
-    "distinct",
-    "non_empty",
-    "one_of",
-    "printable",
-]
-
 
 class ConfigType(Enum):
     BOOLEAN = "BOOLEAN"

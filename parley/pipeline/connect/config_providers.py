@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from parley.configuration.providers import ConfigProviders, UnresolvedValue
 from parley.pipeline.connect.errors import ConfigError
 
-__all__ = ["Providers"]
-
 
 class Providers:
     """The providers of a worker. Raises ConfigError if a class is unknown."""

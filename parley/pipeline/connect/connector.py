@@ -37,22 +37,6 @@ from parley.pipeline.connect.config import ConfigDef, ConfigValue
 from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.records import SinkRecord, SourceRecord, TopicPartition
 
-__all__ = [
-    "Connector",
-    "ConnectorContext",
-    "ExactlyOnceSinkTask",
-    "OffsetRange",
-    "OffsetReader",
-    "SinkConnector",
-    "SinkTask",
-    "SinkTaskContext",
-    "SourceConnector",
-    "SourceTask",
-    "SourceTaskContext",
-    "Task",
-    "TransactionContext",
-]
-
 
 class OffsetReader(Protocol):
     """The stored offsets of a connector's source partitions."""

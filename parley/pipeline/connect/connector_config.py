@@ -35,8 +35,6 @@ from parley.pipeline.connect.plugins import Plugins
 from parley.pipeline.connect.transforms import Predicate, Transform
 from parley.pipeline.connect.worker_config import HEADER_CONVERTER
 
-__all__ = ["SINK", "SOURCE", "class_of", "definition_of", "is_sink", "keys_of_all", "stage_names", "subscribed"]
-
 _CONVERTERS: Final[Mapping[str, Any]] = {
     "key.converter": Converter,
     "value.converter": Converter,

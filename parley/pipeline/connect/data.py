@@ -28,39 +28,6 @@ from typing import Any, Final
 
 from parley.pipeline.connect.errors import DataError
 
-__all__ = [
-    "BOOLEAN",
-    "BYTES",
-    "DATE",
-    "FLOAT32",
-    "FLOAT64",
-    "INT8",
-    "INT16",
-    "INT32",
-    "INT64",
-    "NO_VALUE",
-    "OPTIONAL_BOOLEAN",
-    "OPTIONAL_BYTES",
-    "OPTIONAL_FLOAT64",
-    "OPTIONAL_INT32",
-    "OPTIONAL_INT64",
-    "OPTIONAL_STRING",
-    "STRING",
-    "TIME",
-    "TIMESTAMP",
-    "Field",
-    "LogicalType",
-    "Schema",
-    "SchemaAndValue",
-    "SchemaType",
-    "Struct",
-    "array",
-    "check_value",
-    "decimal",
-    "map_of",
-    "struct",
-]
-
 
 class SchemaType(Enum):
     """A schema's type. The value is its name in JSON."""

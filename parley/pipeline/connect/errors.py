@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 from parley.pipeline.service.errors import ServiceError
 
-__all__ = ["ConfigError", "ConnectError", "DataError", "RetriableError", "stack_trace"]
-
 
 class ConnectError(ServiceError):
     """A connector or the runtime cannot continue. The text says why, and what to do."""

@@ -17,8 +17,6 @@ from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.group_offsets import OffsetDeleteRequest
 
-__all__ = ["commit", "committed", "forget", "group_of"]
-
 
 def group_of(connector: str, config: Mapping[str, str]) -> str:
     """Return the group of a sink connector. ``consumer.override.group.id`` overrides it."""

@@ -10,27 +10,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-__all__ = [
-    "AlreadyExists",
-    "BadRequest",
-    "ConnectorInfo",
-    "ConnectorStatus",
-    "Created",
-    "Forbidden",
-    "HerderError",
-    "LoggerLevel",
-    "NotFound",
-    "NotLeader",
-    "PluginInfo",
-    "Rebalancing",
-    "ServerInfo",
-    "State",
-    "Status",
-    "TargetState",
-    "TaskId",
-    "TimedOut",
-]
-
 Config = Mapping[str, str]
 Offsets = Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
 """Pairs of a partition of the source and its offset. A pair without an offset deletes the partition (KIP-875)."""

@@ -12,8 +12,6 @@ from typing import Any, Final
 from parley.pipeline.connect.data import Struct
 from parley.pipeline.connect.errors import ConfigError, DataError
 
-__all__ = ["JavaDateFormat", "java_pattern", "java_regex", "java_replacement", "java_text"]
-
 _NAMED_GROUP: Final = re.compile(r"\(\?<(?=[a-zA-Z])")
 _REPLACEMENT: Final = re.compile(r"\\(.)|\$(\d+)|\$\{(\w+)\}|([^\\$]+)|(.)", re.DOTALL)
 

@@ -10,8 +10,6 @@ from typing import Any, Final
 from parley.pipeline.connect.data import LogicalType, Schema
 from parley.pipeline.connect.errors import DataError
 
-__all__ = ["FROM_LOGICAL", "TO_LOGICAL", "from_millis", "millis_of"]
-
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_DAY: Final = dt.date(1970, 1, 1)
 _MS: Final = dt.timedelta(milliseconds=1)

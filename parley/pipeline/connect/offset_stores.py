@@ -16,8 +16,6 @@ from typing import Any
 
 from parley.pipeline.connect.errors import ConnectError
 
-__all__ = ["ConnectorOffsets", "FileOffsetStore", "OffsetStore", "SourceOffset", "key_of"]
-
 SourceOffset = tuple[Mapping[str, Any], Mapping[str, Any] | None]
 """A partition of a source and its offset. None deletes the partition."""
 

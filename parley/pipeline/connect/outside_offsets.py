@@ -14,8 +14,6 @@ from parley.pipeline.connect.herder import BadRequest, HerderError
 from parley.pipeline.connect.offset_stores import OffsetStore, SourceOffset
 from parley.protocol.errors import KafkaError
 
-__all__ = ["alter_sink_offsets", "alter_source_offsets", "sink_offsets"]
-
 TOPIC: Final = "kafka_topic"
 PARTITION: Final = "kafka_partition"
 OFFSET: Final = "kafka_offset"

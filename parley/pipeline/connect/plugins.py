@@ -25,8 +25,6 @@ from parley.pipeline.connect.converters import Converter, HeaderConverter
 from parley.pipeline.connect.errors import ConfigError
 from parley.pipeline.connect.transforms import KeyOrValue, Predicate, Side, Transform
 
-__all__ = ["Plugin", "Plugins", "kafkas_name"]
-
 GROUP: Final = "parley.connect"
 _KINDS: Final[Mapping[str, type]] = {
     "source": SourceConnector,

@@ -12,8 +12,6 @@ from parley.pipeline.connect.config import INT, LIST, LOW, STRING, ConfigDef, on
 from parley.pipeline.connect.errors import ConfigError
 from parley.pipeline.service.login import JAAS_FILE
 
-__all__ = ["ADMIN_TLS", "BASIC_AUTH", "LISTENERS_TLS", "REST", "REST_TLS"]
-
 BASIC_AUTH: Final = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
 LISTENERS_TLS: Final = "listeners.https."
 ADMIN_TLS: Final = "admin.listeners.https."

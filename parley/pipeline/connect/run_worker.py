@@ -14,8 +14,6 @@ from parley.pipeline.connect.distributed.worker_herder import Herder
 from parley.pipeline.connect.herder import Config, HerderError, TargetState
 from parley.pipeline.connect.worker_config import WorkerConfig
 
-__all__ = ["ConnectorFile", "run_distributed", "run_standalone"]
-
 _READY_POLL_S = 0.05
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,6 @@ from typing import Any, Final
 from parley.pipeline.connect import data
 from parley.pipeline.connect.data import NO_VALUE, Schema, SchemaAndValue, Struct
 
-__all__ = ["infer_schema", "parse", "to_text"]
-
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,100}")
 _FRACTION: Final = re.compile(r"[+-]?[0-9]{0,50}\.?[0-9]{1,50}([eE][+-]?[0-9]{1,3})?")
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")

@@ -19,8 +19,6 @@ from parley.pipeline.connect.errors import ConfigError
 from parley.pipeline.connect.groups import group_of
 from parley.pipeline.connect.plugins import Plugins
 
-__all__ = ["validated"]
-
 _CONVERTERS: Final = {"key.converter": Converter, "value.converter": Converter, "header.converter": HeaderConverter}
 _CLIENTS: Final = ("producer.override.", "consumer.override.", "admin.override.")
 _GROUP: Final = "consumer.override.group.id"

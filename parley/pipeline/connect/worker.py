@@ -37,8 +37,6 @@ from parley.pipeline.connect.tasks.spec import ClientSettings, ExactlyOnce, Task
 from parley.pipeline.connect.validation import validated
 from parley.pipeline.connect.worker_config import WorkerConfig
 
-__all__ = ["Worker"]
-
 _OFFSETS_TOPIC: Final = "offsets.storage.topic"
 _log = logging.getLogger(__name__)
 

@@ -29,8 +29,6 @@ from parley.pipeline.connect.errors import ConfigError
 from parley.pipeline.connect.rest_config import REST
 from parley.protocol.security.client_security import SecurityProperties
 
-__all__ = ["COMMON", "HEADER_CONVERTER", "STANDALONE", "WorkerConfig", "with_prefix"]
-
 HEADER_CONVERTER: Final = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
 
 WORK: Final = (

@@ -42,9 +42,6 @@ from parley.pipeline.format.typed import TypedColumn, asked, columns_of, sinks
 from parley.pipeline.schemas.client import RegistryAway
 from parley.pipeline.spark.shipping import Travels
 
-__all__ = ["ParleyDataSource"]
-
-
 _NO_TABLES: Final = (
     "a table USING parley would have no options when it is read, because Spark hands none of them to data sources in"
     " Python. Make a view: CREATE TEMPORARY VIEW orders USING parley OPTIONS ('kafka.bootstrap.servers' 'host:9092',"

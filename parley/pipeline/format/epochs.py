@@ -38,8 +38,6 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import DeleteGroupsRequest
 from parley.protocol.records.batch_header import headers
 
-__all__ = ["Earlier", "Epoch", "Note", "fence", "forget", "kept", "leave", "look_up"]
-
 CLOCK_MARGIN_MS: Final = 60_000
 """How far the clock of a broker, which may set the records' timestamps, may be behind the task's clock."""
 

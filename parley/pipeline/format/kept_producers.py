@@ -24,8 +24,6 @@ from typing import Final
 from parley.pipeline.client.cluster import Cluster, Connection
 from parley.pipeline.client.writing import Producer, Writing
 
-__all__ = ["IDLE_S", "KEPT_MAX", "KeptProducers", "kept_producer"]
-
 KEPT_MAX: Final = 16
 IDLE_S: Final = 600.0
 """The default of ``spark.kafka.producer.cache.timeout`` in Spark's connector."""

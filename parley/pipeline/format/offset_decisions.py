@@ -14,20 +14,6 @@ from typing import Any, Final
 
 from parley.pipeline.client.cluster import TopicPartition
 
-__all__ = [
-    "Loss",
-    "Offsets",
-    "Range",
-    "as_json",
-    "from_json",
-    "limited",
-    "losses",
-    "new_rows",
-    "packed",
-    "pieces",
-    "ranges",
-]
-
 Offsets = Mapping[TopicPartition, int]
 
 

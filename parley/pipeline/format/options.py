@@ -28,23 +28,6 @@ from parley.protocol.security.client_security import SecurityProperties
 if TYPE_CHECKING:
     from parley.pipeline.format.typed import TypedColumn
 
-__all__ = [
-    "AtTime",
-    "Chosen",
-    "Extreme",
-    "OptionError",
-    "Position",
-    "SinkOptions",
-    "SourceOptions",
-    "Specific",
-    "TimesOf",
-    "connection",
-    "only_topic",
-    "read_boolean",
-    "read_integer",
-    "sink_options",
-    "source_options",
-]
 
 _CHOICES: Final = ("assign", "subscribe", "subscribePattern")
 _POLL_TIMEOUT_MS: Final = 120_000

@@ -14,18 +14,6 @@ from parley.pipeline.format.offset_decisions import Offsets, Range
 from parley.pipeline.format.options import AtTime, Chosen, Extreme, OptionError, Position, SourceOptions, Specific
 from parley.protocol.errors import ErrorCode, KafkaError
 
-__all__ = [
-    "check_order",
-    "chosen_partitions",
-    "earliest",
-    "latest",
-    "not_before",
-    "resolve_end",
-    "resolve_start",
-    "shared_cluster",
-]
-
-
 _ALL: Final = re.compile(".*")
 
 

@@ -24,8 +24,6 @@ from pyspark.sql.streaming.listener import (
 from parley.pipeline.client.cluster import TopicPartition
 from parley.pipeline.format.offset_decisions import from_json
 
-__all__ = ["Lag", "LagListener", "lag_of"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -37,8 +37,6 @@ from pyspark.sql.datasource import (
 from parley.pipeline.client.cluster import TopicPartition
 from parley.pipeline.format.offset_decisions import Range
 
-__all__ = ["EVERYTHING", "Narrowing", "narrowing"]
-
 _TYPES: Final[Mapping[str, type]] = {"topic": str, "partition": int, "offset": int, "timestamp": dt.datetime}
 """The columns whose filters can narrow a read. None of them is ever null."""
 _OFFSET_END: Final = 2**63

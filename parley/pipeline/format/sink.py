@@ -42,7 +42,6 @@ from parley.protocol.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KafkaBatchWriter", "KafkaStreamWriter", "check_columns"]
 
 _COLUMNS: Final = ("topic", "key", "value", "headers", "partition")
 _QUERY_ID: Final = "sql.streaming.queryId"

@@ -73,15 +73,6 @@ from parley.protocol.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "DataLoss",
-    "KafkaBatchReader",
-    "KafkaStreamReader",
-    "NarrowedBatchReader",
-    "RefusedStreamReader",
-    "check_schema",
-    "source_schema",
-]
 
 _COLUMNS: Final = (
     StructType()

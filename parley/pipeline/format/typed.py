@@ -26,7 +26,6 @@ from parley.pipeline.schemas.rows import FORMATS, Typed, column_type, derived
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Asked", "BadValue", "TypedColumn", "asked", "bytes_of", "columns_of", "sinks", "typed_rows"]
 
 _COLUMNS: Final = ("key", "value")
 _MODES: Final = ("FAILFAST", "PERMISSIVE")

@@ -25,8 +25,6 @@ from parley.pipeline.tables.iceberg import (
 from parley.pipeline.values.names import ICEBERG_NAMES
 from parley.pipeline.values.widening import iceberg_columns, iceberg_widens
 
-__all__ = ["IcebergCommits"]
-
 _APPLICATION: Final = "parley-load"
 _ATTEMPTS: Final = 20
 """How often a commit is retried after other writers have committed."""

@@ -11,8 +11,6 @@ from parley.pipeline.load.files import OURS, Destination
 from parley.pipeline.load.manifest import LoadConflict, write_new
 from parley.pipeline.load.ranges import TopicRecreated
 
-__all__ = ["check_origin", "keep_origin"]
-
 
 def check_origin(destination: Destination, topic: str, topic_id: str) -> None:
     """Raise TopicRecreated if the folder was loaded from another topic with this name. "" means that the id

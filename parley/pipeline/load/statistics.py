@@ -11,8 +11,6 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-__all__ = ["statistics"]
-
 _TEXT_MAX: Final = 64
 _MILLISECOND: Final = dt.timedelta(milliseconds=1)
 

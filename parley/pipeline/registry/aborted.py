@@ -16,8 +16,6 @@ from collections.abc import Collection, Mapping
 
 from parley.pipeline.registry.state import Record, State, Version, deletion_key, packed, version_key
 
-__all__ = ["records_again"]
-
 
 def records_again(aborted: Collection[bytes], values: Mapping[bytes, bytes | None], state: State) -> list[Record]:
     """Return the records for the keys that aborted transactions have written. ``values`` are the valid values of the

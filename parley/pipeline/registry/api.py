@@ -43,8 +43,6 @@ from parley.pipeline.schemas.model import BadSchema, Schema, SchemaType
 from parley.pipeline.service.requests import BodyRequest, error, message_of
 from parley.version import VERSION
 
-__all__ = ["RegistryApi"]
-
 _COMPARISONS_MAX: Final = 2
 """The number of compatibility checks that run at the same time."""
 _COMPARISONS_WAITING_MAX: Final = 32

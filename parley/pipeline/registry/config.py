@@ -19,8 +19,6 @@ from parley.pipeline.service.login import jaas_file_of
 from parley.pipeline.service.server import Listener, parse_listeners
 from parley.protocol.security.client_security import SecurityProperties
 
-__all__ = ["REGISTRY", "RegistryConfig"]
-
 _PREFIX: Final = "kafkastore."
 _OTHER_PREFIXES: Final = (_PREFIX, "ssl.", "config.providers")
 """The prefixes of settings that other modules check."""

@@ -32,25 +32,6 @@ from parley.pipeline.registry.state import (
 from parley.pipeline.schemas import avro, json_schema, protobuf
 from parley.pipeline.schemas.model import BadSchema, Loader, Schema, SchemaType
 
-__all__ = [
-    "MODES",
-    "Change",
-    "canonical",
-    "check",
-    "clear_config",
-    "clear_mode",
-    "delete_subject",
-    "delete_version",
-    "find",
-    "level_of",
-    "mode_of",
-    "register",
-    "resolved",
-    "schema_with",
-    "set_config",
-    "set_mode",
-]
-
 _log = logging.getLogger(__name__)
 MODES: Final = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
 COMPILED_MAX: Final = 20

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["RegistryError", "invalid_schema", "invalid_version", "no_schema", "no_subject", "no_version"]
-
 
 class RegistryError(Exception):
     """A request is rejected. The first three digits of ``code`` are the HTTP status."""

@@ -23,8 +23,6 @@ from parley.protocol.client import Client
 from parley.protocol.errors import KafkaError
 from parley.protocol.security.client_security import ClientSecurity
 
-__all__ = ["SECTION", "run_registry"]
-
 SECTION = "SchemaRegistry"
 """The section of the JAAS file that lists the users."""
 _CLIENT_ID = "schema-registry"

@@ -18,8 +18,6 @@ from typing import Any, Final
 
 from parley.pipeline.schemas.model import BadSchema, Reference, Schema
 
-__all__ = ["Record", "State", "Version", "config_key", "deletion_key", "mode_key", "packed", "version_key"]
-
 INT32_MAX: Final = 0x7FFF_FFFF
 Record = tuple[bytes, bytes | None]
 _IGNORED: Final = ("NOOP",)

@@ -29,8 +29,6 @@ from parley.pipeline.registry.errors import RegistryError
 from parley.pipeline.registry.state import Record, State
 from parley.protocol.errors import ErrorCode, KafkaError
 
-__all__ = ["Store"]
-
 _TRIES_MAX: Final = 20
 _PAUSE_S: Final = 0.05
 _PAUSE_MAX_S: Final = 1.0

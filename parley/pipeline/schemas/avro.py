@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from parley.pipeline.schemas.model import BadSchema, Loader, Schema, closure
 
-__all__ = ["NAMED", "PRIMITIVES", "canonical", "expanded", "parsed"]
-
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _OF_PROTOCOLS: Final = ("error_union", "request")

@@ -26,8 +26,6 @@ from parley.pipeline.schemas.avro_shape import AvroShape
 from parley.pipeline.schemas.model import BadSchema, Loader, Schema
 from parley.pipeline.values.exact import DoesNotFit, kind_of
 
-__all__ = ["column_type", "reader", "schema_text", "writer"]
-
 Convert = Callable[[Any], Any] | None
 """Converts a value from fastavro's form to the column's, or back; None if both are the same."""
 _PLAIN: Final = {

@@ -13,8 +13,6 @@ from typing import Any, Final
 from parley.pipeline.schemas.avro import NAMED, PRIMITIVES
 from parley.pipeline.schemas.model import BadSchema
 
-__all__ = ["PARTS_MAX", "AvroShape"]
-
 PARTS_MAX: Final = 50_000
 """The maximum number of fields of a record, with those of the records in it."""
 

@@ -16,8 +16,6 @@ from typing import Any, Final, Self
 
 from parley.pipeline.schemas.model import BadSchema, Reference, Schema, SchemaType
 
-__all__ = ["PREFIX", "Client", "RegistryAway", "RegistryRefused", "Settings", "client_of", "framed", "unframed"]
-
 PREFIX: Final = "schema.registry."
 _HEAD: Final = packing.Struct(">bI")
 _TRIES: Final = 2

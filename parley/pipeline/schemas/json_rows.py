@@ -21,8 +21,6 @@ from parley.pipeline.schemas.model import BadSchema, Loader, Schema
 from parley.pipeline.values.exact import json_value
 from parley.pipeline.values.json_text import dumps, finite
 
-__all__ = ["column_type", "derived_text", "reader", "writer"]
-
 _PLAIN: Final = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 _FORMATS: Final = {"date-time": pa.timestamp("us", tz="UTC"), "date": pa.date32()}
 _DEEPEST: Final = 100

@@ -13,8 +13,6 @@ from typing import Any
 
 from parley.pipeline.schemas.model import BadSchema, Loader, Schema, closure
 
-__all__ = ["ParsedJson", "canonical", "parsed"]
-
 
 @dataclass(frozen=True, slots=True)
 class ParsedJson:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-__all__ = ["BadSchema", "Loader", "Reference", "Schema", "SchemaType", "closure", "no_references"]
-
 _REFERENCES_MAX: Final = 1000
 """The maximum number of references of a schema, including those of the referenced schemas: a few dozen in practice."""
 

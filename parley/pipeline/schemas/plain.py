@@ -22,8 +22,6 @@ from parley.pipeline.schemas.json_schema import parsed
 from parley.pipeline.schemas.model import BadSchema, Loader, Schema, SchemaType
 from parley.pipeline.schemas.protobuf import in_order, is_map, message_at, messages_of, place_of
 
-__all__ = ["VALUES_MAX", "Read", "reader"]
-
 VALUES_MAX: Final = 50_000
 """The maximum number of parts of a value: what a person can still use, and a few megabytes."""
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
-__all__ = ["proto_text"]
 
 _ENUM_MAX: Final = 0x7FFF_FFFF
 _FIELD_BEHIND: Final = 0x2000_0000

@@ -24,18 +24,6 @@ from parley.pipeline.schemas.proto_text import proto_text
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-__all__ = [
-    "canonical",
-    "files_of",
-    "in_order",
-    "is_map",
-    "may_be_same",
-    "message_at",
-    "messages_of",
-    "place_of",
-    "pool_of",
-    "serialized",
-]
 
 NAME: Final = "default.proto"
 _SECONDS: Final = 20.0

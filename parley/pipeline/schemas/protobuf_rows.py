@@ -21,8 +21,6 @@ from parley.pipeline.schemas.proto_text import proto_text
 from parley.pipeline.schemas.protobuf import in_order, is_map, message_at, messages_of, place_of
 from parley.pipeline.values.exact import DoesNotFit
 
-__all__ = ["column_type", "derived_text", "reader", "writer"]
-
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 _KINDS: Final = {

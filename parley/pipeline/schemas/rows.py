@@ -19,8 +19,6 @@ from parley.pipeline.schemas.client import Settings, client_of, framed, unframed
 from parley.pipeline.schemas.model import BadSchema, Schema, SchemaType
 from parley.pipeline.values.exact import DoesNotFit, exact_array, fitter
 
-__all__ = ["FORMATS", "Typed", "column_type", "derived"]
-
 FORMATS: Final = {"avro": SchemaType.AVRO, "json-schema": SchemaType.JSON, "protobuf": SchemaType.PROTOBUF}
 _LANGUAGES: Final[dict[SchemaType, ModuleType]] = {
     SchemaType.AVRO: avro_rows,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ServiceError"]
-
 
 class ServiceError(Exception):
     """A server cannot start or continue. The text says why, and what to do."""

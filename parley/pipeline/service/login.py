@@ -29,8 +29,6 @@ from parley.pipeline.service.requests import error
 from parley.protocol.security.jaas import BadJaas, parse_jaas_file
 from parley.protocol.security.passwords import Passwords, basic_credentials
 
-__all__ = ["JAAS_FILE", "BasicLogin", "DemandLogin", "jaas_file_of"]
-
 JAAS_FILE: Final = "java.security.auth.login.config"
 SECTION: Final = "KafkaConnect"
 MODULE: Final = "PropertyFileLoginModule"

@@ -18,8 +18,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-__all__ = ["BodyRequest", "Number", "error", "message_of", "parse"]
-
 
 class Number(float):
     """A JSON number that is not an integer, with its text."""

@@ -16,8 +16,6 @@ from starlette.types import ASGIApp
 
 from parley.pipeline.service.errors import ServiceError
 
-__all__ = ["DEFAULT_PORT", "Listener", "RestServer", "parse_listeners"]
-
 DEFAULT_PORT: Final = 8083
 _IF_TAKEN: Final = (
     "Is another worker running? Stop it, or give this one another address (listeners=http://127.0.0.1:8084)."

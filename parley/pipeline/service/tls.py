@@ -11,8 +11,6 @@ from parley.configuration.tls import TlsSettings
 from parley.pipeline.service.errors import ServiceError
 from parley.pipeline.service.server import Listener
 
-__all__ = ["client_context", "server_context"]
-
 _CLIENT_AUTH: Final = "ssl.client.auth"
 
 

@@ -17,8 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
-__all__ = ["Shipped", "Travels", "missing_module", "package_zip"]
-
 _PACKAGES: Final = ("parley", "pyspark_parley")
 _MISSING: Final = re.compile(r"ModuleNotFoundError: (.+)")
 

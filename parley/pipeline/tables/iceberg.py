@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.snapshots import Snapshot
 
-__all__ = ["IcebergConflict", "IcebergPlace", "IcebergTable", "OffsetsExpired", "create", "may_pass", "opened"]
 
 _OFFSET: Final = "parley.offset."
 _MARK: Final = "parley.commit"

@@ -22,22 +22,6 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import types
 
-__all__ = [
-    "EXACT_DOUBLES",
-    "INTEGERS",
-    "JSON",
-    "UNKNOWN",
-    "DoesNotFit",
-    "Fit",
-    "exact_array",
-    "fits",
-    "fitter",
-    "json_value",
-    "kind_of",
-    "number_of",
-    "whole_of",
-]
-
 UNKNOWN: Final = pa.null()
 """The type of a column, or of a part of it, that has contained only nulls and empty lists so far."""
 JSON: Final = pa.json_()

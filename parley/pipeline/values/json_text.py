@@ -8,8 +8,6 @@ import re
 from decimal import Decimal
 from typing import Any, Final
 
-__all__ = ["dumps", "finite"]
-
 _MARK: Final = "\0parley.decimal\0"
 """Marks the digits of a decimal until the text is complete."""
 _MARKED: Final = re.compile(json.dumps(_MARK)[:-1].replace("\\", "\\\\") + r'(-?\d+(?:\.\d+)?(?:E[+-]\d+)?)"')

@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from pyarrow import types
 
-__all__ = ["ANY_NAMES", "DELTA_NAMES", "ICEBERG_NAMES", "NameRule", "sql_names"]
-
 Path = tuple[str, ...]
 
 

@@ -32,20 +32,6 @@ from parley.pipeline.values.exact import (
     whole_of,
 )
 
-__all__ = [
-    "DIGITS_MAX",
-    "Fractions",
-    "delta_type",
-    "iceberg_columns",
-    "iceberg_type",
-    "iceberg_widens",
-    "is_always_exact",
-    "only_adds_fields",
-    "settled",
-    "type_of",
-    "widened",
-]
-
 DIGITS_MAX: Final = 38
 """The maximum number of decimal digits in Delta, Parquet's readers and Spark."""
 _PRECISION: Final = 1200

@@ -27,23 +27,6 @@ from parley.pipeline.values.json_text import dumps
 from parley.pipeline.values.names import ANY_NAMES, NameRule
 from parley.pipeline.values.widening import DIGITS_MAX, Fractions, is_always_exact, settled, widened
 
-__all__ = [
-    "Columns",
-    "FileColumns",
-    "Refused",
-    "Row",
-    "StoredRow",
-    "Target",
-    "arrow_type",
-    "fields_of",
-    "place",
-    "plain",
-    "planned",
-    "refusing",
-    "row_of",
-    "table_of",
-]
-
 _SIMPLE: Final[Mapping[SchemaType, Callable[[], Any]]] = {
     SchemaType.INT8: pa.int8,
     SchemaType.INT16: pa.int16,

@@ -31,8 +31,6 @@ from parley.pipeline.values.exact import DoesNotFit, fits, fitter
 from parley.pipeline.values.names import DELTA_NAMES
 from parley.pipeline.values.widening import delta_type, is_always_exact, only_adds_fields
 
-__all__ = ["DeltaSinkConnector", "DeltaSinkTask"]
-
 _STORAGE: Final = "storage."
 _BATCH_ROWS: Final = 65_536
 """The number of rows in memory at once while a table is read for a widening."""

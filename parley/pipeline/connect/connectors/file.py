@@ -22,8 +22,6 @@ from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.java_forms import java_text
 from parley.pipeline.connect.records import SinkRecord, SourceRecord, TopicPartition
 
-__all__ = ["FileStreamSinkConnector", "FileStreamSinkTask", "FileStreamSourceConnector", "FileStreamSourceTask"]
-
 FILENAME: Final = "filename"
 POSITION: Final = "position"
 _CHUNK_BYTES: Final = 256 * 1024

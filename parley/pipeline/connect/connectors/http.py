@@ -32,8 +32,6 @@ from parley.pipeline.connect.records import SinkRecord, TopicPartition
 from parley.pipeline.values.exact import DoesNotFit, json_value
 from parley.pipeline.values.json_text import dumps
 
-__all__ = ["HttpSinkConnector", "HttpSinkTask"]
-
 _HEADER: Final = "http.headers."
 _AGAIN: Final = frozenset({408, 425, 429})
 _ANSWER_CHARACTERS_MAX: Final = 500

@@ -29,8 +29,6 @@ from parley.pipeline.tables.iceberg import (
 from parley.pipeline.values.names import ICEBERG_NAMES
 from parley.pipeline.values.widening import iceberg_type, iceberg_widens
 
-__all__ = ["IcebergSinkConnector", "IcebergSinkTask"]
-
 _CATALOG: Final = "catalog."
 _ATTEMPTS: Final = 20
 """The number of attempts to commit after conflicts with other tasks, before the worker backs off and retries."""

@@ -34,8 +34,6 @@ from parley.pipeline.connect.errors import ConfigError, ConnectError, RetriableE
 from parley.pipeline.connect.records import SinkRecord, TopicPartition
 from parley.pipeline.disk import to_disk
 
-__all__ = ["ParquetSinkConnector", "ParquetSinkTask"]
-
 _NAME: Final = re.compile(r"[^+/]+\+[0-9]{1,10}\+[0-9]{1,19}\+(?P<end>[0-9]{1,19})\.parquet")
 _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 """Arrow's names of the stores where a rename is only a copy, and not always possible."""

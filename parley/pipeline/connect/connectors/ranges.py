@@ -23,8 +23,6 @@ from parley.pipeline.connect.connectors.columns import Columns, refusing, table_
 from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.records import SinkRecord, TopicPartition
 
-__all__ = ["EVOLUTION", "RangeTask", "TableConnector", "TableTask", "range_keys", "table_keys"]
-
 EVOLUTION: Final = "schema.evolution"
 
 

@@ -15,8 +15,6 @@ from parley.pipeline.connect.config import ConfigDef
 from parley.pipeline.connect.data import Schema, SchemaAndValue
 from parley.pipeline.connect.records import Header
 
-__all__ = ["Converter", "HeaderConverter"]
-
 
 class Converter(ABC):
     """Converts the keys or the values of a topic."""

@@ -36,8 +36,6 @@ from parley.pipeline.schemas.model import BadSchema, Loader, no_references
 from parley.pipeline.schemas.model import Schema as Registered
 from parley.pipeline.schemas.model import SchemaType as Language
 
-__all__ = ["AvroConverter"]
-
 _READ_HERE: Final = frozenset({"decimal", "uuid", "local-timestamp-millis", "local-timestamp-micros"})
 """Logical types that are read as their primitive types. Connect has only decimals, and stores them exactly."""
 

@@ -15,8 +15,6 @@ from parley.pipeline.connect import data
 from parley.pipeline.connect.data import Field, LogicalType, Schema, SchemaType
 from parley.pipeline.connect.errors import DataError
 
-__all__ = ["from_avro", "to_avro"]
-
 _RECORD: Final = "ConnectDefault"
 _ENTRY: Final = "MapEntry"
 _ENTRY_FIELDS: Final = ("key", "value")

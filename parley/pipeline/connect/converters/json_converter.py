@@ -23,8 +23,6 @@ from parley.pipeline.connect.logical import FROM_LOGICAL, TO_LOGICAL
 from parley.pipeline.connect.text_values import infer_schema
 from parley.pipeline.values.json_text import dumps, finite
 
-__all__ = ["JsonConverter"]
-
 _NOT_AN_ENVELOPE: Final = (
     'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain additional fields. '
     "If you are trying to deserialize plain JSON data, set schemas.enable=false in your converter configuration."

@@ -9,8 +9,6 @@ from typing import Any, Final
 from parley.pipeline.connect.data import Field, Schema, SchemaType
 from parley.pipeline.connect.errors import DataError
 
-__all__ = ["from_json", "to_json"]
-
 _TYPES: Final = {one.value: one for one in SchemaType}
 
 Convert = Callable[[Schema, Any], Any]

@@ -13,17 +13,6 @@ from parley.pipeline.connect.data import Schema, SchemaAndValue, SchemaType
 from parley.pipeline.connect.errors import ConfigError, DataError
 from parley.pipeline.connect.text_values import to_text
 
-__all__ = [
-    "BooleanConverter",
-    "ByteArrayConverter",
-    "DoubleConverter",
-    "FloatConverter",
-    "IntegerConverter",
-    "LongConverter",
-    "ShortConverter",
-    "StringConverter",
-]
-
 
 class StringConverter(ConverterOfBoth):
     """Writes any value as text. Reads optional text."""

@@ -7,8 +7,6 @@ from parley.pipeline.connect.data import BYTES
 from parley.pipeline.connect.records import Header
 from parley.pipeline.connect.text_values import parse, to_text
 
-__all__ = ["SimpleHeaderConverter"]
-
 
 class SimpleHeaderConverter(HeaderConverter):
     def from_header(self, topic: str, header: Header) -> bytes | None:

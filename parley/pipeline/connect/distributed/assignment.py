@@ -27,8 +27,6 @@ from parley.pipeline.connect.distributed.protocol import CONFIG_MISMATCH, NO_WOR
 from parley.pipeline.connect.distributed.status_writing import Telling
 from parley.pipeline.connect.herder import TaskId
 
-__all__ = ["Share"]
-
 _BEHIND_PAUSE_S: Final = 1.0
 _log = logging.getLogger(__name__)
 

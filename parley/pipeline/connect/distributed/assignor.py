@@ -20,8 +20,6 @@ from typing import TypeVar
 from parley.pipeline.connect.distributed.protocol import NO_WORK, Work
 from parley.pipeline.connect.herder import TaskId
 
-__all__ = ["Decision", "Sharing", "share_out"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-__all__ = ["in_thread"]
-
 T = TypeVar("T")
 
 

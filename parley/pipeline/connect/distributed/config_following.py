@@ -39,8 +39,6 @@ from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.herder import HerderError, NotFound, State, TargetState, TaskId
 from parley.protocol.errors import KafkaError
 
-__all__ = ["Following", "restart_plan"]
-
 _RETRY_FIRST_S: Final = 0.25
 _RETRY_MAX_S: Final = 60.0
 _FENCE_S: Final = 30.0

@@ -31,8 +31,6 @@ from typing import Any, Final, NamedTuple, Protocol
 from parley.pipeline.connect.distributed.log import Keyed, Log
 from parley.pipeline.connect.herder import TargetState, TaskId
 
-__all__ = ["Change", "Changed", "ConfigState", "ConfigStore", "LeaderWrites", "SessionKey"]
-
 _CONNECTOR: Final = "connector-"
 _TASK: Final = "task-"
 _COMMIT: Final = "commit-"

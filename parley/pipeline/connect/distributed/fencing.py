@@ -15,8 +15,6 @@ from parley.pipeline.connect.distributed.blocking_calls import in_thread
 from parley.pipeline.connect.distributed.configs import ConfigStore
 from parley.pipeline.connect.herder import NotFound, Rebalancing
 
-__all__ = ["Fencing"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -19,8 +19,6 @@ from parley.pipeline.client.writing import Producer, Writing
 from parley.pipeline.connect.distributed.blocking_calls import in_thread
 from parley.protocol.errors import ErrorCode, KafkaError
 
-__all__ = ["TransactionalWrites", "leader_id"]
-
 _DELIVERY_MS: Final = 20_000
 """How long a write may take, and how long a dead leader's transaction may delay readers of the topic."""
 _SCHEMA: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])

@@ -25,8 +25,6 @@ from parley.pipeline.connect.errors import ConnectError, stack_trace
 from parley.pipeline.connect.herder import State, Status, TargetState, TaskId
 from parley.pipeline.connect.worker import Worker
 
-__all__ = ["Running"]
-
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -34,8 +34,6 @@ from parley.protocol.records.batch_header import headers
 from parley.protocol.records.record import Record
 from parley.protocol.security.client_security import ClientSecurity
 
-__all__ = ["Keyed", "Log", "MemoryLog", "TopicLog"]
-
 SEND_SECONDS: Final = 30.0
 _NAMES_UNTIL: Final = 12
 """Up to this version, Produce and Fetch name topics. Later versions use their ids."""

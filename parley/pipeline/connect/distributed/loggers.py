@@ -8,8 +8,6 @@ from typing import Final
 
 from parley.pipeline.connect.herder import LoggerLevel, NotFound
 
-__all__ = ["LEVELS", "Loggers"]
-
 ROOT: Final = "root"
 LEVELS: Final = {
     "ALL": 1,

@@ -42,8 +42,6 @@ from parley.protocol.messages.groups import (
 )
 from parley.protocol.security.client_security import ClientSecurity
 
-__all__ = ["Alone", "Group", "GroupSettings", "Member", "Membership"]
-
 _PAUSE_S: Final = 0.1
 _PAUSE_MAX_S: Final = 2.0
 _LEAVE_SECONDS: Final = 3.0

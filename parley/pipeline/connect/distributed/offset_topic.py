@@ -20,8 +20,6 @@ from parley.pipeline.connect.errors import ConnectError, RetriableError
 from parley.pipeline.connect.offset_stores import OffsetStore, SourceOffset, key_of
 from parley.protocol.errors import KafkaError
 
-__all__ = ["TopicOffsetStore"]
-
 _STORE_SECONDS: Final = 120.0
 """The timeout of a write. It exceeds the time for which the transaction of a dead task stays open in the topic."""
 _log = logging.getLogger(__name__)

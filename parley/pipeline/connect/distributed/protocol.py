@@ -20,20 +20,6 @@ from parley.protocol.codec import decode_from, encode_stored
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.schema import Data, Struct, field, i16, i32, i64
 
-__all__ = [
-    "CONFIG_MISMATCH",
-    "NO_WORK",
-    "PROTOCOLS",
-    "PROTOCOL_TYPE",
-    "Assignment",
-    "MemberState",
-    "Work",
-    "decode_assignment",
-    "decode_member",
-    "encode_assignment",
-    "encode_member",
-]
-
 PROTOCOLS: Final = {"default": 0, "compatible": 1, "sessioned": 2}
 """The names of the protocols in a JoinGroup request, with their versions."""
 PROTOCOL_TYPE: Final = "connect"

@@ -39,8 +39,6 @@ from parley.pipeline.service.server import RestServer
 from parley.protocol.client import Client
 from parley.protocol.errors import KafkaError
 
-__all__ = ["distributed", "standalone"]
-
 _STOP_EXTRA_MS: Final = 5_000
 """How long a connector may take to stop, in addition to its tasks' time."""
 _log = logging.getLogger(__name__)

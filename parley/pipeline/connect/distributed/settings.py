@@ -25,16 +25,6 @@ from parley.pipeline.connect.distributed.topics import TopicPlan
 from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.worker_config import COMMON, WorkerConfig
 
-__all__ = [
-    "DISTRIBUTED",
-    "config_topic",
-    "group_settings",
-    "has_transactional_leader",
-    "offset_topic",
-    "signing_rules",
-    "status_topic",
-]
-
 _REPLICAS: Final = "The replication factor with which the topic is created; -1 means the brokers' default."
 _replicas: Final = between(-1, 32767)
 

@@ -13,18 +13,6 @@ from typing import Final
 from parley.pipeline.connect.distributed.configs import SessionKey
 from parley.pipeline.connect.herder import BadRequest, Forbidden
 
-__all__ = [
-    "ALGORITHMS",
-    "DEFAULT_RULES",
-    "KEY_BITS_MIN",
-    "KEY_TTL_MS",
-    "SigningRules",
-    "check",
-    "is_signed",
-    "new_key",
-    "sign",
-]
-
 SIGNATURE: Final = "X-Connect-Authorization"
 ALGORITHM: Final = "X-Connect-Request-Signature-Algorithm"
 KEY_TTL_MS: Final = 3_600_000

@@ -15,8 +15,6 @@ from parley.pipeline.connect.distributed.statuses import StatusStore
 from parley.pipeline.connect.herder import Status, TaskId
 from parley.protocol.errors import KafkaError
 
-__all__ = ["Telling"]
-
 _PAUSE_S: Final = 1.0
 _log = logging.getLogger(__name__)
 

@@ -19,8 +19,6 @@ from typing import Any, Final
 from parley.pipeline.connect.distributed.log import Keyed, Log
 from parley.pipeline.connect.herder import State, Status, TaskId
 
-__all__ = ["StatusStore"]
-
 _CONNECTOR: Final = "status-connector-"
 _TASK: Final = "status-task-"
 _TOPIC: Final = "status-topic-"

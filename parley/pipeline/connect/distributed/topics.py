@@ -14,8 +14,6 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.configs import DescribeConfigsRequest
 from parley.protocol.messages.topics import CreateTopicsRequest
 
-__all__ = ["TopicPlan", "prepare"]
-
 _APPEAR_SECONDS: Final = 30.0
 _PAUSE_S: Final = 0.05
 _COMPACT: Final = "compact"

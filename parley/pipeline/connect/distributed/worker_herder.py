@@ -66,8 +66,6 @@ from parley.pipeline.connect.worker import Worker
 from parley.protocol.errors import KafkaError
 from parley.version import VERSION
 
-__all__ = ["Herder", "HerderSettings"]
-
 _CONFLICT: Final = "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"
 _STALE: Final = (
     "Cannot complete request momentarily due to stale configuration (typically caused by a concurrent config change)"

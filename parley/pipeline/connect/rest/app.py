@@ -34,8 +34,6 @@ from parley.pipeline.service.login import BasicLogin, DemandLogin
 from parley.pipeline.service.requests import error, message_of
 from parley.version import VERSION
 
-__all__ = ["REQUEST_SECONDS", "CrossOrigin", "application"]
-
 REQUEST_SECONDS: Final = 90.0
 _SIGNED: Final = [(method, compile_path(path)[0]) for method, path in AMONG_WORKERS]
 

@@ -29,8 +29,6 @@ from parley.pipeline.connect.rest import models
 from parley.pipeline.connect.rest.routing import HerderRoute, problem_of
 from parley.pipeline.service.requests import parse
 
-__all__ = ["ADMIN", "AMONG_WORKERS", "CONNECT"]
-
 _HEALTH_SECONDS: Final = 10.0
 _TRIMMED: Final = "".join(map(chr, range(33)))
 """The characters that Java's ``trim`` removes."""

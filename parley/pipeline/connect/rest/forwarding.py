@@ -17,8 +17,6 @@ from starlette.responses import JSONResponse, Response
 from parley.pipeline.connect.herder import NO_LEADER, HerderError, NotLeader, Rebalancing
 from parley.pipeline.service.requests import BodyRequest
 
-__all__ = ["Forwarder"]
-
 _FORWARDED_HEADERS: Final = (
     "content-type",
     "authorization",

@@ -10,26 +10,6 @@ from parley.pipeline.connect.config import NO_DEFAULT, ConfigType, Importance, W
 from parley.pipeline.connect.herder import State
 from parley.pipeline.service.requests import Number
 
-__all__ = [
-    "Config",
-    "ConfigInfos",
-    "ConfigKey",
-    "ConfigPatch",
-    "ConnectorInfo",
-    "ConnectorParts",
-    "ConnectorStatus",
-    "CreateConnectorRequest",
-    "Error",
-    "Health",
-    "Message",
-    "Offsets",
-    "Plugin",
-    "SetLogger",
-    "Task",
-    "TaskStatus",
-    "Topics",
-]
-
 
 def _as_text(value: Any) -> Any:
     """Convert values that Kafka Connect accepts as strings: numbers as they are written, and booleans."""

@@ -10,8 +10,6 @@ import re
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-__all__ = ["ambiguity"]
-
 _BROKEN: Final = re.compile(rb"%(?![0-9a-fA-F]{2})|%00")
 _DOTS: Final = re.compile(rb"(?:^|/)(?=[^/]*%)(?:\.|%2e){1,2}(?:/|$)")
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f\\]")

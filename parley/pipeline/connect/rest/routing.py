@@ -25,8 +25,6 @@ from parley.pipeline.connect.herder import HerderError, NotLeader, TimedOut
 from parley.pipeline.connect.rest.forwarding import Forwarder
 from parley.pipeline.service.requests import BodyRequest, error
 
-__all__ = ["HerderRoute", "problem_of"]
-
 _READY_WITHOUT: Final = "/health"
 _JSON: Final = "application/json"
 _Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]

@@ -19,8 +19,6 @@ from parley.pipeline.service.login import BasicLogin, jaas_file_of
 from parley.pipeline.service.server import Listener, parse_listeners
 from parley.pipeline.service.tls import client_context, server_context
 
-__all__ = ["RestSettings"]
-
 
 @dataclass(frozen=True, slots=True)
 class RestSettings:

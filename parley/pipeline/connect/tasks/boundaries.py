@@ -15,8 +15,6 @@ from typing import Final, Protocol
 from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.records import SourceRecord
 
-__all__ = ["Boundary", "ByInterval", "ByPoll", "ByTask", "Requests", "Verdict"]
-
 
 class Verdict(Enum):
     """What to do with the open transaction. The offsets of an aborted transaction are stored nevertheless."""

@@ -16,8 +16,6 @@ from parley.pipeline.connect.tasks.tolerance import LeftOut, Raw, Stage, Toleran
 from parley.pipeline.connect.transforms import Predicate, Transform
 from parley.pipeline.connect.worker_config import WorkerConfig, with_prefix
 
-__all__ = ["Conversion", "Outgoing", "TransformChain"]
-
 _CONVERTERS: Final = ("key.converter", "value.converter", "header.converter")
 R = TypeVar("R", bound=ConnectRecord)
 

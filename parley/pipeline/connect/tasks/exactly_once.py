@@ -29,8 +29,6 @@ from parley.pipeline.connect.tasks.tolerance import Tolerance
 from parley.pipeline.connect.tasks.topic_writing import TransactionWriter
 from parley.protocol.errors import ErrorCode, KafkaError
 
-__all__ = ["ExactlyOnceRun"]
-
 _EXPIRED: Final = (
     "The task {} was unable to finish writing records to Kafka before its producer transaction expired. "
     "It may be necessary to reconfigure this connector in order for it to run healthily with exactly-once support. "

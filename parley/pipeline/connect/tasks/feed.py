@@ -29,8 +29,6 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest
 from parley.protocol.records.errors import CorruptRecord
 
-__all__ = ["Feed", "Inbox", "Subscription"]
-
 BUFFER_BYTES: Final = 4 * 1024 * 1024
 """How many bytes of a partition may wait for a task before fetching pauses."""
 _PARTITION_BYTES: Final = 1024 * 1024

@@ -19,8 +19,6 @@ from parley.pipeline.connect.herder import State
 from parley.pipeline.connect.offset_stores import ConnectorOffsets, OffsetStore, SourceOffset
 from parley.pipeline.connect.tasks.spec import TaskSpec, WorkerEvents
 
-__all__ = ["Guard"]
-
 
 class Guard:
     """The events of one task, its source offsets, and its group's offsets, while it is allowed to act.

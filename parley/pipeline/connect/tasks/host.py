@@ -33,8 +33,6 @@ from parley.pipeline.connect.tasks.tolerance import Tolerance
 from parley.pipeline.connect.tasks.topic_writing import TopicWriter, TransactionWriter
 from parley.pipeline.connect.worker_config import WorkerConfig
 
-__all__ = ["TaskHost"]
-
 _STEP_S: Final = 0.5
 """How long a step of a task waits for work."""
 _log = logging.getLogger(__name__)

@@ -10,8 +10,6 @@ from parley.pipeline.client.decode import decode
 from parley.pipeline.client.fetching import Fetched
 from parley.pipeline.connect.tasks.tolerance import Raw
 
-__all__ = ["read_rows"]
-
 _MICROS_PER_MS: Final = 1000
 _OFFSET_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 

@@ -43,8 +43,6 @@ from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.metadata import MetadataResponse
 
-__all__ = ["SinkRun", "share"]
-
 _RETRY_MS: Final = 1_000
 _LOOK_AGAIN_MS: Final = 10_000
 """How often the topics' partitions are looked up."""

@@ -27,8 +27,6 @@ from parley.pipeline.connect.tasks.tolerance import LeftOut, Stage, Tolerance
 from parley.pipeline.connect.tasks.topic_writing import TopicWriter, TransactionWriter, create_topic
 from parley.protocol.errors import KafkaError
 
-__all__ = ["SourceRun"]
-
 _RETRY_S: Final = 1.0
 _log = logging.getLogger(__name__)
 

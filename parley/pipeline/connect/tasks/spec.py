@@ -13,8 +13,6 @@ from parley.pipeline.connect.herder import State, TaskId
 from parley.pipeline.connect.worker_config import WorkerConfig, with_prefix
 from parley.protocol.security.client_security import NO_SECURITY, SecurityProperties
 
-__all__ = ["ClientSettings", "ExactlyOnce", "TaskSpec", "WorkerEvents"]
-
 
 @dataclass(frozen=True, slots=True)
 class ExactlyOnce:

@@ -23,8 +23,6 @@ from parley.pipeline.connect.herder import TaskId
 from parley.pipeline.connect.plugins import kafkas_name
 from parley.pipeline.connect.transforms import KeyOrValue
 
-__all__ = ["DeadLetters", "LeftOut", "Raw", "Stage", "Tolerance"]
-
 PREFIX: Final = "__connect.errors."
 """The prefix of the headers that describe a record's failure."""
 _EXCEPTIONS: Final[Mapping[type, str]] = {

@@ -18,8 +18,6 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.protocol.records.compression import Compression
 
-__all__ = ["TopicWriter", "TransactionWriter", "create_topic"]
-
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _SCHEMA: Final = pa.schema(
     [

@@ -18,8 +18,6 @@ from parley.pipeline.connect.data import Field, Schema, Struct
 from parley.pipeline.connect.errors import DataError
 from parley.pipeline.connect.records import ConnectRecord
 
-__all__ = ["REPLACE_NULLS", "KeyOrValue", "Predicate", "Side", "Transform", "as_map", "as_struct", "read"]
-
 R = TypeVar("R", bound=ConnectRecord)
 
 REPLACE_NULLS: Final = ConfigKey(

@@ -18,8 +18,6 @@ from parley.pipeline.connect.records import ConnectRecord
 from parley.pipeline.connect.text_values import infer_schema, to_text
 from parley.pipeline.connect.transforms import REPLACE_NULLS, KeyOrValue, as_map, as_struct, read, struct_like
 
-__all__ = ["Cast"]
-
 R = TypeVar("R", bound=ConnectRecord)
 
 _TARGETS: Final[Mapping[str, SchemaType]] = {

@@ -30,8 +30,6 @@ from parley.pipeline.connect.transforms import (
     struct_like,
 )
 
-__all__ = ["ExtractField", "HoistField", "InsertField", "ReplaceField", "ValueToKey"]
-
 _NULLS: Final = ConfigDef([REPLACE_NULLS])
 _CACHE_MAX: Final = 16
 R = TypeVar("R", bound=ConnectRecord)

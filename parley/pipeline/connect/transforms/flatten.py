@@ -10,8 +10,6 @@ from parley.pipeline.connect.data import Schema, SchemaType, Struct
 from parley.pipeline.connect.records import ConnectRecord
 from parley.pipeline.connect.transforms import KeyOrValue, as_map, as_struct, struct_like
 
-__all__ = ["Flatten"]
-
 R = TypeVar("R", bound=ConnectRecord)
 
 

@@ -21,8 +21,6 @@ from parley.pipeline.connect.transforms import (
     struct_like,
 )
 
-__all__ = ["DropHeaders", "HeaderFrom", "InsertHeader"]
-
 R = TypeVar("R", bound=ConnectRecord)
 
 

@@ -13,8 +13,6 @@ from parley.pipeline.connect.errors import DataError
 from parley.pipeline.connect.records import ConnectRecord
 from parley.pipeline.connect.transforms import REPLACE_NULLS, KeyOrValue, as_map, as_struct, read
 
-__all__ = ["MaskField"]
-
 R = TypeVar("R", bound=ConnectRecord)
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _LIMITS: Final = {SchemaType.INT8: 7, SchemaType.INT16: 15, SchemaType.INT32: 31, SchemaType.INT64: 63}

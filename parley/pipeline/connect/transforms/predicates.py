@@ -10,8 +10,6 @@ from parley.pipeline.connect.java_forms import java_pattern, java_regex
 from parley.pipeline.connect.records import ConnectRecord
 from parley.pipeline.connect.transforms import Predicate
 
-__all__ = ["HasHeaderKey", "RecordIsTombstone", "TopicNameMatches"]
-
 
 def _whole_name(name: str, value: Any) -> None:
     non_empty(name, value)

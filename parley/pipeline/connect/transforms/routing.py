@@ -14,8 +14,6 @@ from parley.pipeline.connect.logical import from_millis
 from parley.pipeline.connect.records import ConnectRecord
 from parley.pipeline.connect.transforms import Transform
 
-__all__ = ["Filter", "RegexRouter", "TimestampRouter"]
-
 R = TypeVar("R", bound=ConnectRecord)
 
 

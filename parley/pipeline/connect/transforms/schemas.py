@@ -11,8 +11,6 @@ from parley.pipeline.connect.errors import DataError
 from parley.pipeline.connect.records import ConnectRecord
 from parley.pipeline.connect.transforms import REPLACE_NULLS, KeyOrValue, read
 
-__all__ = ["SetSchemaMetadata"]
-
 R = TypeVar("R", bound=ConnectRecord)
 
 

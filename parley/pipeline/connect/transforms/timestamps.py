@@ -15,8 +15,6 @@ from parley.pipeline.connect.logical import from_millis, millis_of
 from parley.pipeline.connect.records import ConnectRecord
 from parley.pipeline.connect.transforms import REPLACE_NULLS, KeyOrValue, as_map, as_struct, read, struct_like
 
-__all__ = ["TimestampConverter"]
-
 R = TypeVar("R", bound=ConnectRecord)
 
 _TARGETS: Final[Mapping[str, Schema]] = {

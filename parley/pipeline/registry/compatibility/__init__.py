@@ -12,8 +12,6 @@ from parley.pipeline.registry.compatibility import avro, json_schema, protobuf
 from parley.pipeline.registry.compatibility.steps import Steps
 from parley.pipeline.schemas.model import Loader, Schema, SchemaType
 
-__all__ = ["Level", "incompatibilities"]
-
 _UNREADABLE = {
     SchemaType.AVRO: avro.unreadable,
     SchemaType.JSON: json_schema.unreadable,

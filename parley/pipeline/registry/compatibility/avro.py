@@ -15,8 +15,6 @@ from parley.pipeline.registry.compatibility.steps import DIFFERENCES_MAX, Steps
 from parley.pipeline.schemas.avro import PRIMITIVES, parsed
 from parley.pipeline.schemas.model import Loader, Schema
 
-__all__ = ["unreadable"]
-
 _Difference = tuple[str, str, str]
 """The kind, the place and the explanation of a difference."""
 _PROMOTED: Final = {

@@ -20,8 +20,6 @@ from parley.pipeline.registry.compatibility.steps import DIFFERENCES_MAX, Steps
 from parley.pipeline.schemas.json_schema import parsed
 from parley.pipeline.schemas.model import Loader, Schema
 
-__all__ = ["unreadable"]
-
 _PATTERN_BYTES_MAX: Final = 1 << 20
 """The memory limit for one regular expression; the library rejects an expression that needs more."""
 _COMBINED: Final = ("allOf", "anyOf", "oneOf")

@@ -16,8 +16,6 @@ from parley.pipeline.registry.compatibility.steps import DIFFERENCES_MAX, Steps
 from parley.pipeline.schemas.model import Loader, Schema
 from parley.pipeline.schemas.protobuf import files_of, pool_of
 
-__all__ = ["unreadable"]
-
 _GROUPS: Final = {
     **dict.fromkeys((3, 4, 5, 8, 13, 14), "number"),  # int64, uint64, int32, bool, uint32, enum
     **dict.fromkeys((17, 18), "signed number"),

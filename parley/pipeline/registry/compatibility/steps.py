@@ -6,8 +6,6 @@ from typing import Final
 
 from parley.pipeline.schemas.model import BadSchema
 
-__all__ = ["DIFFERENCES_MAX", "STEPS_MAX", "Steps"]
-
 DIFFERENCES_MAX: Final = 100
 """The maximum number of differences between two schemas that are kept and reported."""
 STEPS_MAX: Final = 500_000

@@ -21,8 +21,6 @@ from sqlalchemy.types import TypeEngine
 from parley.pipeline.values.exact import JSON, DoesNotFit, kind_of
 from parley.pipeline.values.widening import DIGITS_MAX
 
-__all__ = ["TextDecimal", "column_kind", "sql_kind", "sql_type", "sql_value"]
-
 _TYPES: Final[Mapping[Any, Callable[[], TypeEngine[Any]]]] = {
     pa.int8(): sa.SmallInteger,
     pa.int16(): sa.SmallInteger,

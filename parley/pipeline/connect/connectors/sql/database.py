@@ -33,8 +33,6 @@ from parley.pipeline.connect.data import (
 from parley.pipeline.connect.errors import ConfigError, ConnectError, RetriableError
 from parley.pipeline.values.json_text import dumps
 
-__all__ = ["CONNECTION", "connect_schema", "connect_value", "failed", "open_engine"]
-
 
 def _database(name: str, value: Any) -> None:
     """Check that there is a driver for the URL, without connecting. Raises ConfigError."""

@@ -69,8 +69,6 @@ from parley.pipeline.connect.records import SinkRecord, TopicPartition
 from parley.pipeline.values.exact import DoesNotFit, kind_of
 from parley.pipeline.values.names import sql_names
 
-__all__ = ["SqlSinkConnector", "SqlSinkTask"]
-
 _KAFKA_COLUMNS: Final = ("__connect_topic", "__connect_partition", "__connect_offset")
 _KAFKA_TYPES: Final = (sa.String(249), sa.Integer(), sa.BigInteger())
 _VERSION: Final = "1.0"

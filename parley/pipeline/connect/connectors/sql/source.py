@@ -47,8 +47,6 @@ from parley.pipeline.connect.data import Schema, Struct, struct
 from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.records import SourceRecord
 
-__all__ = ["SqlSourceConnector", "SqlSourceTask"]
-
 _INCREMENTING: Final = "incrementing"
 _TIMESTAMP: Final = "timestamp"
 _NANOS: Final = "timestamp_nanos"

@@ -19,19 +19,6 @@ from parley.pipeline.connect.connectors.sql.column_types import column_kind, sql
 from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.values.exact import fits
 
-__all__ = [
-    "MakingFailed",
-    "NeedsTableAlone",
-    "TableColumns",
-    "add_columns",
-    "even_if_raced",
-    "locked",
-    "make_table",
-    "making",
-    "reflected",
-    "widen_columns",
-]
-
 _STREAMED_ROWS: Final = 10_000
 
 
