@@ -1,8 +1,9 @@
 """The configuration keys of connectors, converters and transforms: types, defaults, checks, and their JSON.
 
-``ConfigDef().define(...)`` lists the keys. ``parse`` converts texts to typed values and raises at the first bad one.
-``validate`` finds all problems of every key, as ``PUT /connector-plugins/{name}/config/validate`` shows them. Names,
-types and the JSON are Kafka's (``ConfigDef``, ``ConfigInfos``).
+``ConfigDef().define("file", STRING, None).doc("The file to read.")`` lists the keys. ``parse`` converts texts to typed
+values and raises at the first bad one. ``validate`` finds all problems of every key, as
+``PUT /connector-plugins/{name}/config/validate`` shows them. Names, types and the JSON are Kafka's (``ConfigDef``,
+``ConfigInfos``).
 
 Types in Python: BOOLEAN ``bool``; SHORT, INT, LONG ``int``; DOUBLE ``float``; STRING, CLASS ``str``; LIST
 ``list[str]``; PASSWORD ``Password``, which hides itself in texts.
@@ -159,7 +160,7 @@ class ConfigDef:
         name: str,
         type: ConfigType,
         default: Any = NO_DEFAULT,
-        importance: Importance = Importance.MEDIUM,
+        importance: Importance = MEDIUM,
         doc: str = "",
         **more: Any,
     ) -> Self:
@@ -172,6 +173,12 @@ class ConfigDef:
         if not key.required:
             key = replace(key, default=key.parse(key.default))
         self.keys[name] = key
+        return self
+
+    def doc(self, text: str) -> Self:
+        """Set the documentation of the key that was added last."""
+        name, key = next(reversed(self.keys.items()))
+        self.keys[name] = replace(key, doc=text)
         return self
 
     def __add__(self, other: ConfigDef) -> ConfigDef:

@@ -51,147 +51,70 @@ def _aliases(name: str, value: Any) -> None:
 
 _COMMON: Final = (
     ConfigDef()
-    .define(
-        "name",
-        STRING,
-        importance=HIGH,
-        doc="The connector's name.",
-        validator=printable,
-        group="Common",
-        display_name="Connector name",
-    )
-    .define(
-        "connector.class",
-        STRING,
-        importance=HIGH,
-        group="Common",
-        display_name="Connector class",
-        doc="The connector's class: its full name, its simple name, or its simple name without the ending Connector.",
-    )
-    .define(
-        "tasks.max",
-        INT,
-        1,
-        HIGH,
-        "The largest number of tasks of this connector.",
-        validator=at_least(1),
-        group="Common",
-        display_name="Tasks max",
-    )
-    .define(
-        "tasks.max.enforce",
-        BOOLEAN,
-        True,
-        LOW,
-        "Whether a connector fails if it generates more than tasks.max tasks.",
-        group="Common",
-        display_name="Enforce tasks max",
-    )
-    .define(
-        "key.converter",
-        CLASS,
-        None,
-        LOW,
-        "The converter of record keys. The default is the worker's.",
-        group="Common",
-        display_name="Key converter class",
-    )
-    .define(
-        "value.converter",
-        CLASS,
-        None,
-        LOW,
-        "The converter of record values. The default is the worker's.",
-        group="Common",
-        display_name="Value converter class",
-    )
-    .define(
-        "header.converter",
-        CLASS,
-        HEADER_CONVERTER,
-        LOW,
-        "The converter of header values. The default is the worker's.",
-        group="Common",
-        display_name="Header converter class",
-    )
+    .define("name", STRING, importance=HIGH, validator=printable, group="Common", display_name="Connector name")
+    .doc("The connector's name.")
+    .define("connector.class", STRING, importance=HIGH, group="Common", display_name="Connector class")
+    .doc("The connector's class: its full name, its simple name, or its simple name without the ending Connector.")
+    .define("tasks.max", INT, 1, HIGH, validator=at_least(1), group="Common", display_name="Tasks max")
+    .doc("The largest number of tasks of this connector.")
+    .define("tasks.max.enforce", BOOLEAN, True, LOW, group="Common", display_name="Enforce tasks max")
+    .doc("Whether a connector fails if it generates more than tasks.max tasks.")
+    .define("key.converter", CLASS, None, LOW, group="Common", display_name="Key converter class")
+    .doc("The converter of record keys. The default is the worker's.")
+    .define("value.converter", CLASS, None, LOW, group="Common", display_name="Value converter class")
+    .doc("The converter of record values. The default is the worker's.")
+    .define("header.converter", CLASS, HEADER_CONVERTER, LOW, group="Common", display_name="Header converter class")
+    .doc("The converter of header values. The default is the worker's.")
     .define(
         "config.action.reload",
         STRING,
         "restart",
         LOW,
         validator=one_of("none", "restart"),
-        doc="What happens when a value from a configuration provider changes.",
         group="Common",
         display_name="Reload Action",
     )
-    .define(
-        "transforms",
-        LIST,
-        [],
-        LOW,
-        "Aliases of the transforms, in the order in which they are applied to records.",
-        validator=_aliases,
-        group="Transforms",
-        display_name="Transforms",
-    )
-    .define(
-        "predicates",
-        LIST,
-        [],
-        LOW,
-        "Aliases of the predicates that transforms use.",
-        validator=_aliases,
-        group="Predicates",
-        display_name="Predicates",
-    )
+    .doc("What happens when a value from a configuration provider changes.")
+    .define("transforms", LIST, [], LOW, validator=_aliases, group="Transforms", display_name="Transforms")
+    .doc("Aliases of the transforms, in the order in which they are applied to records.")
+    .define("predicates", LIST, [], LOW, validator=_aliases, group="Predicates", display_name="Predicates")
+    .doc("Aliases of the predicates that transforms use.")
     .define(
         "errors.retry.timeout",
         LONG,
         0,
         MEDIUM,
         group="Error Handling",
-        doc="How long a failed operation is retried, in ms. With 0 it is not retried, with -1 it is retried forever.",
         validator=at_least(_ANY_DELAY),
         display_name="Retry Timeout for Errors",
     )
+    .doc("How long a failed operation is retried, in ms. With 0 it is not retried, with -1 it is retried forever.")
     .define(
         "errors.retry.delay.max.ms",
         LONG,
         60_000,
         MEDIUM,
-        "The longest pause between two attempts, in ms.",
         validator=at_least(1),
         group="Error Handling",
         display_name="Maximum Delay Between Retries for Errors",
     )
+    .doc("The longest pause between two attempts, in ms.")
     .define(
         "errors.tolerance",
         STRING,
         "none",
         MEDIUM,
         group="Error Handling",
-        doc="Whether a record that cannot be converted or transformed fails the task (none) or is skipped (all).",
         validator=one_of("none", "all"),
         display_name="Error Tolerance",
     )
+    .doc("Whether a record that cannot be converted or transformed fails the task (none) or is skipped (all).")
+    .define("errors.log.enable", BOOLEAN, False, MEDIUM, group="Error Handling", display_name="Log Errors")
+    .doc("Whether each failed record is logged.")
     .define(
-        "errors.log.enable",
-        BOOLEAN,
-        False,
-        MEDIUM,
-        "Whether each failed record is logged.",
-        group="Error Handling",
-        display_name="Log Errors",
+        "errors.log.include.messages", BOOLEAN, False, MEDIUM, group="Error Handling", display_name="Log Error Details"
     )
-    .define(
-        "errors.log.include.messages",
-        BOOLEAN,
-        False,
-        MEDIUM,
-        group="Error Handling",
-        doc="Whether the log line contains the topic, partition, offset and timestamp of the record.",
-        display_name="Log Error Details",
-    )
+    .doc("Whether the log line contains the topic, partition, offset and timestamp of the record.")
 )
 
 SOURCE: Final = _COMMON + (
@@ -201,47 +124,37 @@ SOURCE: Final = _COMMON + (
         LIST,
         [],
         LOW,
-        "Aliases of groups of topics that are created with their own settings.",
         validator=_aliases,
         group="Topic Creation",
         display_name="Topic Creation Groups",
     )
-    .define(
-        "topic.creation.default.replication.factor",
-        SHORT,
-        None,
-        LOW,
-        group="Topic Creation",
-        doc="The replication factor of topics created for this connector; -1 means the broker's default.",
-    )
-    .define(
-        "topic.creation.default.partitions",
-        INT,
-        None,
-        LOW,
-        group="Topic Creation",
-        doc="The partitions of topics created for this connector; -1 means the broker's default.",
-    )
+    .doc("Aliases of groups of topics that are created with their own settings.")
+    .define("topic.creation.default.replication.factor", SHORT, None, LOW, group="Topic Creation")
+    .doc("The replication factor of topics created for this connector; -1 means the broker's default.")
+    .define("topic.creation.default.partitions", INT, None, LOW, group="Topic Creation")
+    .doc("The partitions of topics created for this connector; -1 means the broker's default.")
     .define(
         "exactly.once.support",
         STRING,
         "requested",
         MEDIUM,
         group="Exactly Once Support",
-        doc="Whether the connector must support exactly-once delivery (required), or uses it if it can (requested).",
         validator=one_of("required", "requested", ignore_case=True),
         display_name="Exactly once support",
     )
+    .doc("Whether the connector must support exactly-once delivery (required), or uses it if it can (requested).")
     .define(
         "transaction.boundary",
         STRING,
         "poll",
         MEDIUM,
         group="Exactly Once Support",
-        doc="When transactions end if sources write exactly once: after each poll, after an interval, or when the "
-        "connector requests it.",
         validator=one_of("interval", "poll", "connector", ignore_case=True),
         display_name="Transaction Boundary",
+    )
+    .doc(
+        "When transactions end if sources write exactly once: after each poll, after an interval, or when the "
+        "connector requests it."
     )
     .define(
         "transaction.boundary.interval.ms",
@@ -249,62 +162,55 @@ SOURCE: Final = _COMMON + (
         None,
         LOW,
         group="Exactly Once Support",
-        doc="How long a transaction lasts with transaction.boundary=interval, in ms; else offset.flush.interval.ms.",
         validator=lambda name, value: None if value is None else at_least(0)(name, value),
         display_name="Transaction boundary interval",
     )
+    .doc("How long a transaction lasts with transaction.boundary=interval, in ms; else offset.flush.interval.ms.")
     .define(
         "offsets.storage.topic",
         STRING,
         None,
         LOW,
         group="offsets.topic",
-        doc="The topic for this connector's offsets; without it, the worker's topic. Only distributed workers use it.",
         validator=non_empty,
         display_name="Offsets topic",
     )
+    .doc("The topic for this connector's offsets; without it, the worker's topic. Only distributed workers use it.")
 )
 
 SINK: Final = _COMMON + (
     ConfigDef()
-    .define("topics", LIST, [], HIGH, "The topics to read.", validator=distinct, group="Common", display_name="Topics")
-    .define(
-        "topics.regex",
-        STRING,
-        "",
-        HIGH,
-        "A regular expression that matches the whole names of the topics to read.",
-        validator=java_regex,
-        group="Common",
-        display_name="Topics regex",
-    )
+    .define("topics", LIST, [], HIGH, validator=distinct, group="Common", display_name="Topics")
+    .doc("The topics to read.")
+    .define("topics.regex", STRING, "", HIGH, validator=java_regex, group="Common", display_name="Topics regex")
+    .doc("A regular expression that matches the whole names of the topics to read.")
     .define(
         "errors.deadletterqueue.topic.name",
         STRING,
         "",
         MEDIUM,
         group="Error Handling",
-        doc="The topic to which skipped records are written. If it is empty, they are not written anywhere.",
         display_name="Dead Letter Queue Topic Name",
     )
+    .doc("The topic to which skipped records are written. If it is empty, they are not written anywhere.")
     .define(
         "errors.deadletterqueue.topic.replication.factor",
         SHORT,
         3,
         MEDIUM,
         group="Error Handling",
-        doc="The replication factor with which that topic is created.",
         display_name="Dead Letter Queue Topic Replication Factor",
     )
+    .doc("The replication factor with which that topic is created.")
     .define(
         "errors.deadletterqueue.context.headers.enable",
         BOOLEAN,
         False,
         MEDIUM,
-        "Whether headers (__connect.errors.*) of such a record describe the error.",
         group="Error Handling",
         display_name="Enable Error Context Headers",
     )
+    .doc("Whether headers (__connect.errors.*) of such a record describe the error.")
 )
 
 
@@ -357,33 +263,17 @@ def definition_of(connector: type[Connector], config: Mapping[str, Any], plugins
 def _stage(prefix: str, config: Mapping[str, Any], base: Any, plugins: Plugins) -> ConfigDef:
     """Return the keys of one transform or predicate, each after the prefix."""
     group = prefix.replace(".", ": ", 1).rstrip(".").capitalize()
-    keys = ConfigDef().define(
-        prefix + "type",
-        CLASS,
-        importance=HIGH,
-        group=group,
-        order=0,
-        doc=f"The class of the {base.__name__.lower()}.",
-        validator=class_of(plugins, base),
+    keys = (
+        ConfigDef()
+        .define(prefix + "type", CLASS, importance=HIGH, group=group, order=0, validator=class_of(plugins, base))
+        .doc(f"The class of the {base.__name__.lower()}.")
     )
     if base is Transform:
-        keys.define(
-            prefix + "negate",
-            BOOLEAN,
-            False,
-            MEDIUM,
-            "Whether the records that do not match are transformed instead.",
-            group=group,
-            order=1,
+        keys.define(prefix + "negate", BOOLEAN, False, MEDIUM, group=group, order=1).doc(
+            "Whether the records that do not match are transformed instead."
         )
-        keys.define(
-            prefix + "predicate",
-            STRING,
-            None,
-            MEDIUM,
-            "The predicate that selects the records to be transformed.",
-            group=group,
-            order=2,
+        keys.define(prefix + "predicate", STRING, None, MEDIUM, group=group, order=2).doc(
+            "The predicate that selects the records to be transformed."
         )
     return keys + _prefixed(prefix, config.get(prefix + "type"), base, plugins, group)
 

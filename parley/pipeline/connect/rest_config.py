@@ -35,47 +35,26 @@ def _protocol(name: str, value: Any) -> None:
 
 REST: Final = (
     ConfigDef()
-    .define(
-        "listeners",
-        LIST,
-        ["http://:8083"],
-        LOW,
-        "Where the REST API listens, as http://host:port or https://host:port; without a host on all addresses.",
-    )
-    .define(
-        "admin.listeners",
-        LIST,
-        None,
-        LOW,
-        "Where the admin endpoints (/admin/loggers) listen, if not on the listeners; empty: they are not served.",
-    )
-    .define("rest.advertised.host.name", STRING, None, LOW, "The host that this worker advertises to other workers.")
-    .define("rest.advertised.port", INT, None, LOW, "The port that this worker advertises to other workers.")
-    .define(
-        "rest.advertised.listener",
-        STRING,
-        None,
-        LOW,
-        "The protocol that this worker advertises: http or https. The default is http if any listener uses it.",
-        validator=_protocol,
-    )
-    .define(
-        "rest.extension.classes",
-        LIST,
-        [],
-        LOW,
-        f"{BASIC_AUTH}: every request needs a name and a password, which the JAAS file's section KafkaConnect names.",
-        validator=_known_extensions,
-    )
-    .define(
-        JAAS_FILE,
-        STRING,
-        None,
-        LOW,
+    .define("listeners", LIST, ["http://:8083"], LOW)
+    .doc("Where the REST API listens, as http://host:port or https://host:port; without a host on all addresses.")
+    .define("admin.listeners", LIST, None, LOW)
+    .doc("Where the admin endpoints (/admin/loggers) listen, if not on the listeners; empty: they are not served.")
+    .define("rest.advertised.host.name", STRING, None, LOW)
+    .doc("The host that this worker advertises to other workers.")
+    .define("rest.advertised.port", INT, None, LOW)
+    .doc("The port that this worker advertises to other workers.")
+    .define("rest.advertised.listener", STRING, None, LOW, validator=_protocol)
+    .doc("The protocol that this worker advertises: http or https. The default is http if any listener uses it.")
+    .define("rest.extension.classes", LIST, [], LOW, validator=_known_extensions)
+    .doc(f"{BASIC_AUTH}: every request needs a name and a password, which the JAAS file's section KafkaConnect names.")
+    .define(JAAS_FILE, STRING, None, LOW)
+    .doc(
         "The JAAS file with the section KafkaConnect; without it the one that KAFKA_OPTS names (-D"
         + JAAS_FILE
-        + "=...).",
+        + "=...)."
     )
-    .define("access.control.allow.origin", STRING, "", LOW, "The header Access-Control-Allow-Origin of responses.")
-    .define("access.control.allow.methods", STRING, "", LOW, "The header Access-Control-Allow-Methods of responses.")
+    .define("access.control.allow.origin", STRING, "", LOW)
+    .doc("The header Access-Control-Allow-Origin of responses.")
+    .define("access.control.allow.methods", STRING, "", LOW)
+    .doc("The header Access-Control-Allow-Methods of responses.")
 )

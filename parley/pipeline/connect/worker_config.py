@@ -33,81 +33,44 @@ HEADER_CONVERTER: Final = "org.apache.kafka.connect.storage.SimpleHeaderConverte
 
 WORK: Final = (
     ConfigDef()
+    .define("bootstrap.servers", LIST, ["localhost:9092"], HIGH, validator=non_empty)
+    .doc("One or more brokers, as host:port, from which the worker learns the cluster.")
+    .define("client.id", STRING, "", LOW)
+    .doc("The client id of this worker, which brokers log.")
+    .define("key.converter", CLASS, importance=HIGH)
+    .doc("The default converter of record keys.")
+    .define("value.converter", CLASS, importance=HIGH)
+    .doc("The default converter of record values.")
+    .define("header.converter", CLASS, HEADER_CONVERTER, LOW)
+    .doc("The default converter of header values.")
+    .define("offset.flush.interval.ms", LONG, 60_000, LOW, validator=at_least(1))
+    .doc("How often the offsets of tasks are committed, in ms.")
+    .define("offset.flush.timeout.ms", LONG, 5_000, LOW, validator=at_least(1))
+    .doc("How long a commit of offsets may take before it is tried again, in ms.")
+    .define("task.shutdown.graceful.timeout.ms", LONG, 5_000, LOW, validator=at_least(0))
+    .doc("How long all tasks together may take to stop, in ms, before they are abandoned.")
+    .define("plugin.path", LIST, [], LOW)
+    .doc("Directories with Python modules of plugins, in addition to the installed ones.")
     .define(
-        "bootstrap.servers",
-        LIST,
-        ["localhost:9092"],
-        HIGH,
-        "One or more brokers, as host:port, from which the worker learns the cluster.",
-        validator=non_empty,
+        "connector.client.config.override.policy", STRING, "All", MEDIUM, validator=one_of("All", "None", "Principal")
     )
-    .define("client.id", STRING, "", LOW, "The client id of this worker, which brokers log.")
-    .define("key.converter", CLASS, importance=HIGH, doc="The default converter of record keys.")
-    .define("value.converter", CLASS, importance=HIGH, doc="The default converter of record values.")
-    .define("header.converter", CLASS, HEADER_CONVERTER, LOW, "The default converter of header values.")
-    .define(
-        "offset.flush.interval.ms",
-        LONG,
-        60_000,
-        LOW,
-        "How often the offsets of tasks are committed, in ms.",
-        validator=at_least(1),
-    )
-    .define(
-        "offset.flush.timeout.ms",
-        LONG,
-        5_000,
-        LOW,
-        "How long a commit of offsets may take before it is tried again, in ms.",
-        validator=at_least(1),
-    )
-    .define(
-        "task.shutdown.graceful.timeout.ms",
-        LONG,
-        5_000,
-        LOW,
-        "How long all tasks together may take to stop, in ms, before they are abandoned.",
-        validator=at_least(0),
-    )
-    .define(
-        "plugin.path", LIST, [], LOW, "Directories with Python modules of plugins, in addition to the installed ones."
-    )
-    .define(
-        "connector.client.config.override.policy",
-        STRING,
-        "All",
-        MEDIUM,
-        "Which client settings connectors may override: All, None or Principal.",
-        validator=one_of("All", "None", "Principal"),
-    )
-    .define(
-        "config.providers",
-        LIST,
-        [],
-        LOW,
-        "Aliases of the providers that resolve ${alias:path:key}; config.providers.<alias>.class names the class.",
-    )
-    .define("topic.tracking.enable", BOOLEAN, True, LOW, "Whether the worker records which topics each connector uses.")
-    .define("topic.tracking.allow.reset", BOOLEAN, True, LOW, "Whether the recorded topics may be reset.")
-    .define(
-        "topic.creation.enable",
-        BOOLEAN,
-        True,
-        LOW,
-        "Whether topics of source connectors are created with their topic.creation.* settings.",
-    )
+    .doc("Which client settings connectors may override: All, None or Principal.")
+    .define("config.providers", LIST, [], LOW)
+    .doc("Aliases of the providers that resolve ${alias:path:key}; config.providers.<alias>.class names the class.")
+    .define("topic.tracking.enable", BOOLEAN, True, LOW)
+    .doc("Whether the worker records which topics each connector uses.")
+    .define("topic.tracking.allow.reset", BOOLEAN, True, LOW)
+    .doc("Whether the recorded topics may be reset.")
+    .define("topic.creation.enable", BOOLEAN, True, LOW)
+    .doc("Whether topics of source connectors are created with their topic.creation.* settings.")
 )
 
 COMMON: Final = WORK + REST
 """The keys of every worker."""
 
 STANDALONE: Final = COMMON + ConfigDef().define(
-    "offset.storage.file.filename",
-    STRING,
-    importance=HIGH,
-    doc="The file that stores the offsets of source connectors.",
-    validator=non_empty,
-)
+    "offset.storage.file.filename", STRING, importance=HIGH, validator=non_empty
+).doc("The file that stores the offsets of source connectors.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,48 +26,23 @@ _PORT: Final = 8081
 
 REGISTRY: Final = (
     ConfigDef()
-    .define(
-        "kafkastore.bootstrap.servers",
-        LIST,
-        ["localhost:9092"],
-        HIGH,
-        "The brokers from which the registry discovers the cluster: one or several host:port.",
-        validator=non_empty,
-    )
-    .define("kafkastore.topic", STRING, "_schemas", LOW, "The topic with the schemas.", validator=non_empty)
-    .define(
-        "kafkastore.topic.replication.factor",
-        INT,
-        3,
-        LOW,
-        "The replication factor of the topic, if this instance creates it; limited to the number of brokers.",
-        validator=at_least(1),
-    )
-    .define(
-        "listeners",
-        LIST,
-        [f"http://127.0.0.1:{_PORT}"],
-        LOW,
+    .define("kafkastore.bootstrap.servers", LIST, ["localhost:9092"], HIGH, validator=non_empty)
+    .doc("The brokers from which the registry discovers the cluster: one or several host:port.")
+    .define("kafkastore.topic", STRING, "_schemas", LOW, validator=non_empty)
+    .doc("The topic with the schemas.")
+    .define("kafkastore.topic.replication.factor", INT, 3, LOW, validator=at_least(1))
+    .doc("The replication factor of the topic, if this instance creates it; limited to the number of brokers.")
+    .define("listeners", LIST, [f"http://127.0.0.1:{_PORT}"], LOW)
+    .doc(
         "Where the REST API listens, as http://host:port or https://host:port; without a host on all addresses. "
-        "By default only programs on the same machine can reach it, because it has neither TLS nor logins.",
+        "By default only programs on the same machine can reach it, because it has neither TLS nor logins."
     )
-    .define(
-        "schema.compatibility.level",
-        STRING,
-        "backward",
-        MEDIUM,
-        "The compatibility level of subjects without their own level, unless a global level is set.",
-        validator=one_of(*Level, ignore_case=True),
-    )
-    .define(
-        "authentication.method",
-        STRING,
-        "NONE",
-        LOW,
-        "BASIC: every request needs a name and a password, which the section SchemaRegistry of the JAAS file names.",
-        validator=one_of("NONE", "BASIC", ignore_case=True),
-    )
-    .define("java.security.auth.login.config", STRING, None, LOW, "The JAAS file with the section SchemaRegistry.")
+    .define("schema.compatibility.level", STRING, "backward", MEDIUM, validator=one_of(*Level, ignore_case=True))
+    .doc("The compatibility level of subjects without their own level, unless a global level is set.")
+    .define("authentication.method", STRING, "NONE", LOW, validator=one_of("NONE", "BASIC", ignore_case=True))
+    .doc("BASIC: every request needs a name and a password, which the section SchemaRegistry of the JAAS file names.")
+    .define("java.security.auth.login.config", STRING, None, LOW)
+    .doc("The JAAS file with the section SchemaRegistry.")
 )
 
 

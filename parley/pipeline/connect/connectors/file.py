@@ -114,18 +114,12 @@ class FileStreamSourceConnector(SourceConnector):
     task_class = FileStreamSourceTask
     config_def = (
         ConfigDef()
-        .define(
-            "file", ConfigType.STRING, None, HIGH, "Source filename. If not specified, the standard input will be used"
-        )
-        .define("topic", ConfigType.STRING, importance=HIGH, doc="The topic to publish data to", validator=non_empty)
-        .define(
-            "batch.size",
-            ConfigType.INT,
-            2000,
-            LOW,
-            "The maximum number of records the source task can read from the file each time it is polled",
-            validator=at_least(1),
-        )
+        .define("file", ConfigType.STRING, None, HIGH)
+        .doc("Source filename. If not specified, the standard input will be used")
+        .define("topic", ConfigType.STRING, importance=HIGH, validator=non_empty)
+        .doc("The topic to publish data to")
+        .define("batch.size", ConfigType.INT, 2000, LOW, validator=at_least(1))
+        .doc("The maximum number of records the source task can read from the file each time it is polled")
     )
 
     def exactly_once_support(self, props: Mapping[str, str]) -> bool:
@@ -195,12 +189,10 @@ class FileStreamSinkConnector(SinkConnector):
 
     version = _VERSION
     task_class = FileStreamSinkTask
-    config_def = ConfigDef().define(
-        "file",
-        ConfigType.STRING,
-        None,
-        HIGH,
-        "Destination filename. If not specified, the standard output will be used",
+    config_def = (
+        ConfigDef()
+        .define("file", ConfigType.STRING, None, HIGH)
+        .doc("Destination filename. If not specified, the standard output will be used")
     )
 
     def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:

@@ -168,35 +168,18 @@ class HttpSinkConnector(SinkConnector):
     task_class = HttpSinkTask
     config_def = (
         ConfigDef()
-        .define("http.url", STRING, importance=HIGH, doc="The URL to which requests are sent.", validator=_web_address)
-        .define(
-            "http.method",
-            STRING,
-            "POST",
-            MEDIUM,
-            "The HTTP method of the requests: POST, PUT or PATCH.",
-            validator=one_of("POST", "PUT", "PATCH"),
-        )
-        .define(
-            "http.authorization", PASSWORD, None, MEDIUM, "The value of the Authorization header, such as 'Bearer abc'."
-        )
-        .define(
-            "batch.max.size",
-            INT,
-            1,
-            MEDIUM,
-            "The largest number of records in a request. If it is more than 1, the body is a JSON array.",
-            validator=at_least(1),
-        )
-        .define("request.timeout.ms", INT, 30_000, LOW, "How long a request may take, in ms.", validator=at_least(1))
-        .define(
-            "retry.backoff.ms",
-            INT,
-            3_000,
-            LOW,
-            "How long the connector waits before it sends a failed request again, in ms.",
-            validator=at_least(0),
-        )
+        .define("http.url", STRING, importance=HIGH, validator=_web_address)
+        .doc("The URL to which requests are sent.")
+        .define("http.method", STRING, "POST", MEDIUM, validator=one_of("POST", "PUT", "PATCH"))
+        .doc("The HTTP method of the requests: POST, PUT or PATCH.")
+        .define("http.authorization", PASSWORD, None, MEDIUM)
+        .doc("The value of the Authorization header, such as 'Bearer abc'.")
+        .define("batch.max.size", INT, 1, MEDIUM, validator=at_least(1))
+        .doc("The largest number of records in a request. If it is more than 1, the body is a JSON array.")
+        .define("request.timeout.ms", INT, 30_000, LOW, validator=at_least(1))
+        .doc("How long a request may take, in ms.")
+        .define("retry.backoff.ms", INT, 3_000, LOW, validator=at_least(0))
+        .doc("How long the connector waits before it sends a failed request again, in ms.")
     )
 
     def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:

@@ -53,16 +53,14 @@ class IcebergSinkTask(TableTask):
 
     config_def = (
         table_keys("table", "The table, as namespace.table.")
-        .define(
-            "catalog.name",
-            STRING,
-            "default",
-            HIGH,
-            "The name of a catalog in PyIceberg's configuration. All other keys catalog.* are its properties.",
-        )
-        .define("catalog.type", STRING, None, HIGH, "The type of the catalog: rest, sql, hive, glue or dynamodb.")
-        .define("catalog.uri", STRING, None, HIGH, "The catalog's address, such as http://catalog:8181.")
-        .define("catalog.warehouse", STRING, None, HIGH, "The location in which the catalog creates tables.")
+        .define("catalog.name", STRING, "default", HIGH)
+        .doc("The name of a catalog in PyIceberg's configuration. All other keys catalog.* are its properties.")
+        .define("catalog.type", STRING, None, HIGH)
+        .doc("The type of the catalog: rest, sql, hive, glue or dynamodb.")
+        .define("catalog.uri", STRING, None, HIGH)
+        .doc("The catalog's address, such as http://catalog:8181.")
+        .define("catalog.warehouse", STRING, None, HIGH)
+        .doc("The location in which the catalog creates tables.")
     )
 
     def begin(self, config: Mapping[str, Any], props: Mapping[str, str]) -> None:

@@ -51,15 +51,10 @@ def _opened(url: str) -> tuple[fs.FileSystem, str]:
 class ParquetSinkTask(RangeTask):
     """Writes a file for each range."""
 
-    config_def = range_keys(
-        "url", "Where the files go: a folder, or s3://bucket/path, gs://..., abfs://..., hdfs://..."
-    ).define(
-        "parquet.codec",
-        STRING,
-        "snappy",
-        LOW,
-        f"The compression of the files: {', '.join(_CODECS)}.",
-        validator=one_of(*_CODECS),
+    config_def = (
+        range_keys("url", "Where the files go: a folder, or s3://bucket/path, gs://..., abfs://..., hdfs://...")
+        .define("parquet.codec", STRING, "snappy", LOW, validator=one_of(*_CODECS))
+        .doc(f"The compression of the files: {', '.join(_CODECS)}.")
     )
 
     def begin(self, config: Mapping[str, Any], props: Mapping[str, str]) -> None:

@@ -30,29 +30,14 @@ def range_keys(target: str, doc: str) -> ConfigDef:
     """Return the required config ``target`` with this documentation, and the configs of ``RangeTask``."""
     return (
         ConfigDef()
-        .define(target, STRING, importance=HIGH, doc=doc, validator=non_empty)
-        .define(
-            "flush.size",
-            INT,
-            10_000,
-            HIGH,
-            "The number of records of a partition after which they are written.",
-            validator=at_least(1),
-        )
-        .define(
-            "rotate.interval.ms",
-            INT,
-            10_000,
-            HIGH,
-            "After how many ms records are written, even if there are fewer than flush.size.",
-            validator=at_least(0),
-        )
-        .define(
-            "metadata.columns",
-            BOOLEAN,
-            True,
-            doc="Whether to add the columns kafka_key, kafka_topic, kafka_partition, kafka_offset and kafka_timestamp.",
-        )
+        .define(target, STRING, importance=HIGH, validator=non_empty)
+        .doc(doc)
+        .define("flush.size", INT, 10_000, HIGH, validator=at_least(1))
+        .doc("The number of records of a partition after which they are written.")
+        .define("rotate.interval.ms", INT, 10_000, HIGH, validator=at_least(0))
+        .doc("After how many ms records are written, even if there are fewer than flush.size.")
+        .define("metadata.columns", BOOLEAN, True)
+        .doc("Whether to add the columns kafka_key, kafka_topic, kafka_partition, kafka_offset and kafka_timestamp.")
     )
 
 
@@ -60,13 +45,10 @@ def table_keys(target: str, doc: str) -> ConfigDef:
     """Return ``range_keys`` and the configs of ``TableTask``."""
     return (
         range_keys(target, doc)
-        .define("partition.columns", LIST, [], doc="The columns by which a new table is partitioned.")
-        .define(
-            EVOLUTION,
-            BOOLEAN,
-            True,
-            doc="Whether to add columns for new fields, and to widen columns for values that do not fit.",
-        )
+        .define("partition.columns", LIST, [])
+        .doc("The columns by which a new table is partitioned.")
+        .define(EVOLUTION, BOOLEAN, True)
+        .doc("Whether to add columns for new fields, and to widen columns for values that do not fit.")
     )
 
 

@@ -45,10 +45,14 @@ class AvroConverter(Converter):
 
     config_def = (
         ConfigDef()
-        .define("schema.registry.url", LIST, [], HIGH, "Registries, tried in this order.")
-        .define("basic.auth.user.info", PASSWORD, None, MEDIUM, "user:password for registries.")
-        .define("auto.register.schemas", BOOLEAN, True, MEDIUM, "Register schemas that are new.")
-        .define("avro.schema", STRING, None, HIGH, "Without a registry: the schema, or its file.")
+        .define("schema.registry.url", LIST, [], HIGH)
+        .doc("Registries, tried in this order.")
+        .define("basic.auth.user.info", PASSWORD, None, MEDIUM)
+        .doc("user:password for registries.")
+        .define("auto.register.schemas", BOOLEAN, True, MEDIUM)
+        .doc("Register schemas that are new.")
+        .define("avro.schema", STRING, None, HIGH)
+        .doc("Without a registry: the schema, or its file.")
     )
 
     def configure(self, props: Mapping[str, Any], is_key: bool) -> None:

@@ -34,43 +34,22 @@ _EXACT: Final = Context(prec=1000, traps=[Inexact, InvalidOperation])
 
 CONFIG: Final = (
     ConfigDef()
-    .define(
-        "schemas.enable",
-        BOOLEAN,
-        True,
-        HIGH,
-        "Include schemas within each of the serialized values and keys.",
-        group="Schemas",
-        display_name="Enable Schemas",
-    )
-    .define(
-        "schemas.cache.size",
-        INT,
-        _SCHEMAS_MAX,
-        HIGH,
-        "The maximum number of schemas that can be cached in this converter instance.",
-        group="Schemas",
-        display_name="Schema Cache Size",
-    )
+    .define("schemas.enable", BOOLEAN, True, HIGH, group="Schemas", display_name="Enable Schemas")
+    .doc("Include schemas within each of the serialized values and keys.")
+    .define("schemas.cache.size", INT, _SCHEMAS_MAX, HIGH, group="Schemas", display_name="Schema Cache Size")
+    .doc("The maximum number of schemas that can be cached in this converter instance.")
     .define(
         "decimal.format",
         STRING,
         "BASE64",
         LOW,
-        "How decimals are written: BASE64 (the unscaled value's bytes) or NUMERIC (a number).",
         validator=one_of("BASE64", "NUMERIC", ignore_case=True),
         group="Serialization",
         display_name="Decimal Format",
     )
-    .define(
-        "replace.null.with.default",
-        BOOLEAN,
-        True,
-        LOW,
-        "Whether a field that is null is written as its default (KIP-581).",
-        group="Schemas",
-        display_name="Replace null with default",
-    )
+    .doc("How decimals are written: BASE64 (the unscaled value's bytes) or NUMERIC (a number).")
+    .define("replace.null.with.default", BOOLEAN, True, LOW, group="Schemas", display_name="Replace null with default")
+    .doc("Whether a field that is null is written as its default (KIP-581).")
 )
 
 

@@ -17,8 +17,8 @@ from parley.pipeline.connect.text_values import to_text
 class StringConverter(ConverterOfBoth):
     """Writes any value as text. Reads optional text."""
 
-    config_def = ConfigDef().define(
-        "converter.encoding", STRING, "UTF-8", HIGH, "The encoding of the text in the topic."
+    config_def = (
+        ConfigDef().define("converter.encoding", STRING, "UTF-8", HIGH).doc("The encoding of the text in the topic.")
     )
 
     def configure(self, props: Mapping[str, Any], is_key: bool) -> None:

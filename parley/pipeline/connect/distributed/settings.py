@@ -39,145 +39,63 @@ def _some_of(*allowed: str) -> Validator:
 
 DISTRIBUTED: Final = COMMON + (
     ConfigDef()
-    .define(
-        "group.id",
-        STRING,
-        importance=HIGH,
-        doc="The group to which this worker belongs. No consumer group may have the same name.",
-        validator=non_empty,
-    )
-    .define(
-        "config.storage.topic",
-        STRING,
-        importance=HIGH,
-        doc="The topic that stores the configurations of connectors. It has one partition.",
-        validator=non_empty,
-    )
-    .define("config.storage.replication.factor", SHORT, 3, LOW, _REPLICAS, validator=_replicas)
-    .define(
-        "offset.storage.topic",
-        STRING,
-        importance=HIGH,
-        doc="The topic that stores the offsets of source connectors.",
-        validator=non_empty,
-    )
-    .define("offset.storage.replication.factor", SHORT, 3, LOW, _REPLICAS, validator=_replicas)
-    .define(
-        "offset.storage.partitions",
-        INT,
-        25,
-        LOW,
-        "The number of partitions with which the topic is created.",
-        validator=at_least(1),
-    )
-    .define(
-        "status.storage.topic",
-        STRING,
-        importance=HIGH,
-        doc="The topic that stores the states of connectors and tasks.",
-        validator=non_empty,
-    )
-    .define("status.storage.replication.factor", SHORT, 3, LOW, _REPLICAS, validator=_replicas)
-    .define(
-        "status.storage.partitions",
-        INT,
-        5,
-        LOW,
-        "The number of partitions with which the topic is created.",
-        validator=at_least(1),
-    )
-    .define(
-        "session.timeout.ms",
-        INT,
-        10_000,
-        HIGH,
-        "The time without a heartbeat, in ms, after which a worker is removed from the group.",
-        validator=at_least(1),
-    )
-    .define(
-        "rebalance.timeout.ms",
-        INT,
-        60_000,
-        HIGH,
-        "How long a rebalance waits for each worker, in ms.",
-        validator=at_least(1),
-    )
-    .define(
-        "heartbeat.interval.ms", INT, 3_000, HIGH, "How often a worker sends a heartbeat, in ms.", validator=at_least(1)
-    )
-    .define(
-        "worker.sync.timeout.ms",
-        INT,
-        3_000,
-        MEDIUM,
-        "How long a worker that is behind in the configuration topic may take to catch up, in ms.",
-        validator=at_least(1),
-    )
-    .define(
-        "scheduled.rebalance.max.delay.ms",
-        INT,
-        300_000,
-        LOW,
-        "How long the work of a departed worker is kept for its return, in ms, before other workers get it.",
-        validator=at_least(0),
-    )
-    .define(
-        "connect.protocol",
-        STRING,
-        "sessioned",
-        LOW,
-        "The rebalance protocol of the workers: eager, compatible (KIP-415) or sessioned (KIP-507).",
-        validator=one_of("eager", "compatible", "sessioned"),
-    )
+    .define("group.id", STRING, importance=HIGH, validator=non_empty)
+    .doc("The group to which this worker belongs. No consumer group may have the same name.")
+    .define("config.storage.topic", STRING, importance=HIGH, validator=non_empty)
+    .doc("The topic that stores the configurations of connectors. It has one partition.")
+    .define("config.storage.replication.factor", SHORT, 3, LOW, validator=_replicas)
+    .doc(_REPLICAS)
+    .define("offset.storage.topic", STRING, importance=HIGH, validator=non_empty)
+    .doc("The topic that stores the offsets of source connectors.")
+    .define("offset.storage.replication.factor", SHORT, 3, LOW, validator=_replicas)
+    .doc(_REPLICAS)
+    .define("offset.storage.partitions", INT, 25, LOW, validator=at_least(1))
+    .doc("The number of partitions with which the topic is created.")
+    .define("status.storage.topic", STRING, importance=HIGH, validator=non_empty)
+    .doc("The topic that stores the states of connectors and tasks.")
+    .define("status.storage.replication.factor", SHORT, 3, LOW, validator=_replicas)
+    .doc(_REPLICAS)
+    .define("status.storage.partitions", INT, 5, LOW, validator=at_least(1))
+    .doc("The number of partitions with which the topic is created.")
+    .define("session.timeout.ms", INT, 10_000, HIGH, validator=at_least(1))
+    .doc("The time without a heartbeat, in ms, after which a worker is removed from the group.")
+    .define("rebalance.timeout.ms", INT, 60_000, HIGH, validator=at_least(1))
+    .doc("How long a rebalance waits for each worker, in ms.")
+    .define("heartbeat.interval.ms", INT, 3_000, HIGH, validator=at_least(1))
+    .doc("How often a worker sends a heartbeat, in ms.")
+    .define("worker.sync.timeout.ms", INT, 3_000, MEDIUM, validator=at_least(1))
+    .doc("How long a worker that is behind in the configuration topic may take to catch up, in ms.")
+    .define("scheduled.rebalance.max.delay.ms", INT, 300_000, LOW, validator=at_least(0))
+    .doc("How long the work of a departed worker is kept for its return, in ms, before other workers get it.")
+    .define("connect.protocol", STRING, "sessioned", LOW, validator=one_of("eager", "compatible", "sessioned"))
+    .doc("The rebalance protocol of the workers: eager, compatible (KIP-415) or sessioned (KIP-507).")
     .define(
         "exactly.once.source.support",
         STRING,
         "disabled",
         HIGH,
-        "Whether sources write exactly once (KIP-618): enabled. To migrate, first set preparing on all workers of the "
-        "group, then enabled.",
         validator=one_of("disabled", "preparing", "enabled", ignore_case=True),
     )
-    .define(
-        "inter.worker.key.ttl.ms",
-        INT,
-        3_600_000,
-        LOW,
-        "The time, in ms, after which workers replace the key that signs requests between them.",
-        validator=at_least(0),
+    .doc(
+        "Whether sources write exactly once (KIP-618): enabled. To migrate, first set preparing on all workers of the "
+        "group, then enabled."
     )
-    .define(
-        "inter.worker.key.generation.algorithm",
-        STRING,
-        "HmacSHA256",
-        LOW,
-        "The algorithm for which workers generate the key that signs requests between them.",
-        validator=one_of(*ALGORITHMS),
-    )
+    .define("inter.worker.key.ttl.ms", INT, 3_600_000, LOW, validator=at_least(0))
+    .doc("The time, in ms, after which workers replace the key that signs requests between them.")
+    .define("inter.worker.key.generation.algorithm", STRING, "HmacSHA256", LOW, validator=one_of(*ALGORITHMS))
+    .doc("The algorithm for which workers generate the key that signs requests between them.")
     .define(
         "inter.worker.key.size",
         INT,
         None,
         LOW,
-        "The length of that key in bits. The default is the length of the algorithm's digest.",
         validator=lambda name, value: None if value is None else at_least(KEY_BITS_MIN)(name, value),
     )
-    .define(
-        "inter.worker.signature.algorithm",
-        STRING,
-        "HmacSHA256",
-        LOW,
-        "The algorithm with which this worker signs requests to other workers.",
-        validator=one_of(*ALGORITHMS),
-    )
-    .define(
-        "inter.worker.verification.algorithms",
-        LIST,
-        ["HmacSHA256"],
-        LOW,
-        "The signatures of other workers that this worker accepts; its own algorithm must be one of them.",
-        validator=_some_of(*ALGORITHMS),
-    )
+    .doc("The length of that key in bits. The default is the length of the algorithm's digest.")
+    .define("inter.worker.signature.algorithm", STRING, "HmacSHA256", LOW, validator=one_of(*ALGORITHMS))
+    .doc("The algorithm with which this worker signs requests to other workers.")
+    .define("inter.worker.verification.algorithms", LIST, ["HmacSHA256"], LOW, validator=_some_of(*ALGORITHMS))
+    .doc("The signatures of other workers that this worker accepts; its own algorithm must be one of them.")
 )
 
 

@@ -39,12 +39,11 @@ class Cast(KeyOrValue):
     upper bits."""
 
     config_def = (
-        ConfigDef().define(
-            "spec",
-            LIST,
-            importance=HIGH,
-            doc="Fields and the types to cast them to, as field1:type,field2:type; or one type for the whole. Types "
-            "are int8, int16, int32, int64, float32, float64, boolean and string.",
+        ConfigDef()
+        .define("spec", LIST, importance=HIGH)
+        .doc(
+            "Fields and the types to cast them to, as field1:type,field2:type; or one type for the whole. Types "
+            "are int8, int16, int32, int64, float32, float64, boolean and string."
         )
     ) + ConfigDef([REPLACE_NULLS])
 

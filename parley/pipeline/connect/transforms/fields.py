@@ -72,18 +72,18 @@ class InsertField(KeyOrValue):
 
     config_def = (
         ConfigDef()
-        .define(
-            "topic.field",
-            STRING,
-            None,
-            MEDIUM,
-            "The field that gets the topic. A final ! makes it required, a final ? optional.",
-        )
-        .define("partition.field", STRING, None, MEDIUM, "The field that gets the partition.")
-        .define("offset.field", STRING, None, MEDIUM, "The field that gets the offset. Only for sink connectors.")
-        .define("timestamp.field", STRING, None, MEDIUM, "The field that gets the timestamp.")
-        .define("static.field", STRING, None, MEDIUM, "The field that gets the static value.")
-        .define("static.value", STRING, None, MEDIUM, "The static value.")
+        .define("topic.field", STRING, None, MEDIUM)
+        .doc("The field that gets the topic. A final ! makes it required, a final ? optional.")
+        .define("partition.field", STRING, None, MEDIUM)
+        .doc("The field that gets the partition.")
+        .define("offset.field", STRING, None, MEDIUM)
+        .doc("The field that gets the offset. Only for sink connectors.")
+        .define("timestamp.field", STRING, None, MEDIUM)
+        .doc("The field that gets the timestamp.")
+        .define("static.field", STRING, None, MEDIUM)
+        .doc("The field that gets the static value.")
+        .define("static.value", STRING, None, MEDIUM)
+        .doc("The static value.")
     ) + _NULLS
 
     def configure(self, props: Mapping[str, Any]) -> None:
@@ -145,9 +145,12 @@ class ReplaceField(KeyOrValue):
 
     config_def = (
         ConfigDef()
-        .define("exclude", LIST, [], MEDIUM, "Fields to exclude. This takes precedence over include.")
-        .define("include", LIST, [], MEDIUM, "Fields to keep. If it is empty, all fields are kept.")
-        .define("renames", LIST, [], MEDIUM, "Fields to rename, as old:new.")
+        .define("exclude", LIST, [], MEDIUM)
+        .doc("Fields to exclude. This takes precedence over include.")
+        .define("include", LIST, [], MEDIUM)
+        .doc("Fields to keep. If it is empty, all fields are kept.")
+        .define("renames", LIST, [], MEDIUM)
+        .doc("Fields to rename, as old:new.")
     ) + _NULLS
 
     def configure(self, props: Mapping[str, Any]) -> None:
@@ -216,15 +219,10 @@ class ExtractField(KeyOrValue):
 
     config_def = (
         ConfigDef()
-        .define("field", STRING, importance=MEDIUM, doc="Field name to extract.")
-        .define(
-            "field.syntax.version",
-            STRING,
-            "V1",
-            HIGH,
-            "V1 for a field's name; V2 for a path of names separated by dots.",
-            validator=one_of("V1", "V2", ignore_case=True),
-        )
+        .define("field", STRING, importance=MEDIUM)
+        .doc("Field name to extract.")
+        .define("field.syntax.version", STRING, "V1", HIGH, validator=one_of("V1", "V2", ignore_case=True))
+        .doc("V1 for a field's name; V2 for a path of names separated by dots.")
     ) + _NULLS
 
     def configure(self, props: Mapping[str, Any]) -> None:
@@ -249,8 +247,10 @@ class ExtractField(KeyOrValue):
 class HoistField(KeyOrValue):
     """Wraps the whole key or value in one field."""
 
-    config_def = ConfigDef().define(
-        "field", STRING, importance=MEDIUM, doc="Field name for the single field that will be created."
+    config_def = (
+        ConfigDef()
+        .define("field", STRING, importance=MEDIUM)
+        .doc("Field name for the single field that will be created.")
     )
 
     def apply(self, record: R) -> R | None:
@@ -268,13 +268,9 @@ class ValueToKey(Transform):
     """Builds the key from some fields of the value."""
 
     config_def = (
-        ConfigDef().define(
-            "fields",
-            LIST,
-            importance=HIGH,
-            doc="Field names on the record value to extract as the record key.",
-            validator=non_empty,
-        )
+        ConfigDef()
+        .define("fields", LIST, importance=HIGH, validator=non_empty)
+        .doc("Field names on the record value to extract as the record key.")
     ) + _NULLS
 
     def configure(self, props: Mapping[str, Any]) -> None:

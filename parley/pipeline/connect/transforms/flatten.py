@@ -19,12 +19,12 @@ class Flatten(KeyOrValue):
     Arrays do not change. A field of an optional struct is optional too.
     """
 
-    config_def = ConfigDef().define(
-        "delimiter",
-        STRING,
-        ".",
-        MEDIUM,
-        "Delimiter to insert between field names from the input record when generating field names for the output.",
+    config_def = (
+        ConfigDef()
+        .define("delimiter", STRING, ".", MEDIUM)
+        .doc(
+            "Delimiter to insert between field names from the input record when generating field names for the output."
+        )
     )
 
     def configure(self, props: Mapping[str, Any]) -> None:

@@ -29,10 +29,10 @@ class InsertHeader(Transform):
 
     config_def = (
         ConfigDef()
-        .define("header", STRING, importance=HIGH, doc="The name of the header.", validator=non_empty)
-        .define(
-            "value.literal", STRING, importance=HIGH, doc="The value of the header. Its type is inferred from the text."
-        )
+        .define("header", STRING, importance=HIGH, validator=non_empty)
+        .doc("The name of the header.")
+        .define("value.literal", STRING, importance=HIGH)
+        .doc("The value of the header. Its type is inferred from the text.")
     )
 
     def configure(self, props: Mapping[str, Any]) -> None:
@@ -47,8 +47,10 @@ class InsertHeader(Transform):
 class DropHeaders(Transform):
     """Removes headers by name."""
 
-    config_def = ConfigDef().define(
-        "headers", LIST, importance=HIGH, doc="The names of the headers to remove.", validator=non_empty
+    config_def = (
+        ConfigDef()
+        .define("headers", LIST, importance=HIGH, validator=non_empty)
+        .doc("The names of the headers to remove.")
     )
 
     def apply(self, record: R) -> R | None:
@@ -61,23 +63,12 @@ class HeaderFrom(KeyOrValue):
 
     config_def = (
         ConfigDef()
-        .define(
-            "fields", LIST, importance=HIGH, doc="The names of the fields that become headers.", validator=non_empty
-        )
-        .define(
-            "headers",
-            LIST,
-            importance=HIGH,
-            doc="Header names, in the same order as the field names.",
-            validator=non_empty,
-        )
-        .define(
-            "operation",
-            STRING,
-            importance=HIGH,
-            doc="Either move, which removes the fields from the key or value, or copy.",
-            validator=one_of("move", "copy"),
-        )
+        .define("fields", LIST, importance=HIGH, validator=non_empty)
+        .doc("The names of the fields that become headers.")
+        .define("headers", LIST, importance=HIGH, validator=non_empty)
+        .doc("Header names, in the same order as the field names.")
+        .define("operation", STRING, importance=HIGH, validator=one_of("move", "copy"))
+        .doc("Either move, which removes the fields from the key or value, or copy.")
     ) + ConfigDef([REPLACE_NULLS])
 
     def configure(self, props: Mapping[str, Any]) -> None:

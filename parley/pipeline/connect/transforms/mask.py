@@ -26,8 +26,10 @@ class MaskField(KeyOrValue):
 
     config_def = (
         ConfigDef()
-        .define("fields", LIST, importance=HIGH, doc="Fields to mask.", validator=non_empty)
-        .define("replacement", STRING, None, LOW, "The value that replaces numbers and strings.", validator=non_empty)
+        .define("fields", LIST, importance=HIGH, validator=non_empty)
+        .doc("Fields to mask.")
+        .define("replacement", STRING, None, LOW, validator=non_empty)
+        .doc("The value that replaces numbers and strings.")
     ) + ConfigDef([REPLACE_NULLS])
 
     def configure(self, props: Mapping[str, Any]) -> None:

@@ -19,12 +19,10 @@ def _whole_name(name: str, value: Any) -> None:
 class TopicNameMatches(Predicate):
     """True if the whole topic name matches a regular expression."""
 
-    config_def = ConfigDef().define(
-        "pattern",
-        STRING,
-        importance=MEDIUM,
-        doc="A regular expression for matching against the name of a record's topic.",
-        validator=_whole_name,
+    config_def = (
+        ConfigDef()
+        .define("pattern", STRING, importance=MEDIUM, validator=_whole_name)
+        .doc("A regular expression for matching against the name of a record's topic.")
     )
 
     def configure(self, props: Mapping[str, Any]) -> None:
@@ -38,7 +36,7 @@ class TopicNameMatches(Predicate):
 class HasHeaderKey(Predicate):
     """True if the record has a header with the given name."""
 
-    config_def = ConfigDef().define("name", STRING, importance=MEDIUM, doc="The header name.", validator=non_empty)
+    config_def = ConfigDef().define("name", STRING, importance=MEDIUM, validator=non_empty).doc("The header name.")
 
     def test(self, record: ConnectRecord) -> bool:
         return record.header(self.config["name"]) is not None

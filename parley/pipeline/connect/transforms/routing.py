@@ -22,8 +22,10 @@ class RegexRouter(Transform):
 
     config_def = (
         ConfigDef()
-        .define("regex", STRING, importance=HIGH, doc="Regular expression to use for matching.", validator=java_regex)
-        .define("replacement", STRING, importance=HIGH, doc="Replacement string. $1 stands for the first group.")
+        .define("regex", STRING, importance=HIGH, validator=java_regex)
+        .doc("Regular expression to use for matching.")
+        .define("replacement", STRING, importance=HIGH)
+        .doc("Replacement string. $1 stands for the first group.")
     )
 
     def configure(self, props: Mapping[str, Any]) -> None:
@@ -47,20 +49,10 @@ class TimestampRouter(Transform):
 
     config_def = (
         ConfigDef()
-        .define(
-            "topic.format",
-            STRING,
-            "${topic}-${timestamp}",
-            HIGH,
-            "The name of the topic. It may contain ${topic} and ${timestamp}.",
-        )
-        .define(
-            "timestamp.format",
-            STRING,
-            "yyyyMMdd",
-            HIGH,
-            "The format of the timestamp, a pattern of Java's SimpleDateFormat.",
-        )
+        .define("topic.format", STRING, "${topic}-${timestamp}", HIGH)
+        .doc("The name of the topic. It may contain ${topic} and ${timestamp}.")
+        .define("timestamp.format", STRING, "yyyyMMdd", HIGH)
+        .doc("The format of the timestamp, a pattern of Java's SimpleDateFormat.")
     )
 
     def configure(self, props: Mapping[str, Any]) -> None:

@@ -19,8 +19,10 @@ class SetSchemaMetadata(KeyOrValue):
 
     config_def = (
         ConfigDef()
-        .define("schema.name", STRING, None, HIGH, "Schema name to set.")
-        .define("schema.version", INT, None, HIGH, "Schema version to set.")
+        .define("schema.name", STRING, None, HIGH)
+        .doc("Schema name to set.")
+        .define("schema.version", INT, None, HIGH)
+        .doc("Schema version to set.")
     ) + ConfigDef([REPLACE_NULLS])
 
     def apply(self, record: R) -> R | None:

@@ -35,31 +35,14 @@ class TimestampConverter(KeyOrValue):
 
     config_def = (
         ConfigDef()
-        .define(
-            "field",
-            STRING,
-            "",
-            HIGH,
-            "The field containing the timestamp, or empty if the entire value is a timestamp.",
-        )
-        .define(
-            "target.type",
-            STRING,
-            importance=HIGH,
-            doc="The desired timestamp representation: string, unix, Date, Time, or Timestamp.",
-            validator=one_of(*_TARGETS),
-        )
-        .define(
-            "format", STRING, "", MEDIUM, "The format of timestamps as strings, a pattern of Java's SimpleDateFormat."
-        )
-        .define(
-            "unix.precision",
-            STRING,
-            "milliseconds",
-            LOW,
-            "The unit of Unix times: seconds, milliseconds, microseconds, or nanoseconds.",
-            validator=one_of(*_NANOS_PER),
-        )
+        .define("field", STRING, "", HIGH)
+        .doc("The field containing the timestamp, or empty if the entire value is a timestamp.")
+        .define("target.type", STRING, importance=HIGH, validator=one_of(*_TARGETS))
+        .doc("The desired timestamp representation: string, unix, Date, Time, or Timestamp.")
+        .define("format", STRING, "", MEDIUM)
+        .doc("The format of timestamps as strings, a pattern of Java's SimpleDateFormat.")
+        .define("unix.precision", STRING, "milliseconds", LOW, validator=one_of(*_NANOS_PER))
+        .doc("The unit of Unix times: seconds, milliseconds, microseconds, or nanoseconds.")
     ) + ConfigDef([REPLACE_NULLS])
 
     def configure(self, props: Mapping[str, Any]) -> None:

@@ -43,15 +43,12 @@ def _database(name: str, value: Any) -> None:
 
 CONNECTION: Final = (
     ConfigDef()
-    .define(
-        "connection.url",
-        ConfigType.STRING,
-        importance=HIGH,
-        doc="The database: jdbc:postgresql://host/name, or a URL of SQLAlchemy's.",
-        validator=_database,
-    )
-    .define("connection.user", ConfigType.STRING, None, HIGH, "The database user, unless the URL names one.")
-    .define("connection.password", ConfigType.PASSWORD, None, HIGH, "The user's password.")
+    .define("connection.url", ConfigType.STRING, importance=HIGH, validator=_database)
+    .doc("The database: jdbc:postgresql://host/name, or a URL of SQLAlchemy's.")
+    .define("connection.user", ConfigType.STRING, None, HIGH)
+    .doc("The database user, unless the URL names one.")
+    .define("connection.password", ConfigType.PASSWORD, None, HIGH)
+    .doc("The user's password.")
 )
 _DRIVERS: Final = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg", "mysql": "mysql+pymysql"}
 _SCALE_UNKNOWN: Final = 9

@@ -357,48 +357,26 @@ class SqlSinkConnector(SinkConnector):
     task_class = SqlSinkTask
     config_def = CONNECTION + (
         ConfigDef()
-        .define(
-            "insert.mode",
-            STRING,
-            "insert",
-            HIGH,
-            "How rows are written: insert, upsert or update.",
-            validator=one_of("insert", "upsert", "update"),
-        )
-        .define(
-            "pk.mode",
-            STRING,
-            "none",
-            HIGH,
-            "The source of the primary key: none, kafka, record_key or record_value.",
-            validator=one_of("none", "kafka", "record_key", "record_value"),
-        )
-        .define("pk.fields", LIST, [], MEDIUM, "The columns of the primary key.")
-        .define(
-            "table.name.format",
-            STRING,
-            "${topic}",
-            MEDIUM,
-            "The name of a record's table. ${topic} stands for its topic.",
-            validator=non_empty,
-        )
-        .define("fields.whitelist", LIST, [], MEDIUM, "The fields that become columns. If it is empty, all fields do.")
-        .define("auto.create", BOOLEAN, False, MEDIUM, "Whether to create a missing table.")
-        .define("auto.evolve", BOOLEAN, False, MEDIUM, "Whether to add and widen columns.")
-        .define(
-            "delete.enabled", BOOLEAN, False, MEDIUM, "Whether a record with a null value deletes the row of its key."
-        )
-        .define(
-            "batch.size", INT, 3000, MEDIUM, "The largest number of records in a transaction.", validator=at_least(1)
-        )
-        .define(
-            "offsets.table",
-            STRING,
-            "parley_connect_offsets",
-            MEDIUM,
-            "The table in which the connector keeps the offset of each partition.",
-            validator=non_empty,
-        )
+        .define("insert.mode", STRING, "insert", HIGH, validator=one_of("insert", "upsert", "update"))
+        .doc("How rows are written: insert, upsert or update.")
+        .define("pk.mode", STRING, "none", HIGH, validator=one_of("none", "kafka", "record_key", "record_value"))
+        .doc("The source of the primary key: none, kafka, record_key or record_value.")
+        .define("pk.fields", LIST, [], MEDIUM)
+        .doc("The columns of the primary key.")
+        .define("table.name.format", STRING, "${topic}", MEDIUM, validator=non_empty)
+        .doc("The name of a record's table. ${topic} stands for its topic.")
+        .define("fields.whitelist", LIST, [], MEDIUM)
+        .doc("The fields that become columns. If it is empty, all fields do.")
+        .define("auto.create", BOOLEAN, False, MEDIUM)
+        .doc("Whether to create a missing table.")
+        .define("auto.evolve", BOOLEAN, False, MEDIUM)
+        .doc("Whether to add and widen columns.")
+        .define("delete.enabled", BOOLEAN, False, MEDIUM)
+        .doc("Whether a record with a null value deletes the row of its key.")
+        .define("batch.size", INT, 3000, MEDIUM, validator=at_least(1))
+        .doc("The largest number of records in a transaction.")
+        .define("offsets.table", STRING, "parley_connect_offsets", MEDIUM, validator=non_empty)
+        .doc("The table in which the connector keeps the offset of each partition.")
     )
 
     def validate(self, props: Mapping[str, str]) -> list[ConfigValue]:

@@ -240,31 +240,26 @@ class SqlSourceConnector(SourceConnector):
     task_class = SqlSourceTask
     config_def = CONNECTION + (
         ConfigDef()
-        .define(
-            "mode",
-            STRING,
-            importance=HIGH,
-            doc=f"How new rows are found: bulk, {_INCREMENTING}, {_TIMESTAMP} or {_BOTH}.",
-            validator=one_of("bulk", _INCREMENTING, _TIMESTAMP, _BOTH),
-        )
-        .define("incrementing.column.name", STRING, None, MEDIUM, "The column whose numbers only increase.")
-        .define("timestamp.column.name", STRING, None, MEDIUM, "The column with the time of a row's last change.")
-        .define("table.whitelist", LIST, [], MEDIUM, "The tables to read. If it is empty, all tables are read.")
-        .define("table.blacklist", LIST, [], MEDIUM, "The tables to exclude.")
-        .define(
-            "query", STRING, None, MEDIUM, "A query to run instead of reading tables. Its topic is the prefix alone."
-        )
-        .define("topic.prefix", STRING, importance=HIGH, doc="The prefix of topic names. The table's name follows it.")
-        .define(
-            "poll.interval.ms",
-            INT,
-            5000,
-            HIGH,
-            "How long the connector waits before it reads a table again that it has read to the end, in ms.",
-            validator=at_least(0),
-        )
-        .define("batch.max.rows", INT, 1000, LOW, "The largest number of rows in one batch.", validator=at_least(1))
-        .define("tables", LIST, [], LOW, "The tables of one task. The connector sets this key.")
+        .define("mode", STRING, importance=HIGH, validator=one_of("bulk", _INCREMENTING, _TIMESTAMP, _BOTH))
+        .doc(f"How new rows are found: bulk, {_INCREMENTING}, {_TIMESTAMP} or {_BOTH}.")
+        .define("incrementing.column.name", STRING, None, MEDIUM)
+        .doc("The column whose numbers only increase.")
+        .define("timestamp.column.name", STRING, None, MEDIUM)
+        .doc("The column with the time of a row's last change.")
+        .define("table.whitelist", LIST, [], MEDIUM)
+        .doc("The tables to read. If it is empty, all tables are read.")
+        .define("table.blacklist", LIST, [], MEDIUM)
+        .doc("The tables to exclude.")
+        .define("query", STRING, None, MEDIUM)
+        .doc("A query to run instead of reading tables. Its topic is the prefix alone.")
+        .define("topic.prefix", STRING, importance=HIGH)
+        .doc("The prefix of topic names. The table's name follows it.")
+        .define("poll.interval.ms", INT, 5000, HIGH, validator=at_least(0))
+        .doc("How long the connector waits before it reads a table again that it has read to the end, in ms.")
+        .define("batch.max.rows", INT, 1000, LOW, validator=at_least(1))
+        .doc("The largest number of rows in one batch.")
+        .define("tables", LIST, [], LOW)
+        .doc("The tables of one task. The connector sets this key.")
     )
 
     def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
