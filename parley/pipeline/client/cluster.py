@@ -23,10 +23,12 @@ import asyncio
 import concurrent.futures
 import logging
 import math
+import os
 import re
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
@@ -59,8 +61,10 @@ __all__ = [
     "Fetched",
     "Isolation",
     "LogEnded",
+    "Lookup",
     "OffsetOutOfRange",
     "TopicPartition",
+    "shared_cluster",
 ]
 
 FIRST_CONTACT_S: Final = 10.0
@@ -220,7 +224,7 @@ class Cluster:
         It is -1 if all records are before the timestamp. With READ_COMMITTED, the latest offset is the last stable
         offset.
         """
-        return self.retry(_Lookup(wanted, isolation).run)
+        return self.retry(Lookup(wanted, isolation).run)
 
     def settled(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Wait until consumers can read everything that is now in the leaders' logs. Returns the latest offsets.
@@ -235,11 +239,11 @@ class Cluster:
         deadline, pause = loop.time() + self.connection.api_timeout_ms / 1000, _BACKOFF_FIRST_S
         ends: dict[TopicPartition, int] = {}
         while True:
-            now = await self._patiently(client, _Lookup(wanted, replica_id=_LOG_END).run)
+            now = await self._patiently(client, Lookup(wanted, replica_id=_LOG_END).run)
             ends = {
                 partition: min(end, ends.get(partition, end)) for partition, end in now.items()
             }  # it may be truncated
-            found = await self._patiently(client, _Lookup(wanted).run)
+            found = await self._patiently(client, Lookup(wanted).run)
             behind = [partition for partition, end in ends.items() if found[partition] < end]
             if not behind:
                 return found
@@ -393,6 +397,20 @@ def _serve(
         loop.close()
 
 
+def shared_cluster(connection: Connection) -> Cluster:
+    """Return the process's only ``Cluster`` for a connection, because a Spark worker runs many tasks with the same
+    brokers.
+
+    It is never closed: it ends with the process.
+    """
+    return _cluster_of(connection, os.getpid())
+
+
+@cache
+def _cluster_of(connection: Connection, process: int) -> Cluster:
+    return Cluster(connection)  # the process is named because a fork inherits the cache, but not the thread
+
+
 async def _partitions(client: Client, names: list[str] | None) -> dict[str, tuple[tuple[int, ...], bool]]:
     """Return, for each topic, its partitions, and True if it is internal."""
     found = {}
@@ -407,7 +425,7 @@ async def _partitions(client: Client, names: list[str] | None) -> dict[str, tupl
     return found
 
 
-class _Lookup:
+class Lookup:
     """A lookup of offsets. When it is repeated, it keeps the offsets found so far."""
 
     def __init__(

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
 from typing import Final
 
-from parley.pipeline.client.cluster import EARLIEST, LATEST, Cluster, Connection, TopicPartition
+from parley.pipeline.client.cluster import EARLIEST, LATEST, Cluster, TopicPartition
 from parley.pipeline.format.offset_decisions import Offsets, Range
 from parley.pipeline.format.options import AtTime, Chosen, Extreme, OptionError, Position, SourceOptions, Specific
 from parley.protocol.errors import ErrorCode, KafkaError
 
 _ALL: Final = re.compile(".*")
-
-
-def shared_cluster(connection: Connection) -> Cluster:
-    """Return the process's only ``Cluster`` for a connection, because a Spark worker runs many tasks with the same
-    brokers.
-
-    It is never closed: it ends with the process.
-    """
-    return _cluster_of(connection, os.getpid())
-
-
-@cache
-def _cluster_of(connection: Connection, process: int) -> Cluster:
-    return Cluster(connection)  # the process is named because a fork inherits the cache, but not the thread
 
 
 def chosen_partitions(cluster: Cluster, chosen: Chosen, *, missing_ok: bool = False) -> frozenset[TopicPartition]:

@@ -29,12 +29,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructType
 
-from parley.pipeline.client.cluster import Cluster
+from parley.pipeline.client.cluster import Cluster, shared_cluster
 from parley.pipeline.client.writing import Producer, Writing
 from parley.pipeline.format.epochs import CLOCK_MARGIN_MS, Earlier, Epoch, Note, fence, forget, kept, leave, look_up
 from parley.pipeline.format.kept_producers import kept_producer
 from parley.pipeline.format.options import OptionError, SinkOptions
-from parley.pipeline.format.positions import shared_cluster
 from parley.pipeline.format.typed import bytes_of
 from parley.pipeline.spark.shipping import Travels
 from parley.protocol.errors import ErrorCode, KafkaError

@@ -41,7 +41,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from parley.pipeline.client.cluster import LATEST, Isolation, LogEnded, OffsetOutOfRange, TopicPartition
+from parley.pipeline.client.cluster import LATEST, Isolation, LogEnded, OffsetOutOfRange, TopicPartition, shared_cluster
 from parley.pipeline.client.decode import decode
 from parley.pipeline.format.offset_decisions import (
     Range,
@@ -63,7 +63,6 @@ from parley.pipeline.format.positions import (
     not_before,
     resolve_end,
     resolve_start,
-    shared_cluster,
 )
 from parley.pipeline.format.pushdown import EVERYTHING, Narrowing, narrowing
 from parley.pipeline.format.typed import typed_rows

@@ -11,7 +11,6 @@ import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pa_parquet
 
-from parley.pipeline.client.cluster import Cluster, Connection, Isolation
+from parley.pipeline.client.cluster import Connection, Isolation, shared_cluster
 from parley.pipeline.client.decode import decode
 from parley.pipeline.disk import to_disk
 from parley.pipeline.load.columns import FOLDERS, Layout, header_value, rows
@@ -107,11 +106,6 @@ def take_folder(uri: str, load_id: str) -> None:
     system.delete_dir_contents(pending)
 
 
-@cache
-def _cluster(connection: Connection) -> Cluster:
-    return Cluster(connection)
-
-
 def write_range(task: Task) -> list[Written]:
     """Write the records of a range, and return the files.
 
@@ -120,7 +114,7 @@ def write_range(task: Task) -> list[Written]:
     folder = _Folder(task)
     partition, first, end = task.range.partition, task.range.first, task.range.end
     try:
-        for fetched in _cluster(task.connection).fetch(partition, first, end, task.isolation):
+        for fetched in shared_cluster(task.connection).fetch(partition, first, end, task.isolation):
             for batch in decode(fetched, first, end, include_headers=True):
                 for names, made in rows(task.layout, batch):
                     folder.write(names, made)

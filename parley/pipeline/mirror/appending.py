@@ -130,13 +130,14 @@ def is_settled(cluster: Cluster, partition: TopicPartition) -> bool:
     """Return True if everything in the log is replicated, so that it can be read. Raises KafkaError."""
     end = cluster.offsets({partition: LATEST})[partition]
     try:
-        cluster.retry(partial(_peek, partition=partition, offset=end + 1))
+        cluster.retry(partial(peek, partition=partition, offset=end + 1))
     except OffsetOutOfRange:
         return True
     return False
 
 
-async def _peek(client: Client, *, partition: TopicPartition, offset: int) -> None:
+async def peek(client: Client, *, partition: TopicPartition, offset: int) -> None:
+    """Ask the leader whether the log contains the offset. Raises KafkaError: OffsetOutOfRange if it does not."""
     await fetch_once(client, partition, offset, Isolation.READ_UNCOMMITTED, 1)
 
 

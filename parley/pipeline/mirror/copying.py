@@ -14,11 +14,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import islice
 from typing import Final
 
-from parley.pipeline.client.cluster import Cluster, Connection
+from parley.pipeline.client.cluster import Connection, shared_cluster
 from parley.pipeline.client.decode import visible
 from parley.pipeline.client.fetching import Isolation, OffsetOutOfRange, TopicPartition
 from parley.pipeline.client.sending import ProducerId
@@ -92,12 +91,6 @@ class Copied:
     """True if a broker did not respond, and all the time for retries has passed."""
 
 
-@cache
-def cluster(connection: Connection) -> Cluster:
-    """Return this process's connections to a cluster, which are kept for later tasks."""
-    return Cluster(connection)
-
-
 def copy(wanted: Range) -> Copied:
     """Copy a range. A failure is reported in the result, so that it does not stop other ranges."""
     done = Copied(wanted.flow, wanted.partition, wanted.anchor)
@@ -123,14 +116,14 @@ def _try(wanted: Range, done: Copied) -> None:
             return
     if len(tried) == 1:
         # No other writer has appended since. None will, unless records wait for their replicas.
-        target, anchor = cluster(wanted.target), done.anchor
+        target, anchor = shared_cluster(wanted.target), done.anchor
         if is_settled(target, wanted.remote):
             found = tail(target, wanted.remote, anchor.producer, anchor.downstream)
             done.refused = found.count_since(anchor.sequence) == 0
 
 
 def _copy(wanted: Range, done: Copied) -> None:
-    target, producer = cluster(wanted.target), done.anchor.producer
+    target, producer = shared_cluster(wanted.target), done.anchor.producer
     found = tail(target, wanted.remote, producer, done.anchor.downstream)
     done.cut_at = cut_at(found, done.anchor)
     if done.cut_at is not None:
@@ -195,7 +188,7 @@ def _resume(wanted: Range, found: Tail, done: Copied) -> None:
 def _alike(wanted: Range, start: Anchor, found: Tail, last: int) -> bool:
     """Return True if the source's records up to ``last`` are the target's records, in the same order."""
     there = _written(wanted, start, found)
-    for fetched in cluster(wanted.source).fetch(wanted.partition, start.upstream, last + 1, wanted.isolation):
+    for fetched in shared_cluster(wanted.source).fetch(wanted.partition, start.upstream, last + 1, wanted.isolation):
         for pos, _ in visible(fetched, start.upstream, last + 1):
             for record in records(fetched.records, pos):
                 if start.upstream <= record.offset <= last and not _same(record, next(there, None)):
@@ -205,7 +198,7 @@ def _alike(wanted: Range, start: Anchor, found: Tail, last: int) -> bool:
 
 def _written(wanted: Range, start: Anchor, found: Tail) -> Iterator[Record]:
     """Yield the target's records that were copied after the anchor."""
-    for fetched in cluster(wanted.target).fetch(wanted.remote, start.downstream, found.end):
+    for fetched in shared_cluster(wanted.target).fetch(wanted.remote, start.downstream, found.end):
         for pos, header in headers(fetched.records):
             if header.base_offset < found.end and written_by(start.producer, header):
                 yield from records(fetched.records, pos)
@@ -233,7 +226,7 @@ def _nth(piece: Piece, number: int) -> int:
 
 
 def _pieces(wanted: Range, position: int, end: int) -> Iterator[Piece]:
-    for fetched in cluster(wanted.source).fetch(wanted.partition, position, end, wanted.isolation):
+    for fetched in shared_cluster(wanted.source).fetch(wanted.partition, position, end, wanted.isolation):
         yield from pieces(fetched, position)
 
 

@@ -20,10 +20,10 @@ from functools import partial
 from typing import Final
 
 from parley.pipeline.client.cluster import EARLIEST, LATEST, Cluster, Connection
-from parley.pipeline.client.fetching import Isolation, OffsetOutOfRange, TopicPartition, fetch_once
+from parley.pipeline.client.fetching import Isolation, OffsetOutOfRange, TopicPartition
 from parley.pipeline.client.group_offsets import Committed
 from parley.pipeline.mirror import admin
-from parley.pipeline.mirror.appending import new_producer, tail
+from parley.pipeline.mirror.appending import new_producer, peek, tail
 from parley.pipeline.mirror.copying import Anchor, Copied, Range, cut_at
 from parley.pipeline.mirror.groups import new_checkpoints, to_commit
 from parley.pipeline.mirror.internal_records import Checkpoint, Encoded, Heartbeat, OffsetSync, Progress
@@ -32,7 +32,6 @@ from parley.pipeline.mirror.notes import Notes, Place
 from parley.pipeline.mirror.settings import FlowSettings
 from parley.pipeline.mirror.topics import missing
 from parley.pipeline.mirror.translation import Translations
-from parley.protocol.client import Client
 from parley.protocol.errors import KafkaError
 
 COPIED_AT_ONCE: Final = 200_000
@@ -247,7 +246,7 @@ class Flow:
         for place, anchor in shorter.items():
             try:
                 # The leader decides: another broker's end may be outdated.
-                self.source.run(partial(_peek, place=place, offset=anchor.upstream))
+                self.source.run(partial(peek, partition=place, offset=anchor.upstream))
             except OffsetOutOfRange as error:
                 self._reset(place, anchor, error.log_start, error.log_end)
 
@@ -482,10 +481,6 @@ class Flow:
             offsets = to_commit(some, state, admin.committed(self.target, group))
             for place, problem in admin.commit(self.target, group, offsets).items():
                 _log.warning("%s: group %s: %s is not committed: %s", self.settings.name, group, place, problem)
-
-
-async def _peek(client: Client, *, place: TopicPartition, offset: int) -> None:
-    await fetch_once(client, place, offset, Isolation.READ_UNCOMMITTED, 1)
 
 
 def _same_run(one: OffsetSync, other: OffsetSync) -> bool:

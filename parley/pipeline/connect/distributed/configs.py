@@ -26,8 +26,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
+from parley.pipeline.connect.distributed.leader_writes import TransactionalWrites
 from parley.pipeline.connect.distributed.log import Keyed, Log
 from parley.pipeline.connect.herder import TargetState, TaskId
 
@@ -199,20 +200,6 @@ def _texts(properties: Any) -> dict[str, str]:
     return {str(key): str(value) for key, value in properties.items() if value is not None}
 
 
-class LeaderWrites(Protocol):
-    """The leader's writes to the log, which fence earlier leaders (KIP-618)."""
-
-    async def claim(self) -> None:
-        """Fence all earlier leaders. Raises KafkaError."""
-        ...
-
-    async def send(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Write all of the records or none. Raises KafkaError, also if a later leader has fenced this one."""
-        ...
-
-    async def stop(self) -> None: ...
-
-
 class ConfigStore:
     """The configurations, and their changes.
 
@@ -221,7 +208,7 @@ class ConfigStore:
     ``state`` contains them. Raises KafkaError if a write fails.
     """
 
-    def __init__(self, log: Log, leader_writes: LeaderWrites | None = None) -> None:
+    def __init__(self, log: Log, leader_writes: TransactionalWrites | None = None) -> None:
         self._log = log
         self._leader_writes = leader_writes
         self.state = ConfigState()

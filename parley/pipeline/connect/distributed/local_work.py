@@ -78,31 +78,25 @@ class Running:
         """Set the worker, which has this object as its events."""
         self._worker = worker
 
-    # Events of the worker.
+    # Events of the worker: WorkerEvents.
 
     def connector_state(self, name: str, state: State, trace: str | None) -> None:
-        """See ``WorkerEvents.connector_state``."""
         self._loop.call_soon_threadsafe(self._say, name, state, trace)
 
     def task_state(self, task: TaskId, state: State, trace: str | None) -> None:
-        """See ``WorkerEvents.task_state``."""
         self._loop.call_soon_threadsafe(self._say, task, state, trace)
 
     def reconfigure(self, name: str) -> None:
-        """See ``WorkerEvents.reconfigure``."""
         self._loop.call_soon_threadsafe(self._reconfigure, name)
 
     def topic_used(self, task: TaskId, topic: str) -> None:
-        """See ``WorkerEvents.topic_used``."""
         if self._tracks_topics:
             self._loop.call_soon_threadsafe(self._telling.topic, task, topic, self._now_ms())
 
     def fence(self, task: TaskId) -> None:
-        """See ``WorkerEvents.fence``."""
         asyncio.run_coroutine_threadsafe(self._fence(task), self._loop).result()
 
     def verify(self, task: TaskId, generation: int) -> None:
-        """See ``WorkerEvents.verify``."""
         asyncio.run_coroutine_threadsafe(self._verify(task, generation), self._loop).result()
 
     def _say(self, of: str | TaskId, state: State, trace: str | None = None) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from parley.pipeline.client.cluster import EARLIEST, LATEST, Lookup
 from parley.pipeline.client.decode import visible
 from parley.pipeline.client.fetching import Isolation, TopicPartition, fetched_in
 from parley.pipeline.client.partitioner import partition_of
@@ -27,7 +28,6 @@ from parley.pipeline.connect.distributed.topics import TopicPlan, prepare
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.fetch import FetchRequest
-from parley.protocol.messages.offsets import ListOffsetsRequest
 from parley.protocol.messages.produce import ProduceRequest
 from parley.protocol.records import batch
 from parley.protocol.records.batch_header import headers
@@ -122,7 +122,7 @@ class TopicLog(Log):
         self._on_aborted = on_aborted
         partitions = await prepare(self._writer, self._plan)
         self._positions = dict.fromkeys(range(partitions), 0)
-        self._positions.update(await self._offsets(-2))
+        self._positions.update(await self._offsets(EARLIEST))
         self._following = asyncio.create_task(self._follow(on_record))
         await self.read_to_end()
 
@@ -139,7 +139,7 @@ class TopicLog(Log):
     # Reading.
 
     async def read_to_end(self) -> None:
-        ends = await self._offsets(-1)
+        ends = await self._offsets(LATEST)
         if self._has_read(ends):
             return
         waiting = asyncio.get_running_loop().create_future()
@@ -150,36 +150,22 @@ class TopicLog(Log):
         return all(self._positions.get(partition, 0) >= end for partition, end in ends.items())
 
     async def _offsets(self, timestamp: int) -> dict[int, int]:
-        """Return the first (-2) or the end offset (-1) of every partition. Retries until all are known."""
-        found: dict[int, int] = {}
+        """Return the first (EARLIEST) or the end offset (LATEST) of every partition. Retries until all are known."""
+        lookup = Lookup({TopicPartition(self._plan.name, one): timestamp for one in self._positions})
         pause = _FIRST_PAUSE_S
-        while len(found) < len(self._positions):
-            missing = [one for one in self._positions if one not in found]
+        while True:
             try:
-                for node, partitions in (
-                    await self._leaders(self._writer, missing, fresh=pause > _FIRST_PAUSE_S)
-                ).items():
-                    found.update(await self._offsets_of(node, partitions, timestamp))
+                return {place.partition: offset for place, offset in (await lookup.run(self._writer)).items()}
             except KafkaError as error:
                 _log.warning("%s: the worker cannot get its offsets: %s", self._plan.name, error)
-            if len(found) < len(self._positions):
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LAST_PAUSE_S)
-        return found
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LAST_PAUSE_S)
 
-    async def _offsets_of(self, node: int, partitions: Sequence[int], timestamp: int) -> dict[int, int]:
-        asked = [
-            ListOffsetsRequest.ListOffsetsPartition(partition_index=one, timestamp=timestamp) for one in partitions
-        ]
-        topic = ListOffsetsRequest.ListOffsetsTopic(name=self._plan.name, partitions=asked)
-        answer = await self._writer.send(ListOffsetsRequest(replica_id=-1, topics=[topic]), node=node)
-        return {one.partition_index: one.offset for one in answer.topics[0].partitions if not one.error_code}
-
-    async def _leaders(self, client: Client, partitions: Sequence[int], *, fresh: bool) -> dict[int, list[int]]:
+    async def _leaders(self, *, fresh: bool) -> dict[int, list[int]]:
         """Return the partitions by the node that leads them. Raises KafkaError."""
         by_node: dict[int, list[int]] = {}
-        for partition in partitions:
-            node = await client.leader(self._plan.name, partition, fresh=fresh)
+        for partition in self._positions:
+            node = await self._reader.leader(self._plan.name, partition, fresh=fresh)
             by_node.setdefault(node, []).append(partition)
             fresh = False  # it returned all of them
         return by_node
@@ -188,7 +174,7 @@ class TopicLog(Log):
         pause, fresh = _FIRST_PAUSE_S, False
         while True:
             try:
-                leaders = await self._leaders(self._reader, list(self._positions), fresh=fresh)
+                leaders = await self._leaders(fresh=fresh)
                 whole = await asyncio.gather(*(self._fetch(node, of, on_record) for node, of in leaders.items()))
                 fresh = not all(whole)
             except KafkaError as error:

@@ -47,7 +47,6 @@ from parley.pipeline.connect.herder import (
     Created,
     Forbidden,
     HerderError,
-    LoggerLevel,
     NotFound,
     NotLeader,
     Offsets,
@@ -123,13 +122,13 @@ class Herder:
         self._configs = configs
         self._statuses = statuses
         self._membership = membership
-        self._loggers = Loggers(now_ms)
+        self.loggers = Loggers(now_ms)
         self._turn = asyncio.Lock()
         self._following = Following(
             configs,
             statuses,
             membership,
-            self._loggers,
+            self.loggers,
             turn=self._turn,
             rules=settings.signatures,
             tls=settings.tls,
@@ -163,7 +162,8 @@ class Herder:
         self._running.use(self._worker)
         self._fencing = Fencing(configs, self._turn, self._worker.fence_tasks)
         self._following.use(self._running, self._share, self._fencing)
-        self._is_ready = False
+        self.is_ready = False
+        """True if the herder has started. Before that it knows no connectors."""
 
     async def run(self) -> None:
         """Run connectors until cancelled. Then stop them and leave the group.
@@ -179,12 +179,12 @@ class Herder:
             membership = asyncio.create_task(self._membership.run(self._share))
             joined = asyncio.create_task(self._share.joined.wait())
             await asyncio.wait({membership, joined}, return_when=asyncio.FIRST_COMPLETED)
-            self._is_ready = joined.done()
+            self.is_ready = joined.done()
             joined.cancel()
             await asyncio.wait({membership})  # unlike the task itself, this can be cancelled alone
             membership.result()
         finally:
-            self._is_ready = False
+            self.is_ready = False
             await self._stop(telling, membership)
 
     async def _stop(self, telling: asyncio.Task[None], membership: asyncio.Task[None] | None) -> None:
@@ -201,11 +201,6 @@ class Herder:
                 await in_thread(self._worker.stop)
         await self._configs.stop()
         await self._statuses.stop()
-
-    @property
-    def is_ready(self) -> bool:
-        """True if the herder has started. Before that it knows no connectors."""
-        return self._is_ready
 
     async def server_info(self) -> ServerInfo:
         """Return the version of this software, and the id of its cluster."""
@@ -394,17 +389,11 @@ class Herder:
         config = (await self.connector(name)).config
         return await in_thread(self._worker.offsets, name, config)
 
-    async def alter_offsets(self, name: str, offsets: Offsets) -> str:
-        """Change offsets of a stopped connector. Returns a message about the result. Raises NotFound, or BadRequest if
-        the connector is not stopped."""
-        return await self._alter(name, offsets)
+    async def alter_offsets(self, name: str, offsets: Offsets | None) -> str:
+        """Change offsets of a stopped connector; None deletes all. Returns a message about the result.
 
-    async def reset_offsets(self, name: str) -> str:
-        """Delete all offsets of a stopped connector. Returns a message about the result. Raises NotFound, or BadRequest
-        if the connector is not stopped."""
-        return await self._alter(name, None)
-
-    async def _alter(self, name: str, offsets: Offsets | None) -> str:
+        Raises NotFound, or BadRequest if the connector is not stopped.
+        """
         await self._settled()
         self._must_lead("alter or reset offsets")
         info = await self._stopped(name)
@@ -453,14 +442,6 @@ class Herder:
         if not config.get("connector.class"):
             raise _no_class(config)
         return await self._validated(plugin, config)
-
-    async def loggers(self) -> Mapping[str, LoggerLevel]:
-        """Return the loggers of this process whose level is known."""
-        return self._loggers.all()
-
-    async def set_logger(self, name: str, level: str) -> Sequence[str]:
-        """Set the level of a logger and of those below. Returns their names. Raises NotFound, BadRequest."""
-        return self._loggers.set(name, level)
 
     async def set_cluster_logger(self, name: str, level: str) -> None:
         """Set the level of a logger in every worker (KIP-976)."""

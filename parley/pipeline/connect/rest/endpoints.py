@@ -293,7 +293,7 @@ async def alter_offsets(herder: Served, name: Name, wanted: models.Offsets) -> m
 
 @CONNECT.delete(f"{_C}/offsets", summary="Reset all offsets of a stopped connector")
 async def reset_offsets(herder: Served, name: Name) -> models.Message:
-    return models.Message(message=await herder.reset_offsets(name))
+    return models.Message(message=await herder.alter_offsets(name, None))
 
 
 # --- Plugins ---
@@ -338,12 +338,12 @@ def _simple(plugin: str) -> str:
 
 @ADMIN.get("/loggers", summary="The loggers and their levels (KIP-495)")
 async def loggers(herder: Served) -> dict[str, LoggerLevel]:
-    return dict(sorted((await herder.loggers()).items()))
+    return dict(sorted(herder.loggers.all().items()))
 
 
 @ADMIN.get("/loggers/{logger}", summary="The level of a logger")
 async def logger(herder: Served, name: Logger) -> LoggerLevel:
-    level = (await herder.loggers()).get(name)
+    level = herder.loggers.all().get(name)
     if level is None:
         raise NotFound(f"Logger {name} not found.")
     return level
@@ -368,4 +368,4 @@ async def set_logger(
     if scope.lower() == "cluster":
         await herder.set_cluster_logger(name, wanted.level)
         return Response(status_code=204)
-    return await herder.set_logger(name, wanted.level)
+    return herder.loggers.set(name, wanted.level)

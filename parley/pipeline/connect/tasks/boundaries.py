@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.records import SourceRecord
@@ -24,48 +25,38 @@ class Verdict(Enum):
     ABORT = "abort"
 
 
-class Boundary(Protocol):
+class Boundary(ABC):
     """Decides after each record, after each ``poll``, and before the task pauses or stops."""
-
-    def after_record(self, record: SourceRecord) -> Verdict: ...
-
-    def after_poll(self, records: int, now_ms: int) -> Verdict:
-        """Decide after a ``poll`` that returned this many records."""
-        ...
-
-    def at_end(self) -> Verdict: ...
-
-
-class ByPoll:
-    """A ``Boundary``: each batch is a transaction."""
 
     def after_record(self, record: SourceRecord) -> Verdict:
         return Verdict.CONTINUE
 
+    @abstractmethod
     def after_poll(self, records: int, now_ms: int) -> Verdict:
-        return Verdict.COMMIT if records else Verdict.CONTINUE
+        """Decide after a ``poll`` that returned this many records."""
 
     def at_end(self) -> Verdict:
         return Verdict.COMMIT
 
 
-class ByInterval:
-    """A ``Boundary``: a transaction lasts for an interval in ms, and then until the running ``poll`` returns."""
+class ByPoll(Boundary):
+    """Each batch is a transaction."""
+
+    def after_poll(self, records: int, now_ms: int) -> Verdict:
+        return Verdict.COMMIT if records else Verdict.CONTINUE
+
+
+class ByInterval(Boundary):
+    """A transaction lasts for an interval in ms, and then until the running ``poll`` returns."""
 
     def __init__(self, interval_ms: int, now_ms: int) -> None:
         self._interval_ms = interval_ms
         self._last_ms = now_ms
 
-    def after_record(self, record: SourceRecord) -> Verdict:
-        return Verdict.CONTINUE
-
     def after_poll(self, records: int, now_ms: int) -> Verdict:
         if now_ms < self._last_ms + self._interval_ms:
             return Verdict.CONTINUE
         self._last_ms = now_ms
-        return Verdict.COMMIT
-
-    def at_end(self) -> Verdict:
         return Verdict.COMMIT
 
 
@@ -90,8 +81,8 @@ class Requests:
             self.of_records.setdefault(id(record), (record, set()))[1].add(verdict)
 
 
-class ByTask:
-    """A ``Boundary``: the task decides. Raises ConnectError if it requests both a commit and an abort."""
+class ByTask(Boundary):
+    """The task decides. Raises ConnectError if it requests both a commit and an abort."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests

@@ -255,7 +255,7 @@ class TaskHost:
             )
         sink: SinkTask = self._plugins.make(task_class, SinkTask)  # type: ignore[type-abstract]
         if settings["errors.deadletterqueue.topic.name"]:
-            tolerance.dead_letters = DeadLetterTopic(cluster, writer, settings)
+            tolerance.send_dead = DeadLetterTopic(cluster, writer, settings).send
         consumer = ClientSettings.of("consumer", worker, spec.connector_config)
         connection = consumer.connection(worker, client_id)
         feed = self._clients.feed(connection, consumer.isolation, running.held)

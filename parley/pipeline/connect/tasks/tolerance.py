@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from parley.pipeline.connect.errors import ConfigError, ConnectError, DataError, RetriableError, stack_trace
 from parley.pipeline.connect.herder import TaskId
@@ -63,14 +63,6 @@ class Raw(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
 
-class DeadLetters(Protocol):
-    """Receives the skipped records."""
-
-    def send(self, raw: Raw, context: Mapping[str, str]) -> None:
-        """Write the record to the dead letter topic, with the context as headers if that is configured."""
-        ...
-
-
 class LeftOut(Exception):
     """A record is skipped. It has been logged and sent to the dead letter topic as configured."""
 
@@ -81,7 +73,8 @@ class Tolerance:
 
     task: TaskId
     settings: Mapping[str, Any]
-    dead_letters: DeadLetters | None = None
+    send_dead: Callable[[Raw, Mapping[str, str]], None] | None = None
+    """Writes a skipped record and the context of its failure to the dead letter topic."""
     stopping: threading.Event = field(default_factory=threading.Event)
     now_ms: Callable[[], int] = field(kw_only=True)
 
@@ -113,8 +106,8 @@ class Tolerance:
             raise ConnectError(
                 f"Tolerance exceeded in error handler: {stage.value} of {self.task} by {_class_name(of)}: {error}"
             ) from error
-        if self.dead_letters is not None and isinstance(record, Raw):
-            self.dead_letters.send(record, self._context(stage, of, error, record))
+        if self.send_dead is not None and isinstance(record, Raw):
+            self.send_dead(record, self._context(stage, of, error, record))
         return LeftOut(str(error))
 
     def _say(self, stage: Stage, of: object, error: BaseException, record: object) -> None:

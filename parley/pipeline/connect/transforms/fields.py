@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 from parley.pipeline.connect import data
@@ -32,23 +33,8 @@ from parley.pipeline.connect.transforms import (
 
 _NULLS: Final = ConfigDef([REPLACE_NULLS])
 _CACHE_MAX: Final = 16
+"""The number of changed schemas that a transform keeps."""
 R = TypeVar("R", bound=ConnectRecord)
-
-
-class _Changed:
-    """A cache of schemas that were derived from other schemas."""
-
-    def __init__(self) -> None:
-        self._made: dict[Schema, Schema] = {}
-
-    def get(self, schema: Schema) -> Schema | None:
-        return self._made.get(schema)
-
-    def put(self, schema: Schema, made: Schema) -> Schema:
-        if len(self._made) >= _CACHE_MAX:
-            self._made.clear()
-        self._made[schema] = made
-        return made
 
 
 class _Insertion(NamedTuple):
@@ -94,7 +80,7 @@ class InsertField(KeyOrValue):
             raise ConfigError("No field insertion configured")
         if "static" in self._fields and self.config["static.value"] is None:
             raise ConfigError("No value specified for static field: " + self._fields["static"].name)
-        self._schemas = _Changed()
+        self._with_fields = lru_cache(_CACHE_MAX)(self._schema_with_fields)
 
     def apply(self, record: R) -> R | None:
         value, schema = self.value_of(record), self.schema_of(record)
@@ -106,7 +92,7 @@ class InsertField(KeyOrValue):
             }
             return self.changed(record, None, {**as_map(value, "field insertion"), **added})
         given = as_struct(value, "field insertion")
-        updated = self._schemas.get(schema) or self._schemas.put(schema, self._with_fields(schema))
+        updated = self._with_fields(schema)
         made = Struct(updated)
         for field in schema.fields:
             made.values[field.name] = read(given, field, self.config)
@@ -128,7 +114,7 @@ class InsertField(KeyOrValue):
         }
         return found[what]
 
-    def _with_fields(self, schema: Schema) -> Schema:
+    def _schema_with_fields(self, schema: Schema) -> Schema:
         kinds = {
             "topic": data.STRING,
             "partition": data.INT32,
@@ -161,7 +147,7 @@ class ReplaceField(KeyOrValue):
             if not colon or not old or not new or ":" in new:
                 raise ConfigError(f"Invalid value {pair} for configuration renames: Invalid rename mapping: {pair}")
             self._renames[old.strip()] = new.strip()
-        self._schemas = _Changed()
+        self._replaced = lru_cache(_CACHE_MAX)(self._replaced_schema)
 
     def _keeps(self, name: str) -> bool:
         included = self.config["include"]
@@ -176,14 +162,14 @@ class ReplaceField(KeyOrValue):
             kept = {self._renames.get(name, name): one for name, one in given.items() if self._keeps(name)}
             return self.changed(record, None, kept)
         struct = as_struct(value, "field replacement")
-        updated = self._schemas.get(schema) or self._schemas.put(schema, self._replaced(schema))
+        updated = self._replaced(schema)
         made = Struct(updated)
         for field in schema.fields:
             if self._keeps(field.name):
                 made.values[self._renames.get(field.name, field.name)] = read(struct, field, self.config)
         return self.changed(record, updated, made)
 
-    def _replaced(self, schema: Schema) -> Schema:
+    def _replaced_schema(self, schema: Schema) -> Schema:
         kept = {self._renames.get(one.name, one.name): one.schema for one in schema.fields if self._keeps(one.name)}
         return struct_like(schema, kept)
 
