@@ -19,14 +19,14 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
+from parley.configuration.providers import ConfigProviders, UnresolvedValue
 from parley.pipeline.client.cluster import Cluster, Connection
 from parley.pipeline.client.writing import Producer, Writing
 from parley.pipeline.connect.config import ConfigInfos
-from parley.pipeline.connect.config_providers import Providers
 from parley.pipeline.connect.connector import Connector, SinkConnector, SourceConnector
 from parley.pipeline.connect.connector_config import is_sink
 from parley.pipeline.connect.distributed.offset_topic import TopicOffsetStore
-from parley.pipeline.connect.errors import ConnectError, stack_trace
+from parley.pipeline.connect.errors import ConfigError, ConnectError, stack_trace
 from parley.pipeline.connect.herder import State, TargetState, TaskId
 from parley.pipeline.connect.offset_stores import ConnectorOffsets, OffsetStore, SourceOffset
 from parley.pipeline.connect.outside_offsets import alter_sink_offsets, alter_source_offsets, sink_offsets
@@ -50,7 +50,7 @@ class Worker:
         self._offsets = offsets
         self._host = TaskHost(config, plugins, self._guard)
         self._events = events
-        self._providers = Providers(config.given)
+        self._providers = _Providers(config.given)
         self._connectors: dict[str, _RunningConnector] = {}
         self._tasks: dict[TaskId, TaskSpec] = {}
         self._lock = threading.Lock()
@@ -257,7 +257,7 @@ class _RunningConnector:
         self,
         name: str,
         config: Mapping[str, str],
-        providers: Providers,
+        providers: _Providers,
         events: WorkerEvents,
         offsets_of: Callable[[Mapping[str, str]], OffsetStore],
     ) -> None:
@@ -343,3 +343,23 @@ class _RunningConnector:
 
     def raise_error(self, error: BaseException) -> None:
         self._failed(error)
+
+
+class _Providers:
+    """Values that configurations only refer to: ``${provider:path:key}`` (KIP-297). Raises ConfigError.
+
+    This keeps secrets out of topics and of responses of the REST API. Each start of a connector or a task resolves the
+    references.
+    """
+
+    def __init__(self, worker: Mapping[str, str]) -> None:
+        try:
+            self._providers = ConfigProviders(worker)
+        except UnresolvedValue as error:
+            raise ConfigError(str(error)) from error
+
+    def resolve(self, config: Mapping[str, str]) -> dict[str, str]:
+        try:
+            return self._providers.resolve(config)
+        except UnresolvedValue as error:
+            raise ConfigError(str(error)) from error

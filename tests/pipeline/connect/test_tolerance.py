@@ -57,7 +57,9 @@ class Clock(threading.Event):
 
 def tolerance(clock: Clock, letters: Letters | None = None, **config: object) -> Tolerance:
     given = {"name": "c", "connector.class": "x"} | {key.replace("_", "."): str(one) for key, one in config.items()}
-    return Tolerance(TaskId("c", 0), SINK.parse(given), letters and letters.send, clock, now_ms=clock.now_ms)
+    return Tolerance(
+        TaskId("c", 0), SINK.parse(given), None if letters is None else letters.send, clock, now_ms=clock.now_ms
+    )
 
 
 def test_retriable_errors_are_retried_with_growing_pauses() -> None:

@@ -24,7 +24,7 @@ from parley.pipeline.connect.distributed.configs import ConfigStore
 from parley.pipeline.connect.distributed.local_work import Running
 from parley.pipeline.connect.distributed.membership import Membership
 from parley.pipeline.connect.distributed.protocol import CONFIG_MISMATCH, NO_WORK, Assignment, MemberState, Work
-from parley.pipeline.connect.distributed.status_writing import Telling
+from parley.pipeline.connect.distributed.statuses import Telling
 from parley.pipeline.connect.herder import TaskId
 
 _BEHIND_PAUSE_S: Final = 1.0

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from parley.pipeline.connect.distributed.blocking_calls import in_thread
 from parley.pipeline.connect.distributed.configs import ConfigState
 from parley.pipeline.connect.distributed.protocol import NO_WORK, Work
-from parley.pipeline.connect.distributed.status_writing import Telling
+from parley.pipeline.connect.distributed.statuses import Telling
 from parley.pipeline.connect.errors import ConnectError, stack_trace
 from parley.pipeline.connect.herder import State, Status, TargetState, TaskId
 from parley.pipeline.connect.worker import Worker

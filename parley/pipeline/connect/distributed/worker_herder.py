@@ -35,8 +35,7 @@ from parley.pipeline.connect.distributed.local_work import Running
 from parley.pipeline.connect.distributed.loggers import LEVELS, Loggers
 from parley.pipeline.connect.distributed.membership import Membership
 from parley.pipeline.connect.distributed.protocol import PROTOCOLS, Work
-from parley.pipeline.connect.distributed.status_writing import Telling
-from parley.pipeline.connect.distributed.statuses import StatusStore
+from parley.pipeline.connect.distributed.statuses import StatusStore, Telling
 from parley.pipeline.connect.errors import ConfigError, ConnectError
 from parley.pipeline.connect.herder import (
     AlreadyExists,

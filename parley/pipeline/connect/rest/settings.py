@@ -13,8 +13,7 @@ from fastapi import APIRouter
 from parley.pipeline.connect.errors import ConnectError
 from parley.pipeline.connect.rest.app import CrossOrigin
 from parley.pipeline.connect.rest.endpoints import ADMIN, CONNECT
-from parley.pipeline.connect.rest_config import ADMIN_TLS, LISTENERS_TLS
-from parley.pipeline.connect.worker_config import WorkerConfig
+from parley.pipeline.connect.worker_config import ADMIN_TLS, LISTENERS_TLS, WorkerConfig
 from parley.pipeline.service.login import BasicLogin, jaas_file_of
 from parley.pipeline.service.server import Listener, parse_listeners
 from parley.pipeline.service.tls import client_context, server_context

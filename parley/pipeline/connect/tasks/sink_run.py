@@ -33,10 +33,9 @@ from parley.pipeline.connect.connector import ErrantRecordReporter, ExactlyOnceS
 from parley.pipeline.connect.connector_config import subscribed
 from parley.pipeline.connect.errors import ConnectError, RetriableError
 from parley.pipeline.connect.records import SinkRecord
-from parley.pipeline.connect.tasks.conversion import Conversion
+from parley.pipeline.connect.tasks.conversion import Conversion, read_rows
 from parley.pipeline.connect.tasks.feed import BUFFER_BYTES, Feed, Inbox, Subscription
 from parley.pipeline.connect.tasks.guard import Guard
-from parley.pipeline.connect.tasks.rows import read_rows
 from parley.pipeline.connect.tasks.spec import ClientSettings, TaskSpec
 from parley.pipeline.connect.tasks.tolerance import LeftOut, Raw, Stage, Tolerance
 from parley.protocol.client import Client

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from parley.pipeline.connect.distributed.log import MemoryLog
-from parley.pipeline.connect.distributed.status_writing import Telling
-from parley.pipeline.connect.distributed.statuses import StatusStore
+from parley.pipeline.connect.distributed.statuses import StatusStore, Telling
 from parley.pipeline.connect.herder import State, Status, TaskId
 from parley.protocol.errors import ErrorCode, KafkaError
 
