@@ -35,8 +35,6 @@ HEADER_CONVERTER: Final = "org.apache.kafka.connect.storage.SimpleHeaderConverte
 BASIC_AUTH: Final = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
 LISTENERS_TLS: Final = "listeners.https."
 ADMIN_TLS: Final = "admin.listeners.https."
-REST_TLS: Final = (LISTENERS_TLS, ADMIN_TLS)
-"""The prefix of the keys for the REST API's TLS."""
 
 
 def _known_extensions(name: str, value: Any) -> None:

@@ -40,7 +40,6 @@ T = TypeVar("T")
 class Stage(Enum):
     """The stage of processing, by Kafka's names."""
 
-    TASK_POLL = "TASK_POLL"
     TASK_PUT = "TASK_PUT"
     TRANSFORMATION = "TRANSFORMATION"
     KEY_CONVERTER = "KEY_CONVERTER"
