@@ -13,9 +13,9 @@ would be copied.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields
 from itertools import permutations
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from parley.pipeline.mirror.naming import DEFAULT_POLICY, IDENTITY_POLICY, ReplicationPolicy, Selection, TopicChoice
 from parley.pipeline.mirror.topics import SettingsChoice
@@ -71,44 +71,6 @@ def _one_of(*values: str) -> Callable[[str], str]:
     return parse
 
 
-class _Key(NamedTuple):
-    field: str
-    parse: Callable[[str], Any]
-
-
-_KEYS: Final[dict[str, _Key]] = {
-    "enabled": _Key("enabled", _boolean),
-    "topics": _Key("topics", str),
-    "topics.exclude": _Key("topics_exclude", str),
-    "topics.blacklist": _Key("topics_exclude", str),
-    "groups": _Key("groups", str),
-    "groups.exclude": _Key("groups_exclude", str),
-    "groups.blacklist": _Key("groups_exclude", str),
-    "config.properties.exclude": _Key("settings_exclude", str),
-    "config.properties.blacklist": _Key("settings_exclude", str),
-    "use.defaults.from": _Key("use_defaults_from", _one_of("source", "target")),
-    "replication.factor": _Key("replicas", _replicas),
-    "offset-syncs.topic.replication.factor": _Key("offset_syncs_replicas", _replicas),
-    "checkpoints.topic.replication.factor": _Key("checkpoints_replicas", _replicas),
-    "heartbeats.topic.replication.factor": _Key("heartbeats_replicas", _replicas),
-    "offset-syncs.topic.location": _Key("offset_syncs_at", _one_of("source", "target")),
-    "emit.offset-syncs.enabled": _Key("emit_offset_syncs", _boolean),
-    "refresh.topics.enabled": _Key("refresh_topics", _boolean),
-    "refresh.topics.interval.seconds": _Key("refresh_topics_s", _seconds),
-    "sync.topic.configs.enabled": _Key("sync_settings", _boolean),
-    "sync.topic.configs.interval.seconds": _Key("sync_settings_s", _seconds),
-    "refresh.groups.enabled": _Key("refresh_groups", _boolean),
-    "refresh.groups.interval.seconds": _Key("refresh_groups_s", _seconds),
-    "emit.checkpoints.enabled": _Key("emit_checkpoints", _boolean),
-    "emit.checkpoints.interval.seconds": _Key("emit_checkpoints_s", _seconds),
-    "sync.group.offsets.enabled": _Key("sync_groups", _boolean),
-    "sync.group.offsets.interval.seconds": _Key("sync_groups_s", _seconds),
-    "emit.heartbeats.enabled": _Key("emit_heartbeats", _boolean),
-    "emit.heartbeats.interval.seconds": _Key("emit_heartbeats_s", _seconds),
-    "heartbeats.replication.enabled": _Key("copy_heartbeats", _boolean),
-    "isolation.level": _Key("isolation", _one_of("read_uncommitted", "read_committed")),
-    "auto.offset.reset": _Key("reset", _one_of("earliest", "latest")),
-}
 _CONSUMER_KEYS: Final = ("isolation.level", "auto.offset.reset")
 """The consumer settings that are used, with the prefix ``consumer.``, ``source.consumer.`` or ``A.consumer.``."""
 _READ: Final = (
@@ -119,38 +81,47 @@ _READ: Final = (
 _ADDRESSES: Final = ("bootstrap.servers", "metadata.broker.list")
 
 
+def _key(default: Any, parse: Callable[[str], Any], *names: str) -> Any:
+    """Return a field with the names of its setting, and the function that reads it."""
+    return field(default=default, metadata={"names": names, "parse": parse})
+
+
 @dataclass(frozen=True, slots=True)
 class Choices:
     """The settings of one flow, with MirrorMaker 2's keys and defaults. Times are in seconds."""
 
-    enabled: bool = False
-    topics: str = ".*"
-    topics_exclude: str = TOPICS_EXCLUDED
-    groups: str = ".*"
-    groups_exclude: str = GROUPS_EXCLUDED
-    settings_exclude: str = SETTINGS_EXCLUDED
-    use_defaults_from: str = "target"
-    replicas: int = 2
-    offset_syncs_replicas: int = 3
-    checkpoints_replicas: int = 3
-    heartbeats_replicas: int = 3
-    offset_syncs_at: str = "source"
-    emit_offset_syncs: bool = True
-    refresh_topics: bool = True
-    refresh_topics_s: float = 600
-    sync_settings: bool = True
-    sync_settings_s: float = 600
-    refresh_groups: bool = True
-    refresh_groups_s: float = 600
-    emit_checkpoints: bool = True
-    emit_checkpoints_s: float = 60
-    sync_groups: bool = False
-    sync_groups_s: float = 60
-    emit_heartbeats: bool = True
-    emit_heartbeats_s: float = 1
-    copy_heartbeats: bool = True
-    isolation: str = "read_uncommitted"
-    reset: str = "earliest"
+    enabled: bool = _key(False, _boolean, "enabled")
+    topics: str = _key(".*", str, "topics")
+    topics_exclude: str = _key(TOPICS_EXCLUDED, str, "topics.exclude", "topics.blacklist")
+    groups: str = _key(".*", str, "groups")
+    groups_exclude: str = _key(GROUPS_EXCLUDED, str, "groups.exclude", "groups.blacklist")
+    settings_exclude: str = _key(SETTINGS_EXCLUDED, str, "config.properties.exclude", "config.properties.blacklist")
+    use_defaults_from: str = _key("target", _one_of("source", "target"), "use.defaults.from")
+    replicas: int = _key(2, _replicas, "replication.factor")
+    offset_syncs_replicas: int = _key(3, _replicas, "offset-syncs.topic.replication.factor")
+    checkpoints_replicas: int = _key(3, _replicas, "checkpoints.topic.replication.factor")
+    heartbeats_replicas: int = _key(3, _replicas, "heartbeats.topic.replication.factor")
+    offset_syncs_at: str = _key("source", _one_of("source", "target"), "offset-syncs.topic.location")
+    emit_offset_syncs: bool = _key(True, _boolean, "emit.offset-syncs.enabled")
+    refresh_topics: bool = _key(True, _boolean, "refresh.topics.enabled")
+    refresh_topics_s: float = _key(600, _seconds, "refresh.topics.interval.seconds")
+    sync_settings: bool = _key(True, _boolean, "sync.topic.configs.enabled")
+    sync_settings_s: float = _key(600, _seconds, "sync.topic.configs.interval.seconds")
+    refresh_groups: bool = _key(True, _boolean, "refresh.groups.enabled")
+    refresh_groups_s: float = _key(600, _seconds, "refresh.groups.interval.seconds")
+    emit_checkpoints: bool = _key(True, _boolean, "emit.checkpoints.enabled")
+    emit_checkpoints_s: float = _key(60, _seconds, "emit.checkpoints.interval.seconds")
+    sync_groups: bool = _key(False, _boolean, "sync.group.offsets.enabled")
+    sync_groups_s: float = _key(60, _seconds, "sync.group.offsets.interval.seconds")
+    emit_heartbeats: bool = _key(True, _boolean, "emit.heartbeats.enabled")
+    emit_heartbeats_s: float = _key(1, _seconds, "emit.heartbeats.interval.seconds")
+    copy_heartbeats: bool = _key(True, _boolean, "heartbeats.replication.enabled")
+    isolation: str = _key("read_uncommitted", _one_of("read_uncommitted", "read_committed"), "isolation.level")
+    reset: str = _key("earliest", _one_of("earliest", "latest"), "auto.offset.reset")
+
+
+_KEYS: Final[Mapping[str, Field[Any]]] = {name: one for one in fields(Choices) for name in one.metadata["names"]}
+"""The fields by the names of their settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +174,7 @@ class FlowSettings:
     def replicas(self, key: str, brokers: int) -> int:
         """Return the number of replicas of a new topic on a cluster with this many brokers. ``key`` is the setting's
         name."""
-        wanted: int = getattr(self.choices, _KEYS[key].field)
+        wanted: int = getattr(self.choices, _KEYS[key].name)
         return wanted if key in self.given else min(wanted, brokers)
 
 
@@ -276,7 +247,7 @@ def _flow(source: ClusterName, target: ClusterName, properties: Mapping[str, str
     for key, text in found.items():
         if key in _KEYS:
             try:
-                values[_KEYS[key].field] = _KEYS[key].parse(text)
+                values[_KEYS[key].name] = _KEYS[key].metadata["parse"](text)
             except ValueError as error:
                 raise BadSettings(f"{key} {error}, not {text!r}") from None
     policy = _policy(source, {**properties, **found})
