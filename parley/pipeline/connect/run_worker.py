@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from parley.pipeline.connect.distributed.serving import distributed, standalone
 from parley.pipeline.connect.distributed.worker_herder import Herder
 from parley.pipeline.connect.herder import Config, HerderError, TargetState
+from parley.pipeline.connect.tasks.host import wall_clock_ms
 from parley.pipeline.connect.worker_config import WorkerConfig
 
 _READY_POLL_S = 0.05
@@ -37,7 +37,7 @@ async def run_standalone(
     cannot start, HerderError if a connector cannot be created.
     """
     _warn_of_spark(config)
-    async with standalone(config, _now_ms) as (herder, url):
+    async with standalone(config, wall_clock_ms) as (herder, url):
         await _ready(herder)
         for one in connectors:
             try:
@@ -51,7 +51,7 @@ async def run_standalone(
 async def run_distributed(config: WorkerConfig, stopping: asyncio.Event, on_ready: Callable[[str], None]) -> None:
     """Run a worker of a group until ``stopping`` is set. Raises ConnectError if it cannot start or continue."""
     _warn_of_spark(config)
-    async with distributed(config, _now_ms) as (herder, url):
+    async with distributed(config, wall_clock_ms) as (herder, url):
         await _ready(herder)
         on_ready(url)
         await stopping.wait()
@@ -67,7 +67,3 @@ def _warn_of_spark(config: WorkerConfig) -> None:
 async def _ready(herder: Herder) -> None:
     while not herder.is_ready:  # noqa: ASYNC110 - a herder says nothing when it is
         await asyncio.sleep(_READY_POLL_S)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
