@@ -45,8 +45,9 @@ def fill(broker: KafkaBroker, topic: str, partition: int, count: int, first: int
 
 
 @pytest.fixture
-def admin(kafka_broker: KafkaBroker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": kafka_broker.bootstrap_servers})
+def admin(kafka_broker: KafkaBroker) -> Iterator[AdminClient]:
+    with AdminClient({"bootstrap.servers": kafka_broker.bootstrap_servers}) as client:
+        yield client
 
 
 Reader = Callable[..., Any]
@@ -274,8 +275,8 @@ VISIBLE = [10, 11, 12, 14, 15, 23, 24]
 
 
 @pytest.fixture
-def transactional(topic: str, kafka_broker: KafkaBroker) -> OpenTransaction:
-    """Return the topic with transactions in its first partition; returns the last, which is open.
+def transactional(topic: str, kafka_broker: KafkaBroker) -> Iterator[OpenTransaction]:
+    """Write transactions to the topic's first partition, and yield the last, which is open.
 
     Offsets: 10-12 committed, 13 a marker, 14-15 plain, 16-21 aborted, 22 a marker, 23-24 committed, 25 a marker, 26-28
     open.
@@ -285,7 +286,9 @@ def transactional(topic: str, kafka_broker: KafkaBroker) -> OpenTransaction:
     fill(kafka_broker, topic, 0, 2, first=10)
     abort_transaction(bootstrap, topic, records(6))
     commit_transaction(bootstrap, topic, records(2))
-    return open_transaction(bootstrap, topic, records(3))
+    transaction = open_transaction(bootstrap, topic, records(3))
+    with transaction.producer:
+        yield transaction
 
 
 @pytest.mark.parametrize("size", ["1", "2", "3", "100"])

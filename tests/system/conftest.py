@@ -101,8 +101,9 @@ def new_name(request: pytest.FixtureRequest) -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def admin(broker: BrokerProcess) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+def admin(broker: BrokerProcess) -> Iterator[AdminClient]:
+    with AdminClient({"bootstrap.servers": broker.bootstrap_servers}) as client:
+        yield client
 
 
 @pytest.fixture
