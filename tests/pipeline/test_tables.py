@@ -25,10 +25,10 @@ BEGUN = 1_700_000_000_000
 @pytest.fixture(scope="module")
 def bootstrap() -> Iterator[str]:
     with Broker({"num.partitions": "2"}) as broker:
-        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-        for number in range(20):
-            producer.produce("t", b"%d" % number, partition=number % 2, timestamp=BEGUN + number)
-        assert producer.flush(30) == 0
+        with Producer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
+            for number in range(20):
+                producer.produce("t", b"%d" % number, partition=number % 2, timestamp=BEGUN + number)
+            assert producer.flush(30) == 0
         yield broker.bootstrap_servers
 
 

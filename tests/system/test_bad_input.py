@@ -68,6 +68,7 @@ class Witness:
             if self._stop.wait(0.005):
                 break
         self._producer.flush(WAIT_SECONDS)
+        self._producer.close()
 
     def _consume(self) -> None:
         while not self._stop.is_set():
@@ -109,10 +110,10 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="module")
 def witness(target: BrokerProcess) -> Iterator[Witness]:
-    producer = Producer({"bootstrap.servers": target.bootstrap_servers})
-    producer.produce(TOPIC, b"0", partition=0)
-    assert producer.flush(WAIT_SECONDS) == 0
-    assert producer.list_topics("witness", timeout=WAIT_SECONDS)
+    with Producer({"bootstrap.servers": target.bootstrap_servers}) as producer:
+        producer.produce(TOPIC, b"0", partition=0)
+        assert producer.flush(WAIT_SECONDS) == 0
+        assert producer.list_topics("witness", timeout=WAIT_SECONDS)
     made = Witness(target)
     yield made
     made.close()

@@ -33,8 +33,9 @@ def cluster(tmp_path: Path) -> Iterator[ClusterOfProcesses]:
     cluster = ClusterOfProcesses(tmp_path, overrides={"replica.high.watermark.checkpoint.interval.ms": "200"})
     with cluster.running():
         cluster.create_topic(TOPIC, min_insync_replicas="2", segment_bytes="1048576")
-        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "enable.idempotence": True})
-        send(producer, TOPIC, RECORDS)
+        settings = {"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "enable.idempotence": True}
+        with Producer(settings) as producer:
+            send(producer, TOPIC, RECORDS)
         cluster.wait_until_in_sync()
         yield cluster
 

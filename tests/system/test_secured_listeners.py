@@ -90,13 +90,13 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         }
     ) as broker:
         made = Secured(broker, folder)
-        admin = AdminClient({"bootstrap.servers": made.address("PLAINTEXT")})
         upserts = [
             UserScramCredentialUpsertion("alice", ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
             for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
         ]
-        for upsert in upserts:
-            admin.alter_user_scram_credentials([upsert])["alice"].result(WAIT_SECONDS)
+        with AdminClient({"bootstrap.servers": made.address("PLAINTEXT")}) as admin:
+            for upsert in upserts:
+                admin.alter_user_scram_credentials([upsert])["alice"].result(WAIT_SECONDS)
         yield made
 
 

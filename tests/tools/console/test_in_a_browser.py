@@ -65,7 +65,12 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     rights = {"authorizer.class.name": authorizer, "super.users": "User:ANONYMOUS"}
     slow = {"log.scrub.max.bytes.per.second": "200000", "log.cleaner.io.max.bytes.per.second": "400000"}
     with Cluster({"offsets.topic.num.partitions": "3", **slow, **rights}, data_dir=folder) as running:
-        admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
+        fill(running.bootstrap_servers)
+        yield running
+
+
+def fill(bootstrap: str) -> None:
+    with AdminClient({"bootstrap.servers": bootstrap}) as admin:
         granted = [(ResourceType.TOPIC, "orders", AclOperation.READ), (ResourceType.GROUP, "billing", AclOperation.ALL)]
         literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
         for made in admin.create_acls(
@@ -74,15 +79,12 @@ def cluster(folder: Path) -> Iterator[Cluster]:
             made.result()
         for made in admin.create_topics([NewTopic("orders", 3, 3), NewTopic("audit", 1, 2)]).values():
             made.result()
-        producer = Producer({"bootstrap.servers": running.bootstrap_servers})
+    with Producer({"bootstrap.servers": bootstrap}) as producer:
         for number in range(200):
             order = f'{{"order": {number}, "amount": {number % 7 * 10}}}'
             producer.produce("orders", order, key=f"customer-{number % 9}", headers={"source": b"shop"})
-        producer.flush()
-        consumer = Consumer({"bootstrap.servers": running.bootstrap_servers, "group.id": "billing"})
+    with Consumer({"bootstrap.servers": bootstrap, "group.id": "billing"}) as consumer:
         consumer.commit(offsets=[TopicPartition("orders", index, 10) for index in range(3)], asynchronous=False)
-        consumer.close()
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +97,10 @@ def registry(cluster: Cluster) -> Iterator[str]:
         number = SchemaRegistryClient({"url": url}).register_schema(
             "payments-value", Schema(json.dumps(schema), "AVRO")
         )
-        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
-        for data in (b"\x06ann\x0e\xc8\x01", b"\x06eve\x10\x06", b"\xff"):
-            producer.produce("payments", b"\0" + number.to_bytes(4, "big") + data, partition=0)
-        producer.produce("payments", b"\0\0\0\x03\xe7of another registry", partition=0)
-        producer.flush()
+        with Producer({"bootstrap.servers": cluster.bootstrap_servers}) as producer:
+            for data in (b"\x06ann\x0e\xc8\x01", b"\x06eve\x10\x06", b"\xff"):
+                producer.produce("payments", b"\0" + number.to_bytes(4, "big") + data, partition=0)
+            producer.produce("payments", b"\0\0\0\x03\xe7of another registry", partition=0)
         yield url
 
 
