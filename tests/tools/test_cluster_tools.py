@@ -28,7 +28,10 @@ REASSIGN = f"{TOOLS}.reassign.ReassignPartitionsCommand"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(brokers=3, auto_leader_rebalance_enable=False) as running:
+    settings = {"auto.leader.rebalance.enable": "false", "coordination.session.timeout.ms": "60000"}
+    with Cluster(
+        settings, brokers=3
+    ) as running:  # brokers leave only if a test stops them, however slow the machine is
         yield running
 
 

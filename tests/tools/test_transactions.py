@@ -232,7 +232,8 @@ def test_a_hanging_transaction_is_found_and_aborted(tool: Tool, server: Server) 
         found = tool.data("find-hanging", *of)
     assert [(one["producerId"], one["startOffset"]) for one in found] == [(WITHOUT_ID, 1)]
     assert tool.data("find-hanging", "--topic", "hung", "--max-transaction-timeout", "1000000000") == []
-    assert tool.data("find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0") == found
+    of_broker = tool.data("find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0")
+    assert [{**one, "durationMin": 0} for one in of_broker] == [{**one, "durationMin": 0} for one in found]
     tool.agree("find-hanging", *of, "--partition", "0", without=r"\d+$")  # the duration, in minutes
 
     producer.commit_transaction(30)
