@@ -74,12 +74,15 @@ class TransactionalId(RuleBasedStateMachine):
     @rule(loses_response=st.booleans())
     def continue_after_an_error(self, loses_response: bool) -> None:
         before = self.producer
+        assert before is not None
+        is_repeated = before.producer_id != self.shard.transaction.producer_id  # the coordinator has chosen a new id
         outcome = attempt(lambda: self.shard.initialize(before))
         if not isinstance(outcome, ProducerIdentity):
             assert outcome in EXPECTED
             return
-        if loses_response:
-            assert self.shard.initialize(before) == outcome
+        if loses_response:  # a request that names the previous id counts as repeated already, as in Kafka
+            again = attempt(lambda: self.shard.initialize(before))
+            assert again == (ErrorCode.PRODUCER_FENCED if is_repeated else outcome)
         self.given_out(outcome)
 
     @rule(partitions=st.lists(PARTITION, min_size=1, max_size=3), version=st.sampled_from([0, 2]))
