@@ -98,8 +98,8 @@ class DirectoryLoader:
             self._log_starts = directory.log_start_offsets.read()
             self._high_watermarks = directory.high_watermarks.read()
             self._cleaner_offsets = directory.cleaner_offsets.read()
-            unwritten = directory.unwritten_logs.read()
             self._same_boot = is_same_boot(directory.path)
+            unwritten = directory.unwritten_logs.read(same_boot=self._same_boot)
             self._is_kafkas = not was_recovered(directory.path)
             self.marker = read_marker(directory.path)
             if self.marker is None:

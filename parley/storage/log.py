@@ -122,6 +122,8 @@ class Log(ReadableLog):
     def _begin_files(self) -> None:
         """Create the directory and the files, unless they exist. The next flush makes their names durable."""
         if not self.is_written:
+            if self.topic_id is not None:
+                self._on_first_files(self.topic, self.partition, self.topic_id)
             self.directory.mkdir(exist_ok=True)
             if self.topic_id is not None:
                 write_partition_metadata(self.directory, self.topic_id, self.partition)

@@ -123,6 +123,12 @@ class Checkpoint(Generic[V]):
             self._when_written(logs, values)
             self._served = serving
 
+    async def extend(self, extend: Callable[[], None]) -> None:
+        """Extend the file, between two writes. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+        async with self._writing:
+            self._written = None  # the next write must replace what is added now
+            await self._owner.run(self._directory, extend)
+
 
 def recovery_points(logs: Iterable[Log]) -> dict[TopicPartition, int]:
     """Return the recovery point of each log that has files."""
@@ -269,6 +275,13 @@ class LogMaintenance:
     async def checkpoint_unwritten(self, directory: LogDirectory) -> None:
         """Record now which logs have no files yet. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
         await self._unwritten[directory].write()
+
+    async def add_unwritten(self, directory: LogDirectory, logs: Iterable[Log]) -> None:
+        """Record now that these logs have no files yet. A crash of the machine may lose this. Raises ``KafkaError``
+        KAFKA_STORAGE_ERROR."""
+        added = unwritten_logs(self._owner, directory, logs)
+        if added:
+            await self._unwritten[directory].extend(partial(directory.unwritten_logs.add, added))
 
     async def checkpoint_power_cut(self, directory: LogDirectory) -> None:
         """Record now which logs a power cut may have cut. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""

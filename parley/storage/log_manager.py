@@ -135,6 +135,7 @@ class LogManager:
         self._cut_by_power: dict[LogDirectory, set[Log]] = {}
         """The logs that may lack acknowledged records that were not synced before a power cut, until they are settled,
         by directory. Each directory has a note with them."""
+        self._created: list[Log] = []  # since the last call of ``note_new_logs``
         self._loaders: Sequence[DirectoryLoader] = ()
         self._open = False
 
@@ -250,20 +251,27 @@ class LogManager:
         if shared is None or shared.settings.config is not config:
             settings = replace(self._settings, config=config)
             shared = self._shared[directory] = SharedByLogs(
-                directory.path, settings, partial(self.failures.on_io_error, directory)
+                directory.path,
+                settings,
+                partial(self.failures.on_io_error, directory),
+                directory.unwritten_logs.begin,
             )
         return NewLog(key, topic_id, shared)
 
     async def note_new_logs(self) -> None:
         """Record in which directory each log without files is. If the broker is killed before that, it forgets these
-        logs.
+        logs, and the controller must assume that their records are lost.
 
-        With a single directory, the next periodic checkpoint is soon enough: the log can only be there, so the next
-        startup creates it again. A directory that fails meanwhile goes offline.
+        With a single directory, this is cheaper, because a crash of the machine may lose it: the log can only be there.
+        A directory that fails meanwhile goes offline.
         """
-        for directory in self.online() if len(self.directories) > 1 else ():
+        created, self._created = self._created, []
+        for directory in self.online():
             with suppress(KafkaError):  # the directory's failure was reported
-                await self._maintenance.checkpoint_unwritten(directory)
+                if len(self.directories) > 1:
+                    await self._maintenance.checkpoint_unwritten(directory)
+                else:
+                    await self._maintenance.add_unwritten(directory, created)
 
     async def close(self) -> None:
         """Flush and close every log, and mark each directory as cleanly shut down. Idempotent."""
@@ -449,6 +457,7 @@ class LogManager:
         directory = self._directory_for(key, self._preferred.pop(key, None), is_new)
         log = self._new(key, topic_id, config, directory)
         self._locations.add(key, log, directory)
+        self._created.append(log)
         if unproven_since is not None:
             self.unproven[log] = unproven_since
         return log

@@ -15,13 +15,16 @@ from parley.storage.log_config import LogConfig
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """The log's partition, the directory of its files, and the callback for a failure of its disk."""
+    """The log's partition, the directory of its files, and the callbacks for a failure of its disk and for its first
+    files."""
 
     directory: Path
     topic: str
     partition: int
     topic_id: UUID | None = None
     on_io_error: Callable[[OSError], None] = lambda error: None
+    on_first_files: Callable[[str, int, UUID], None] = lambda topic, partition, topic_id: None
+    """Called before a log with a topic id that had no files creates them. May raise ``OSError``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +49,4 @@ class SharedByLogs:
     """The log directory."""
     settings: LogSettings
     on_io_error: Callable[[OSError], None]
+    on_first_files: Callable[[str, int, UUID], None]

@@ -39,6 +39,7 @@ class ReadableLog:
         "_integrity",
         "_lock",
         "_now_ms",
+        "_on_first_files",
         "_on_io_error",
         "_segments",
         "_tombstone_checkpoint",
@@ -69,6 +70,7 @@ class ReadableLog:
         self._high_watermark = loaded.log_start_offset
         self._now_ms = settings.now_ms
         self._on_io_error = place.on_io_error
+        self._on_first_files = place.on_first_files
         self._lock = threading.RLock()
         unsynced = [segment for segment in loaded.segments[:-1] if segment.end_offset > loaded.recovery_point]
         self._durability = Durability(

@@ -5,14 +5,20 @@ One checkpoint file of the log directory lists such logs with their topics' ids,
 they are in this directory. It is written before clients learn of a new log, and with the other checkpoints. If a listed
 log has a directory, the directory takes precedence. A line that ends in ``moving`` was written before a copy in another
 directory could replace the log: the copy may have received records before this file was written again.
+
+A second file lists the logs that were created, or got files, since the checkpoint. So a startup after a kill neither
+takes an unused log for a lost one, nor a log whose directory was removed for an unused one. The second file is not
+synced, so it counts only until the machine restarts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from parley.protocol.uuids import UUID
@@ -27,9 +33,12 @@ from parley.storage.checkpoints import (
 )
 from parley.storage.meta_properties import MalformedIdentity
 from parley.storage.partition_metadata import decode_id, encode_id
+from parley.storage.resource_exhaustion import with_room
 
 UNWRITTEN_LOGS: Final = "unwritten-log-checkpoint"
+LATER: Final = ".later"
 _MOVING: Final = "moving"
+_WRITTEN: Final = "written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +51,74 @@ class UnwrittenLog:
 
 
 class UnwrittenLogs:
-    """The file of ``topic partition topic-id [moving]`` lines in one log directory."""
+    """The file of ``topic partition topic-id [moving]`` lines in one log directory, and the second file.
+
+    In the second file, a line that ends in ``written`` removes a log from the list.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._later = path.with_name(path.name + LATER)
+        self._begun: dict[TopicPartition, UUID] = {}  # the logs that got files since the file was last written
+        self._lock = Lock()  # for ``_later`` and ``_begun``
 
-    def read(self) -> dict[TopicPartition, UnwrittenLog]:
-        """Return the logs that the file names; none if the file is missing or malformed. Raises ``OSError``."""
-        return dict(read(self.path, partial(_log, {})))
+    def read(self, *, same_boot: bool) -> dict[TopicPartition, UnwrittenLog]:
+        """Return the logs that the files name; none if a file is missing or malformed. Raises ``OSError``.
+
+        ``same_boot`` is True if the machine has not restarted since the files were written.
+        """
+        entry = partial(_log, {})
+        found = dict(read(self.path, entry))
+        for line in self._later_lines() if same_boot else ():
+            words = line.split()
+            is_written = words[3:] == [_WRITTEN]
+            with suppress(MalformedCheckpoint):  # damage, or a line whose end did not fit on the disk
+                key, log = entry(words[:3] if is_written else words)
+                if not is_written:
+                    found[key] = log
+                elif key in found and found[key].topic_id == log.topic_id:
+                    del found[key]
+        return found
+
+    def _later_lines(self) -> list[str]:
+        try:
+            return self._later.read_text("utf-8", "replace").splitlines()
+        except FileNotFoundError:
+            return []
 
     def write(self, logs: Mapping[TopicPartition, UnwrittenLog]) -> None:
         """Replace the file. Blocks until it is on disk. Raises ``OSError``."""
         write_atomically(self.path, encode(_line(*key, log) for key, log in logs.items()))
+        with self._lock:
+            self._begun = {key: each for key, each in self._begun.items() if key in logs and logs[key].topic_id == each}
+            lines = [_written_line(*key, topic_id) for key, topic_id in self._begun.items()]  # since ``logs`` was taken
+            if lines:
+                write_atomically(self._later, _text(lines), sync=False)
+            else:
+                self._later.unlink(missing_ok=True)
+
+    def add(self, logs: Mapping[TopicPartition, UnwrittenLog]) -> None:
+        """Add logs to the second file, without a sync. Raises ``OSError``."""
+        with self._lock:
+            self._append(_line(*key, log) for key, log in logs.items())
+
+    def begin(self, topic: str, partition: int, topic_id: UUID) -> None:
+        """Record in the second file that a log gets its files now, without a sync. Raises ``OSError``."""
+        with self._lock:
+            self._begun[topic, partition] = topic_id
+            self._append((_written_line(topic, partition, topic_id),))
+
+    def _append(self, lines: Iterable[str]) -> None:
+        with with_room(open, self._later, "ab") as file:
+            file.write(_text(lines))
+
+
+def _text(lines: Iterable[str]) -> bytes:
+    return "".join(line + "\n" for line in lines).encode()
+
+
+def _written_line(topic: str, partition: int, topic_id: UUID) -> str:
+    return f"{topic} {partition} {encode_id(topic_id)} {_WRITTEN}"
 
 
 def _line(topic: str, partition: int, log: UnwrittenLog) -> str:

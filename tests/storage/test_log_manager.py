@@ -38,7 +38,7 @@ from parley.storage.meta_properties import InconsistentClusterId
 from parley.storage.partition_metadata import read_topic_id
 from parley.storage.resource_exhaustion import DESCRIPTORS, MEMORY
 from parley.storage.segment import Segment
-from parley.storage.unwritten_logs import UNWRITTEN_LOGS
+from parley.storage.unwritten_logs import LATER, UNWRITTEN_LOGS, UnwrittenLog
 from parley.tools.simulation.disk import EARLIER_BOOT
 from tests.storage.logs import apply_retention, values_of
 from tests.support.descriptors import open_descriptors
@@ -678,20 +678,73 @@ async def test_a_kill_after_note_new_logs_loses_no_log_without_files(home: Home)
         assert (found.directory, found.topic_id) == (log.directory, TOPIC_ID)
 
 
-async def test_new_logs_in_a_single_directory_cost_no_write(home: Home) -> None:
+async def test_new_logs_in_a_single_directory_cost_no_sync(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     home.paths = home.paths[:1]
     note = home.paths[0] / UNWRITTEN_LOGS
+    manager = home.manager()
+    await manager.open("cluster", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", None)
+        for name in ("topic", "other", "deleted"):
+            await manager.get_or_create(name, 0, topic_id=TOPIC_ID)
+            await manager.note_new_logs()
+        await manager.delete("deleted", 0)
+    assert not note.exists()
+    await home.crash(manager)
+    with note.with_name(UNWRITTEN_LOGS + LATER).open("a") as file:
+        file.write("torn 0")
+    manager = home.manager()
+    await manager.open("cluster", 1)
+    assert {log.topic for log in manager.logs} == {"topic", "other", "deleted"}
+    await manager.delete("deleted", 0)
+    await manager._maintenance.checkpoint_unwritten(manager.directories[0])
+    assert not note.with_name(UNWRITTEN_LOGS + LATER).exists()
+    await home.crash(manager)
     async with home.opened() as manager:
-        await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
-        await manager.note_new_logs()
-        await manager.get_or_create("other", 0, topic_id=TOPIC_ID)
-        await manager.delete("other", 0)
-        assert not note.exists()
-        await home.crash(manager)
+        assert [log.topic for log in manager.logs] == ["topic", "other"]
+
+
+async def test_a_restart_of_the_machine_ends_what_an_unsynced_file_proves(home: Home) -> None:
+    home.paths = home.paths[:1]
+    manager = home.manager()
+    await manager.open("cluster", 1)
+    await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
+    await manager.note_new_logs()
+    await home.crash(manager)
+    (home.paths[0] / BOOT_FILE).write_bytes(EARLIER_BOOT)
     async with home.opened() as manager:
-        assert manager.logs == []
-        log = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID, is_new=False)
-        assert log.directory == home.paths[0] / "topic-0"
+        assert not manager.logs
+
+
+@pytest.mark.parametrize("directories", [1, 2])
+@pytest.mark.parametrize("checkpointed", ["never", "before the append", "during the append"])
+async def test_a_used_log_whose_directory_is_gone_is_not_an_unused_one(
+    home: Home, directories: int, checkpointed: str
+) -> None:
+    """The broker was killed before the next checkpoint. It must not report an empty log that lacks nothing."""
+    home.paths = home.paths[:directories]
+    manager = home.manager()
+    await manager.open("cluster", 1)
+    used = await manager.get_or_create("used", 0, topic_id=TOPIC_ID)
+    await manager.get_or_create("unused", 0, topic_id=TOPIC_ID)
+    await manager.note_new_logs()
+    directory = manager.directory_of(used)
+    if checkpointed == "before the append":
+        await manager._maintenance.checkpoint_unwritten(directory)
+    append(used, b"value")
+    if checkpointed == "during the append":
+        directory.unwritten_logs.write({("used", 0): UnwrittenLog(TOPIC_ID), ("unused", 0): UnwrittenLog(TOPIC_ID)})
+    await home.crash(manager)
+    shutil.rmtree(used.directory)
+    manager = home.manager()
+    await manager.open("cluster", 1)
+    assert [log.topic for log in manager.logs] == ["unused"]
+    again = await manager.get_or_create("used", 0, topic_id=UUID(int=8))
+    await manager.note_new_logs()
+    await manager._maintenance.checkpoint_unwritten(manager.directory_of(again))
+    await home.crash(manager)
+    async with home.opened() as manager:
+        assert sorted(log.topic for log in manager.logs) == ["unused", "used"]
 
 
 @contextmanager

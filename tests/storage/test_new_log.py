@@ -24,7 +24,7 @@ TOPIC_ID = UUID(int=7)
 @pytest.fixture
 def log(tmp_path: Path) -> NewLog:
     settings = LogSettings(config=SMALL, now_ms=lambda: NOW, random=Random(1))
-    return NewLog(("topic", 0), TOPIC_ID, SharedByLogs(tmp_path, settings, lambda error: None))
+    return NewLog(("topic", 0), TOPIC_ID, SharedByLogs(tmp_path, settings, lambda error: None, lambda *log: None))
 
 
 QUESTIONS: dict[str, Callable[[Log], object]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from tests.system.clusters import until_served
 from tests.system.running import BrokerProcess
 from tests.system.test_confluent_groups import consumer, take
 from tests.system.test_confluent_produce import WAIT_SECONDS, producer_for, read, send
+from tests.system.test_lost_disks import LOSS
 
 NewBroker = Callable[..., BrokerProcess]
 
@@ -191,3 +193,25 @@ def test_wrong_settings_are_named(new_broker: NewBroker, key: str, value: str, h
     broker = new_broker(**{key: value})
     assert hint in _refusal(broker)
     assert not broker.data.exists() or not any(broker.data.iterdir()) or key == "coordination.url"
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_kill_right_after_the_creation_of_a_topic(new_broker: NewBroker, is_lost: bool) -> None:
+    """No checkpoint lists the logs yet. If they are unused, nothing is lost; if a log was used, its directory is."""
+    broker = new_broker()
+    broker.start()
+    admin = _admin(broker)
+    for future in admin.create_topics([NewTopic("new", 3, 1)]).values():
+        future.result(WAIT_SECONDS)
+    if is_lost:
+        send(producer_for(broker), "new", [b"lost"], partition=0)
+    broker.kill()
+    if is_lost:
+        shutil.rmtree(broker.data / "new-0")
+    started = broker.log_size()
+    broker.start()
+    for partition in range(3):
+        send(producer_for(broker), "new", [b"kept"], partition=partition)
+        assert [each.value() for each in read(broker, "new", partition=partition)] == [b"kept"]
+    losses = [line for line in broker.log(started).splitlines() if LOSS in line]
+    assert len(losses) == is_lost
