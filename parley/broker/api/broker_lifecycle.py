@@ -48,7 +48,8 @@ class BrokerLifecycleApi:
         """Move leadership away from the broker and fence it. Returns the partitions that no other replica can lead."""
         try:
             remaining = await self._controller.submit(
-                lambda image: hand_over_leadership(image, request.broker_id, request.broker_epoch, self._rules)
+                lambda image: hand_over_leadership(image, request.broker_id, request.broker_epoch, self._rules),
+                is_slow=True,
             )
         except KafkaError as error:
             return ControlledShutdownResponse(error_code=error.code, remaining_partitions=[])

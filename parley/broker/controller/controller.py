@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from random import Random
 from typing import Any, TypeVar
 
 from parley.broker.controller.controller_state import ControllerEvent, ControllerState, next_state
 from parley.broker.controller.decision import Decide
-from parley.broker.controller.decision_batch import DecisionRequest, decide_batch
+from parley.broker.controller.decision_batch import DecisionBatch, DecisionRequest, decide_batch, decided_together
 from parley.broker.controller.metadata_publisher import MetadataPublisher
+from parley.broker.controller.published_steps import in_steps
 from parley.broker.controller.stored_metadata import PREFIXES, TERMS, Writes, read_image, writes_for
 from parley.broker.logging.growing_interval import GrowingInterval
 from parley.broker.metadata.changes import Change, ControllerElected, Delta, PartitionChanged
@@ -30,6 +30,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import Term, contains, terms_from_bytes, terms_to_bytes, with_term
 from parley.broker.metadata.types import NO_LEADER
 from parley.broker.metrics.catalogue.replication import ControllerMetrics
+from parley.broker.runtime.turns import next_turn
 from parley.consensus.backend import Delete, Op, Put
 from parley.consensus.errors import CoordinationError, Fenced, LeadershipLost, LimitExceeded, Retriable
 from parley.consensus.recipes.elections import Elections, Leader, Leadership
@@ -131,11 +132,12 @@ class Controller:
     def _enter(self, event: ControllerEvent) -> None:
         self._state = next_state(self._state, event)
 
-    async def submit(self, decide: Decide[T], *, waits_for_store: bool = False) -> T:
+    async def submit(self, decide: Decide[T], *, waits_for_store: bool = False, is_slow: bool = False) -> T:
         """Carry out a decision. Return its result once its changes are durable and applied on this broker.
 
         The controller's own duties pass ``waits_for_store``. All other callers wait at most ``STORE_PATIENCE_S`` for
-        room in the queue and for a store that does not respond.
+        room in the queue and for a store that does not respond. A decision that looks at all partitions is ``is_slow``:
+        a thread makes it, so it must be a pure function.
 
         Raises NOT_CONTROLLER if this broker is not the controller or stops being the controller, and REQUEST_TIMED_OUT
         if the queue stays full or the store does not respond. After NOT_CONTROLLER, or if the store did not respond,
@@ -144,7 +146,7 @@ class Controller:
         if not self.is_active:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
         loop = asyncio.get_running_loop()
-        request = DecisionRequest(decide, loop.create_future())
+        request = DecisionRequest(decide, loop.create_future(), is_slow=is_slow)
         if not waits_for_store:
             request.patience = loop.call_later(STORE_PATIENCE_S, self._withdraw_if_store_is_silent, request)
         try:
@@ -351,18 +353,37 @@ class Controller:
     async def _carry_out(self, leadership: Leadership, requests: list[DecisionRequest]) -> None:
         while requests:
             before = self._metadata.image
-            batch, after = decide_batch(before, requests)
+            together = decided_together(requests)
+            if together[0].is_slow:
+                loop = asyncio.get_running_loop()
+                batch, writes = await loop.run_in_executor(None, _decide, before, together)
+            else:
+                batch, writes = _decide(before, together)
             if batch.changes:
                 began = asyncio.get_running_loop().time()
-                terms = {TERMS: self._terms_with_own(leadership, before.version + 1)}
-                await self._commit(leadership, {**writes_for(batch.changes, after, before), **terms})
-                delta = Delta(leadership.epoch, before.version + 1, tuple(batch.changes))
-                self._metadata.replace(replace(after, version=delta.version), delta)
+                steps = in_steps(batch.changes)
+                terms = {TERMS: self._terms_with_own(leadership, before.version + len(steps))}
+                await self._commit(leadership, {**writes, **terms})
+                await self._publish(leadership, before, steps)
                 self.metrics.leader_elections += elected_leaders(before, batch.changes)
                 self.metrics.decision_time.observe(int(1e6 * (asyncio.get_running_loop().time() - began)))
             for request, outcome in batch.outcomes:
                 request.finish(outcome)
             requests = [request for request in requests[len(batch.outcomes) :] if not request.is_withdrawn]
+
+    async def _publish(self, leadership: Leadership, image: MetadataImage, steps: Sequence[tuple[Change, ...]]) -> None:
+        """Apply the committed changes on this broker, and thereby publish them, one step per turn of the event loop.
+
+        Raises LeadershipLost if this broker has applied another controller's metadata meanwhile.
+        """
+        for number, changes in enumerate(steps):
+            if number:
+                await next_turn()
+            if self._metadata.image is not image:
+                raise LeadershipLost("another controller has published metadata")
+            delta = Delta(leadership.epoch, image.version + 1, changes)
+            image = image.apply(delta)
+            self._metadata.replace(image, delta)
 
     async def _commit(self, leadership: Leadership, writes: Writes) -> None:
         """Write in order, under the guard, in as few transactions as the store's limits allow.
@@ -399,6 +420,12 @@ class Controller:
     def _refuse_all(self) -> None:
         while not self._queue.empty():
             self._queue.get_nowait().fail(KafkaError(ErrorCode.NOT_CONTROLLER))
+
+
+def _decide(image: MetadataImage, requests: Sequence[DecisionRequest]) -> tuple[DecisionBatch, Writes]:
+    """Return the decisions on the requests, or on the first of them, and what they write to the store."""
+    batch, after = decide_batch(image, requests)
+    return batch, writes_for(batch.changes, after, image) if batch.changes else {}
 
 
 def elected_leaders(before: MetadataImage, changes: Iterable[Change]) -> int:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from parley.broker.controller.decision import Decide, Decision
@@ -35,6 +36,8 @@ class DecisionRequest:
     """Fails the request if the store does not respond; None if the caller is willing to wait indefinitely."""
     is_withdrawn: bool = False
     """True once the caller has given up. A decision that has not been made by that time is dropped."""
+    is_slow: bool = False
+    """True if the decision looks at all partitions. It must be a pure function, because a thread makes it."""
 
     def fail(self, error: KafkaError) -> None:
         """Raise ``error`` in the caller, unless it already has its reply."""
@@ -95,6 +98,13 @@ class _TopicsInBatch:
             case TopicDeleted(name):
                 return name in self.changed
         return False
+
+
+def decided_together(requests: Sequence[DecisionRequest]) -> Sequence[DecisionRequest]:
+    """Return the first requests that may be in one batch: those before a slow one, or a slow one alone."""
+    if requests[0].is_slow:
+        return requests[:1]
+    return list(takewhile(lambda request: not request.is_slow, requests))
 
 
 def decide_batch(image: MetadataImage, requests: Iterable[DecisionRequest]) -> tuple[DecisionBatch, MetadataImage]:

@@ -63,7 +63,9 @@ class ControlledShutdown:
     async def _request(self) -> None:
         own, broker_epoch = self._broker_id, self._broker_epoch()
         if self._controller.is_active:
-            await self._controller.submit(lambda image: hand_over_leadership(image, own, broker_epoch, self._rules))
+            await self._controller.submit(
+                lambda image: hand_over_leadership(image, own, broker_epoch, self._rules), is_slow=True
+            )
             return
         response: ControlledShutdownResponse = await self._peers.ask_controller(
             ControlledShutdownRequest(broker_id=own, broker_epoch=broker_epoch)

@@ -145,7 +145,7 @@ class LiveBrokers:
             try:
                 report = await self._recovery.request(broker, None)
                 decide = partial(register_broker, registration=broker, report=report, rules=self._rules)
-                recoveries = await self._controller.submit(decide, waits_for_store=True)
+                recoveries = await self._controller.submit(decide, waits_for_store=True, is_slow=True)
                 break
             except Exception as error:
                 if isinstance(error, KafkaError) and error.code is ErrorCode.NOT_CONTROLLER:
@@ -169,7 +169,7 @@ class LiveBrokers:
 
     async def _fence(self, broker_id: int, epoch: int, reason: str) -> None:
         if await self._controller.submit(
-            lambda image: fence_broker(image, broker_id, self._rules, epoch=epoch), waits_for_store=True
+            lambda image: fence_broker(image, broker_id, self._rules, epoch=epoch), waits_for_store=True, is_slow=True
         ):
             _log.warning("broker fenced", extra={"broker": broker_id, "epoch": epoch, "reason": reason})
 

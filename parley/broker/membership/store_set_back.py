@@ -74,7 +74,7 @@ class StoreSetBack:
         await self._controller.store.next_id(PRODUCER_IDS, block=PRODUCER_IDS_SKIPPED)
         highest = max((member.seen_leader_epoch for member in members), default=NO_EPOCH)
         decide = partial(distrust_all, present=present, leader_epoch=highest)
-        partitions = await self._controller.submit(decide, waits_for_store=True)
+        partitions = await self._controller.submit(decide, waits_for_store=True, is_slow=True)
         self._controller.forget_earlier_terms()  # not earlier: if this term ends before, the next one needs the sign
         self._metrics.set_backs += 1
         _log.error(

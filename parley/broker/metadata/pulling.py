@@ -4,6 +4,8 @@ The controller holds each FetchMetadata request open until there is a change, so
 trip. Each request also shows that this broker is alive. Changes are applied strictly in order. After a gap, or if the
 broker's image is from another controller's term, the response contains a whole image. A broker rejects an image of an
 earlier term than the one it knows: the image comes from a controller that does not know that it has been replaced.
+
+The death of a broker changes thousands of partitions, in many deltas. Each is applied in a turn of the event loop.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.encoding import changes_from_bytes
 from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.terms import Term, contains
+from parley.broker.runtime.turns import next_turn
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
@@ -36,9 +39,9 @@ async def pull(
     Also returns if nothing has changed for ``max_wait_ms``. With ``is_whole`` the controller sends a whole image. Send
     such a request after CORRUPT_MESSAGE.
 
-    Raises KafkaError, and then applies nothing: NETWORK_EXCEPTION, BROKER_NOT_AVAILABLE or REQUEST_TIMED_OUT if the
-    controller does not respond, NOT_CONTROLLER, STALE_BROKER_EPOCH, or CORRUPT_MESSAGE if the response does not fit the
-    current image.
+    Raises KafkaError: NETWORK_EXCEPTION, BROKER_NOT_AVAILABLE or REQUEST_TIMED_OUT if the controller does not respond,
+    NOT_CONTROLLER, STALE_BROKER_EPOCH, or CORRUPT_MESSAGE if the response, or the rest of it, does not fit the current
+    image.
     """
     image = metadata.image
     response: FetchMetadataResponse = await client.send(
@@ -54,30 +57,39 @@ async def pull(
     if response.error_code:
         raise KafkaError(ErrorCode(response.error_code), response.error_message or "")
     if metadata.image is image:  # otherwise this broker has meanwhile become the controller
-        apply(metadata, response)
+        await apply(metadata, response)
 
 
-def apply(metadata: Metadata, response: FetchMetadataResponse) -> None:
-    """Apply a response without an error code. Raises CORRUPT_MESSAGE, and then applies nothing, if it does not fit the
-    image."""
+async def apply(metadata: Metadata, response: FetchMetadataResponse) -> None:
+    """Apply a response without an error code, except what no longer matters if this broker becomes the controller.
+
+    Raises CORRUPT_MESSAGE if the response, or the rest of it, does not fit the image.
+    """
     epoch = response.controller_epoch
     if epoch < metadata.image.controller_epoch:
         raise KafkaError(ErrorCode.NOT_CONTROLLER, f"The term of controller epoch {epoch} is over.")
+    earlier = [Term(term.controller_epoch, term.controller_id, term.version) for term in response.earlier_terms]
+    image = metadata.image
+    for number, step in enumerate(response.steps):
+        if number:
+            await next_turn()
+            if metadata.image is not image:
+                return
+        delta = _delta(epoch, step)
+        if response.is_snapshot:
+            _replace(metadata, delta, earlier)
+        elif (epoch, response.controller_id, delta.version) == image.term._replace(version=image.version + 1):
+            metadata.apply(delta)
+        else:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Version {delta.version} does not follow {image.version}.")
+        image = metadata.image
+
+
+def _delta(epoch: int, step: FetchMetadataResponse.Step) -> Delta:
     try:
-        deltas = [Delta(epoch, step.version, changes_from_bytes(step.changes)) for step in response.steps]
+        return Delta(epoch, step.version, changes_from_bytes(step.changes))
     except ValueError as wrong:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(wrong)) from wrong
-    if response.is_snapshot:
-        earlier = [Term(term.controller_epoch, term.controller_id, term.version) for term in response.earlier_terms]
-        for delta in deltas:
-            _replace(metadata, delta, earlier)
-        return
-    for delta in deltas:
-        image = metadata.image
-        term = (epoch, response.controller_id, delta.version)
-        if term != (image.controller_epoch, image.controller_id, image.version + 1):
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Version {delta.version} does not follow {image.version}.")
-        metadata.apply(delta)
 
 
 def _replace(metadata: Metadata, whole: Delta, earlier_terms: Sequence[Term]) -> None:

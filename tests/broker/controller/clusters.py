@@ -49,7 +49,7 @@ class DirectController:
         self.metadata = Metadata(image)
         self.is_active = True
 
-    async def submit(self, decide: Decide[T], *, waits_for_store: bool = False) -> T:
+    async def submit(self, decide: Decide[T], *, waits_for_store: bool = False, is_slow: bool = False) -> T:
         if not self.is_active:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
         decision = decide(self.metadata.image)

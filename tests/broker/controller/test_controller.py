@@ -13,12 +13,14 @@ import pytest
 
 from parley.broker.controller.controller import ELECTION, STORE_PATIENCE_S, Controller
 from parley.broker.controller.decision import Decision
-from parley.broker.controller.decision_batch import DecisionRequest, decide_batch
+from parley.broker.controller.decision_batch import DecisionRequest, decide_batch, decided_together
 from parley.broker.controller.metadata_publisher import MetadataPublisher
+from parley.broker.controller.published_steps import PARTITIONS_PER_STEP
 from parley.broker.controller.stored_metadata import TERMS
 from parley.broker.metadata.changes import (
     Change,
     ConfigReplaced,
+    ControllerElected,
     Delta,
     PartitionChanged,
     PartitionsAdded,
@@ -41,8 +43,8 @@ from tests.support.virtual_time import run
 STATE = PartitionState((1,), (1,), 1)
 
 
-def topic(number: int, name: str = "t") -> TopicImage:
-    return TopicImage(name, UUID(int=number), (STATE,))
+def topic(number: int, name: str = "t", partitions: int = 1) -> TopicImage:
+    return TopicImage(name, UUID(int=number), (STATE,) * partitions)
 
 
 def asking(*changes: Change) -> DecisionRequest:
@@ -277,6 +279,46 @@ async def test_versions_rise_by_one_in_a_term_and_the_store_has_the_latest() -> 
             stored = await KeyValue(backend).get(TERMS)
             assert stored is not None
             assert terms_from_bytes(stored.value) == controller.terms
+
+
+@virtual
+async def test_many_changes_are_published_in_steps_and_the_store_has_the_last_version_before_the_first() -> None:
+    async with elected_controller() as (controller, metadata, backend):
+        topics = [TopicCreated(topic(number, f"t{number}", partitions=PARTITIONS_PER_STEP)) for number in range(3)]
+        versions: list[tuple[int, int]] = []
+        metadata.subscribe(lambda delta, image: versions.append((delta.version, len(image.topics))))
+        submitted = asyncio.ensure_future(controller.submit(changing(*topics), is_slow=True))
+        assert await metadata.until(lambda image: image.version == 1, None)
+        stored = await KeyValue(backend).get(TERMS)
+        assert stored is not None
+        assert terms_from_bytes(stored.value)[-1].version == 3
+        await submitted
+        assert versions == [(1, 1), (2, 2), (3, 3)]
+        await controller.submit(count_up)
+        assert metadata.image.version == controller.terms[-1].version == 4
+
+
+@virtual
+async def test_a_controller_publishes_no_more_once_it_has_applied_the_metadata_of_another() -> None:
+    async with elected_controller() as (controller, metadata, _):
+
+        def follow(delta: Delta, image: MetadataImage) -> None:
+            if delta.version == 1:
+                asyncio.get_running_loop().call_soon(metadata.apply, Delta(9, 0, (ControllerElected(2, 9),)))
+
+        metadata.subscribe(follow)
+        topics = [TopicCreated(topic(number, f"t{number}", partitions=PARTITIONS_PER_STEP)) for number in range(3)]
+        with pytest.raises(KafkaError) as refused:
+            await controller.submit(changing(*topics))
+        assert refused.value.code == ErrorCode.NOT_CONTROLLER
+        assert len(metadata.image.topics) == 1
+        assert metadata.image.controller_epoch == 9
+
+
+async def test_a_slow_decision_is_alone_in_its_batch() -> None:
+    slow, quick = DecisionRequest(count_up, asyncio.Future(), is_slow=True), asking()
+    assert decided_together([slow, quick]) == [slow]
+    assert decided_together([quick, quick, slow, quick]) == [quick, quick]
 
 
 @virtual

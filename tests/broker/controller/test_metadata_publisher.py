@@ -20,6 +20,7 @@ from parley.broker.runtime.purgatory import Purgatory
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.cluster_metadata import FetchMetadataResponse
 from parley.protocol.uuids import UUID
+from tests.support.virtual_time import run
 
 EPOCH = 7
 
@@ -67,7 +68,7 @@ class Term:
 
     def pull(self) -> FetchMetadataResponse:
         answer = self.answer()
-        follower.apply(self.theirs, answer)
+        run(follower.apply(self.theirs, answer))
         assert self.theirs.image == self.ours.image
         return answer
 
@@ -216,7 +217,7 @@ def test_a_delta_of_another_controller_with_the_same_epoch_is_refused() -> None:
     other.controller_id = 2
     before = term.theirs.image
     with pytest.raises(KafkaError) as refused:
-        follower.apply(term.theirs, other)
+        run(follower.apply(term.theirs, other))
     assert (refused.value.code, term.theirs.image) == (ErrorCode.CORRUPT_MESSAGE, before)
 
 
@@ -226,7 +227,7 @@ def test_the_image_of_a_replaced_controller_is_refused() -> None:
     term.theirs.apply(Delta(EPOCH + 1, 0, (ControllerElected(2, EPOCH + 1),)))
     before = term.theirs.image
     with pytest.raises(KafkaError) as refused:
-        follower.apply(term.theirs, old)
+        run(follower.apply(term.theirs, old))
     assert (refused.value.code, term.theirs.image) == (ErrorCode.NOT_CONTROLLER, before)
 
 
@@ -237,8 +238,24 @@ def test_a_delta_that_does_not_fit_is_refused_whole(version: int, changes: bytes
     before = term.theirs.image
     step = FetchMetadataResponse.Step(version=version, changes=changes)
     with pytest.raises(KafkaError) as refused:
-        follower.apply(term.theirs, FetchMetadataResponse(controller_id=1, controller_epoch=EPOCH, steps=[step]))
+        run(follower.apply(term.theirs, FetchMetadataResponse(controller_id=1, controller_epoch=EPOCH, steps=[step])))
     assert (refused.value.code, term.theirs.image) == (ErrorCode.CORRUPT_MESSAGE, before)
+
+
+def test_a_broker_that_becomes_the_controller_between_two_deltas_applies_no_more_of_them() -> None:
+    term = Term()
+    term.pull()
+    term.create(1, 2, 3)
+    answer, mine = term.answer(), Delta(EPOCH + 1, 0, (ControllerElected(2, EPOCH + 1),))
+
+    def become_controller(delta: Delta, image: MetadataImage) -> None:
+        if delta.version == 2:
+            asyncio.get_running_loop().call_soon(term.theirs.apply, mine)
+
+    term.theirs.subscribe(become_controller)
+    run(follower.apply(term.theirs, answer))
+    assert term.theirs.image.controller_epoch == EPOCH + 1
+    assert set(term.theirs.image.topics) == {"t1", "t2"}
 
 
 async def test_waiting_until_all_live_brokers_have_applied_the_image() -> None:
