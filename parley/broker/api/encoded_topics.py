@@ -10,7 +10,7 @@ While this broker opens logs of a topic, the topic's bytes depend on those logs,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from parley.broker.api.listener_view import ListenerView
@@ -97,6 +97,13 @@ class ShownTopics:
             self._kept.topics[topic.name] = (topic, encoded)
             self._kept.size += size
         return encoded
+
+    def partitions_to_encode(self, topics: Iterable[TopicImage]) -> int:
+        """Return the number of partitions of those topics whose encoded form is not kept."""
+        known = self._kept.topics
+        return sum(
+            len(topic.partitions) for topic in topics if (kept := known.get(topic.name)) is None or kept[0] is not topic
+        )
 
     def while_opening(self, view: ListenerView, opens_logs_of: Callable[[str], bool]) -> ShownTopics:
         """Return the same topics for one request while this broker opens logs. ``view`` knows the logs that are not

@@ -50,6 +50,8 @@ CREATED_PER_REQUEST_MAX = 100
 """The maximum number of topics that one Metadata request creates automatically. The client requests the remaining
 topics again."""
 
+ENCODED_PER_TURN = 2000
+"""The number of partitions that are encoded before the event loop serves other requests. Each takes 3 microseconds."""
 
 _OperationsOf = Callable[[str], int]
 """Returns the operations that the client may perform on a topic, as a bit field."""
@@ -203,6 +205,10 @@ class MetadataApi:
         if shown.all is not None:
             response.topics = cast("list[MetadataResponse.MetadataResponseTopic]", shown.all)
             return response
+        partitions = shown.partitions_to_encode(topics)
+        if partitions > ENCODED_PER_TURN:
+            size = max(1, min(SLICE, ENCODED_PER_TURN * len(topics) // partitions))
+            return _in_slices(response, shown.version, shown.encoded, topics, shown.keep_all, size)
         return _with_topics(response, shown.version, shown.encoded, topics, shown.keep_all)
 
     def _shown(self, context: RequestContext, request: MetadataRequest) -> ShownTopics:
@@ -341,8 +347,9 @@ async def _in_slices(
     describe: Callable[[T], bytes | None],
     wanted: Collection[T],
     keep: Callable[[EncodedArray], None] | None,
+    size: int = SLICE,
 ) -> MetadataResponse:
-    return _filled(response, version, await in_slices(describe, wanted), keep)
+    return _filled(response, version, await in_slices(describe, wanted, size), keep)
 
 
 def _filled(

@@ -2,9 +2,10 @@
 
 Every broker campaigns. The winner loads the image from the store and then carries out decisions from one queue, one
 after another. Decisions that wait together are committed together (``decision_batch.py``). A batch is first written to
-the store, guarded by this term's leadership. Only then does it become the image that brokers see, and only then do
-callers get their results. So no broker sees anything that the next controller could not read. If the guard refuses a
-write, the term ends immediately. ``controller_state.py`` defines a controller's states as a table.
+the store, guarded by this term's leadership. Only then does it become the image that brokers see, in steps if it is
+large (``published_steps.py``), and only then do callers get their results. So no broker sees anything that the next
+controller could not read. If the guard refuses a write, the term ends immediately. ``controller_state.py`` defines a
+controller's states as a table.
 
 If a controller is found dead, ``Controller.depose`` makes the campaign replace it without waiting for its session.
 """

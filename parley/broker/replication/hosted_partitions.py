@@ -33,6 +33,7 @@ from parley.broker.metadata.image import MetadataImage
 from parley.broker.metadata.types import PartitionState, ResourceType
 from parley.broker.metrics.registry import Metrics
 from parley.broker.replication.partition import FixedIsr, IsrPolicy, Partition, Purgatories
+from parley.broker.runtime.steps import each_of, now_or_in_turns
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.uuids import UUID
@@ -47,6 +48,8 @@ _log = logging.getLogger(__name__)
 LogConfigOf: TypeAlias = "Callable[[MetadataImage, str], LogConfig]"
 """Returns the effective log configuration of a topic according to an image."""
 
+LOOKED_AT_IN_A_TURN = 1000
+"""The number of partitions looked at before the event loop does other work."""
 OPENED_IN_A_TURN = 50
 """The number of logs opened before the event loop does other work."""
 _NOTHING_KNOWN = MetadataImage("")
@@ -156,10 +159,7 @@ class HostedPartitions:
                     was_decided = delta.continues_history or topic_id in image.deleted_topics
                     self._drop_topic(name, topic_id, is_stray=not was_decided)
                 case BrokerRegistered(broker):
-                    self._isr_policy.broker_changed(broker.broker_id)
-                    for partition in self:
-                        if broker.broker_id in partition.followers:
-                            partition.notify_low_watermark()
+                    self._broker_changed(broker.broker_id)
                 case ConfigReplaced(resource) if resource.type is ResourceType.TOPIC:
                     reconfigured[resource.name] = None
                 case ConfigReplaced(resource) if resource.type is ResourceType.BROKER:
@@ -167,6 +167,19 @@ class HostedPartitions:
         self._reconfigure(reconfigured)
         if added:
             self._start_opening(added, is_new)
+
+    def _broker_changed(self, broker_id: int) -> None:
+        """Look at all partitions that the broker follows, in turns of the event loop if there are many."""
+
+        def look_at(partition: Partition) -> None:
+            if broker_id in partition.followers and self.hosts(partition):
+                if partition.is_open and broker_id not in partition.state.isr:
+                    self._isr_policy.outsider_changed(partition, broker_id)
+                partition.notify_low_watermark()
+
+        rest = now_or_in_turns(each_of(list(self), LOOKED_AT_IN_A_TURN, look_at))
+        if rest is not None:
+            self._tasks.start(rest, name=f"partitions that broker {broker_id} follows")
 
     def _start_opening(self, added: dict[Partition, bool], is_new: bool) -> None:
         """Open the logs of partitions in the background."""

@@ -39,7 +39,7 @@ REFUSED_S = 1.0
 """How many seconds no ISR is proposed for a partition after the controller has rejected a proposal."""
 LOOKED_AT_IN_A_ROW = 500
 """The number of partitions checked before the event loop does other work."""
-PROPOSED_MAX = 1000
+PROPOSED_MAX = 500
 """The maximum number of partitions in one request. The controller decides on them without a pause, in 10 ms."""
 NAMED_MAX = 10
 """The maximum number of partitions named in one log line."""
@@ -134,11 +134,8 @@ class IsrMaintenance:
             if replica in partition.state.isr:
                 progress.was_in_sync(now_s)
 
-    def broker_changed(self, broker_id: int) -> None:
-        now_s = self._monotonic()
-        for partition in self._partitions:
-            if partition.is_open and broker_id in partition.followers and broker_id not in partition.state.isr:
-                self.outsider_fetched(partition, broker_id, now_s)
+    def outsider_changed(self, partition: Partition, replica: int) -> None:
+        self.outsider_fetched(partition, replica, self._monotonic())
 
     def outsider_fetched(self, partition: Partition, replica: int, now_s: float) -> None:
         self._update_close(partition, replica, now_s)

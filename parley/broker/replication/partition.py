@@ -73,8 +73,9 @@ class IsrPolicy(Protocol):
     def outsider_fetched(self, partition: Partition, replica: int, now_s: float) -> None:
         """A follower outside the ISR has fetched: it may be in sync now."""
 
-    def broker_changed(self, broker_id: int) -> None:
-        """A broker has registered, or has been fenced or unfenced: its eligibility for the ISR may have changed."""
+    def outsider_changed(self, partition: Partition, replica: int) -> None:
+        """The broker of a follower outside the ISR has registered, or has been fenced or unfenced: its eligibility for
+        the ISR may have changed."""
 
 
 class FixedIsr:
@@ -86,7 +87,7 @@ class FixedIsr:
     def outsider_fetched(self, partition: Partition, replica: int, now_s: float) -> None:
         pass
 
-    def broker_changed(self, broker_id: int) -> None:
+    def outsider_changed(self, partition: Partition, replica: int) -> None:
         pass
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from parley.broker.api import metadata
 from parley.broker.api.metadata import CREATED_PER_REQUEST_MAX, MetadataApi
 from parley.broker.api.outages import Outages
 from parley.broker.controller.topics import NewTopic, TopicOutcome
@@ -128,6 +129,31 @@ async def test_a_leader_is_named_once_it_has_its_log(tmp_path: Path) -> None:
     may_open.set()
     await creating
     assert await leaders() == [(BROKER, ErrorCode.NONE), (OTHER, ErrorCode.NONE)]
+    await bench.tasks.close()
+
+
+async def test_other_clients_are_served_while_many_partitions_are_encoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "ENCODED_PER_TURN", 3)
+    bench = Bench(tmp_path)
+    api = MetadataApi(bench.metadata, Creation(bench), Outages(bench.metadata, lambda broker: None, lambda: True))
+    for number in range(4):
+        await bench.create(f"t{number}", 2)
+    request, turns = MetadataRequest(topics=None), [0]
+
+    async def other_client() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(other_client())
+    for least in (4, 0):  # the second response is kept
+        before = turns[0]
+        answer = await answered(api, context(12), request)
+        assert [len(topic.partitions) for topic in answer.topics] == [2] * 4
+        assert turns[0] - before >= least
+    other.cancel()
     await bench.tasks.close()
 
 

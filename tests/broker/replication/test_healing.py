@@ -432,7 +432,7 @@ async def test_a_replica_that_removes_its_log_does_not_join_the_isr_before_it_fe
             decided.set()
             await eventually(lambda: not leader.partition("t").has_proposed_isr)
             leader.in_sync._check_all(leader.partition("t"), time.monotonic())
-            leader.in_sync.broker_changed(2)
+            leader.in_sync.outsider_changed(leader.partition("t"), 2)
             assert not leader.partition("t").has_proposed_isr
             assert cluster.state("t").isr == (1,)
             end = leader.log("t").log_end_offset

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from parley.broker.logging import growing_interval
-from parley.broker.replication import isr_maintenance
+from parley.broker.replication import hosted_partitions, isr_maintenance
 from parley.broker.replication.isr_maintenance import NAMED_MAX
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.replication import AlterPartitionResponse
@@ -65,6 +65,24 @@ async def test_a_broker_that_is_fenced_stays_out_until_it_is_not(tmp_path: Path)
         assert cluster.state("t").isr == (1,)
         cluster.fence(2, fenced=False)
         await eventually(lambda: cluster.state("t").isr == (1, 2))
+
+
+async def test_all_partitions_that_a_broker_follows_are_looked_at_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosted_partitions, "LOOKED_AT_IN_A_TURN", 1)
+    async with nodes(tmp_path, 2, replica_lag_time_max_ms="3600000") as cluster:
+        names = ["a", "b", "c"]
+        for name in names:
+            await cluster.create(name, [1, 2])
+        cluster.fence(2, fenced=True)
+        for name in names:
+            cluster.alter(name, isr=(1,))
+            leader = cluster[1].partition(name)
+            leader.append(batch(b"a"), acks=1, now_ms=now_ms())
+            await eventually(lambda: leader.followers[2].log_end_offset == 1)  # noqa: B023
+        cluster.fence(2, fenced=False)
+        await eventually(lambda: all(cluster.state(name).isr == (1, 2) for name in names))
 
 
 async def test_both_isrs_count_until_the_controller_has_responded(tmp_path: Path) -> None:
