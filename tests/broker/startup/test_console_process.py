@@ -21,6 +21,7 @@ from parley.broker.config import BrokerConfig, ConfigError
 from parley.broker.metadata.types import Endpoint
 from parley.broker.startup import console_process
 from parley.broker.startup.console_process import ConsoleProcess, console_settings
+from tests.support.http import HTTP_TIMEOUT_S
 
 ANY_PORT = {"console.listener": "http://127.0.0.1:0"}
 PATIENCE_S = 60
@@ -107,7 +108,7 @@ async def test_a_broker_runs_the_console_and_starts_it_again(
     async with Broker(ANY_PORT, data_dir=tmp_path) as broker:
         console = console_of(broker)
         url = await until(lambda: console.url)
-        async with httpx.AsyncClient(base_url=url) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=HTTP_TIMEOUT_S) as client:
             assert not (await client.get("/api/session")).json()["loginRequired"]
             overview = (await client.get("/api/overview")).json()
             assert overview["brokers"][0]["alive"]
@@ -116,7 +117,7 @@ async def test_a_broker_runs_the_console_and_starts_it_again(
         assert first is not None
         os.kill(first, signal.SIGKILL)
         await until(lambda: console.url and console.pid != first)
-        async with httpx.AsyncClient(base_url=console.url) as client:
+        async with httpx.AsyncClient(base_url=console.url, timeout=HTTP_TIMEOUT_S) as client:
             assert (await client.get("/api/session")).status_code == 200
         second = console.pid
         assert second is not None
@@ -168,7 +169,7 @@ async def test_users_of_a_listener_with_logins_log_in(tmp_path: Path) -> None:
     }
     async with Broker(settings | ANY_PORT, data_dir=tmp_path) as broker:
         url = await until(lambda: console_of(broker).url)
-        async with httpx.AsyncClient(base_url=url) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=HTTP_TIMEOUT_S) as client:
             opened = (await client.get("/api/session")).json()
             assert (opened["loginRequired"], opened["mechanism"], opened["readOnly"]) == (True, "PLAIN", True)
             headers = {"x-csrf-token": opened["csrf"]}

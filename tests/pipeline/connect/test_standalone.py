@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from parley import Broker
 from parley.tools.cli import main
 from tests.pipeline.connect.driving import WAIT_S, until
+from tests.support.http import HTTP
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +96,7 @@ def test_files_through_a_topic(worker: Path, ends: list[subprocess.Popen[str]]) 
     process, url = started(worker, folder / "source.properties", folder / "sink.json")
     ends.append(process)
     until(lambda: lines(folder / "out.txt"), lambda found: found == ["a", "b"])
-    assert sorted(httpx.get(f"{url}connectors").json()) == ["in", "out"]
+    assert sorted(HTTP.get(f"{url}connectors").json()) == ["in", "out"]
     process.send_signal(signal.SIGTERM)
     assert process.wait(WAIT_S) == 0
     with (folder / "in.txt").open("a") as file:

@@ -20,6 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 from parley.pipeline.schemas import model, protobuf
 from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.registry.running import running
+from tests.support.http import HTTP
 
 pytestmark = pytest.mark.slow
 
@@ -107,21 +108,21 @@ def test_deletion_is_soft_first(client: SchemaRegistryClient, url: str, subject:
     number = client.register_schema(subject, Schema(ORDER, "AVRO"))
     client.register_schema(subject, Schema(WIDER, "AVRO"))
     path = f"{url}/subjects/{subject}"
-    assert httpx.delete(f"{path}/versions/1?permanent=true").json()["error_code"] == 40407
-    assert httpx.delete(f"{path}/versions/1").json() == 1
-    assert httpx.delete(f"{path}/versions/1").json()["error_code"] == 40406
-    assert httpx.get(f"{path}/versions?deleted=true").json() == [1, 2]
-    assert httpx.get(f"{url}/schemas/ids/{number}").json()["schema"] == ORDER
-    assert httpx.delete(f"{path}?permanent=true").json()["error_code"] == 40405
-    assert httpx.delete(path).json() == [2]
-    assert httpx.delete(path).json()["error_code"] == 40404
-    assert subject not in httpx.get(f"{url}/subjects").json()
-    assert subject in httpx.get(f"{url}/subjects?deletedOnly=true").json()
+    assert HTTP.delete(f"{path}/versions/1?permanent=true").json()["error_code"] == 40407
+    assert HTTP.delete(f"{path}/versions/1").json() == 1
+    assert HTTP.delete(f"{path}/versions/1").json()["error_code"] == 40406
+    assert HTTP.get(f"{path}/versions?deleted=true").json() == [1, 2]
+    assert HTTP.get(f"{url}/schemas/ids/{number}").json()["schema"] == ORDER
+    assert HTTP.delete(f"{path}?permanent=true").json()["error_code"] == 40405
+    assert HTTP.delete(path).json() == [2]
+    assert HTTP.delete(path).json()["error_code"] == 40404
+    assert subject not in HTTP.get(f"{url}/subjects").json()
+    assert subject in HTTP.get(f"{url}/subjects?deletedOnly=true").json()
     assert SchemaRegistryClient({"url": url}).register_schema(subject, Schema(ORDER, "AVRO")) == number
-    assert httpx.get(f"{path}/versions").json() == [3]
-    assert httpx.delete(path).json() == [3]
-    assert httpx.delete(f"{path}?permanent=true").json() == [1, 2, 3]
-    assert httpx.get(f"{path}/versions?deleted=true").json()["error_code"] == 40401
+    assert HTTP.get(f"{path}/versions").json() == [3]
+    assert HTTP.delete(path).json() == [3]
+    assert HTTP.delete(f"{path}?permanent=true").json() == [1, 2, 3]
+    assert HTTP.get(f"{path}/versions?deleted=true").json()["error_code"] == 40401
 
 
 def test_modes(client: SchemaRegistryClient, url: str, subject: str) -> None:
@@ -135,23 +136,23 @@ def test_modes(client: SchemaRegistryClient, url: str, subject: str) -> None:
     copied = f"{subject}-copied"
     client.update_mode(copied, "IMPORT")
     body = {"schema": WIDER, "id": 90_000, "version": 7}
-    assert httpx.post(f"{url}/subjects/{copied}/versions", json=body).json()["id"] == 90_000
+    assert HTTP.post(f"{url}/subjects/{copied}/versions", json=body).json()["id"] == 90_000
     assert client.get_versions(copied) == [7]
-    assert httpx.post(f"{url}/subjects/{subject}/versions", json=body).json()["error_code"] == 42205
+    assert HTTP.post(f"{url}/subjects/{subject}/versions", json=body).json()["error_code"] == 42205
 
 
 def test_invalid_requests_are_refused_before_the_schema_is_parsed(url: str, subject: str) -> None:
     path = f"{url}/subjects/{subject}/versions"
-    assert httpx.post(path, content=b"{").status_code == 400
-    assert httpx.post(path, content=b" " * (5 << 20)).status_code == 413
-    assert httpx.post(path, json=[]).status_code == 422
-    assert httpx.post(path, json={"schema": '"int"', "ruleSet": {"domainRules": []}}).json()["error_code"] == 42210
-    assert httpx.post(path, json={"schema": f'"{"x" * 950_000}"'}).json()["error_code"] == 42209
-    assert httpx.get(f"{path}/0").json()["error_code"] == 42202
-    assert httpx.get(f"{url}/subjects/%3A.ctx%3As/versions").json()["error_code"] == 42208
-    assert httpx.get(f"{url}/nothing").status_code == 404
+    assert HTTP.post(path, content=b"{").status_code == 400
+    assert HTTP.post(path, content=b" " * (5 << 20)).status_code == 413
+    assert HTTP.post(path, json=[]).status_code == 422
+    assert HTTP.post(path, json={"schema": '"int"', "ruleSet": {"domainRules": []}}).json()["error_code"] == 42210
+    assert HTTP.post(path, json={"schema": f'"{"x" * 950_000}"'}).json()["error_code"] == 42209
+    assert HTTP.get(f"{path}/0").json()["error_code"] == 42202
+    assert HTTP.get(f"{url}/subjects/%3A.ctx%3As/versions").json()["error_code"] == 42208
+    assert HTTP.get(f"{url}/nothing").status_code == 404
     assert httpx.patch(f"{url}/config").status_code == 405
-    assert httpx.get(f"{url}/schemas/types").json() == ["JSON", "PROTOBUF", "AVRO"]
+    assert HTTP.get(f"{url}/schemas/types").json() == ["JSON", "PROTOBUF", "AVRO"]
 
 
 def test_avro_serializers(client: SchemaRegistryClient, subject: str) -> None:
@@ -190,10 +191,10 @@ def test_protobuf_serializers(client: SchemaRegistryClient, url: str, subject: s
     event = kind(name="é", numbers=[1, -2])
     data = ProtobufSerializer(kind, client, {"use.deprecated.format": False})(event, context)
     assert ProtobufDeserializer(kind, {"use.deprecated.format": False})(data, context) == event
-    stored = httpx.get(f"{url}/subjects/{subject}-value/versions/1").json()
+    stored = HTTP.get(f"{url}/subjects/{subject}-value/versions/1").json()
     assert "message Event {" in stored["schema"]
     assert client.lookup_schema(f"{subject}-value", Schema(text, "PROTOBUF")).version == 1
-    coded = httpx.get(f"{url}/schemas/ids/{stored['id']}?format=serialized").json()["schema"]
+    coded = HTTP.get(f"{url}/schemas/ids/{stored['id']}?format=serialized").json()["schema"]
     assert client.lookup_schema(f"{subject}-value", Schema(coded, "PROTOBUF")).version == 1
 
 
@@ -211,4 +212,4 @@ def test_instances_write_by_turns(kafka_broker: KafkaBroker, url: str, subject: 
         assert ids[::2] == ids[1::2], "both instances gave a schema the same id"
         assert len(set(ids)) == 6
         for address in (url, other):
-            assert httpx.get(f"{address}/subjects/{subject}/versions").json() == [1, 2, 3, 4, 5, 6]
+            assert HTTP.get(f"{address}/subjects/{subject}/versions").json() == [1, 2, 3, 4, 5, 6]

@@ -17,6 +17,7 @@ from parley.pipeline.service.server import Listener, RestServer
 from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.registry.running import running
 from tests.support.certificates import Authority
+from tests.support.http import HTTP_TIMEOUT_S
 
 
 @pytest.mark.slow
@@ -33,7 +34,7 @@ def test_tls_and_basic_authentication(kafka_broker: KafkaBroker, tmp_path: Path)
     }
     with running(kafka_broker.bootstrap_servers, "schemas-secured", **settings) as url:
         context = ssl.create_default_context(cadata=authority.pem)
-        with httpx.Client(base_url=url, verify=context) as client:
+        with httpx.Client(base_url=url, verify=context, timeout=HTTP_TIMEOUT_S) as client:
             assert client.get("/subjects").status_code == 401
             assert client.get("/subjects", auth=("ada", "wrong")).status_code == 401
             assert client.get("/subjects", auth=("ada", "secret")).json() == []

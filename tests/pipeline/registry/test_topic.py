@@ -16,6 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from parley.pipeline.registry.state import State
 from parley.tools.pytest_plugin import KafkaBroker
 from tests.pipeline.registry.running import running
+from tests.support.http import HTTP, HTTP_TIMEOUT_S
 
 pytestmark = pytest.mark.slow
 
@@ -67,8 +68,8 @@ def test_records_of_aborted_transactions_are_written_over(kafka_broker: KafkaBro
     new = key.replace(b'"a"', b'"b"')
     with running(kafka_broker.bootstrap_servers, topic) as url:
         for subject in ("a", "deleted"):
-            httpx.post(f"{url}/subjects/{subject}/versions", json={"schema": '"int"'}).raise_for_status()
-        httpx.delete(f"{url}/subjects/deleted").raise_for_status()
+            HTTP.post(f"{url}/subjects/{subject}/versions", json={"schema": '"int"'}).raise_for_status()
+        HTTP.delete(f"{url}/subjects/deleted").raise_for_status()
     producer = Producer(
         {"bootstrap.servers": kafka_broker.bootstrap_servers, "transactional.id": f"schema-registry-{topic}"}
     )
@@ -79,9 +80,9 @@ def test_records_of_aborted_transactions_are_written_over(kafka_broker: KafkaBro
     producer.produce(topic, None, key.replace(b'"a"', b'"deleted"'))
     producer.flush(30)  # now it is killed: the next writer aborts its transaction
     with running(kafka_broker.bootstrap_servers, topic) as url:
-        assert httpx.get(f"{url}/subjects").json() == ["a"]
-        assert httpx.get(f"{url}/subjects?deleted=true").json() == ["a", "deleted"]
-        made = httpx.post(f"{url}/subjects/c/versions", json={"schema": '"long"'}).json()
+        assert HTTP.get(f"{url}/subjects").json() == ["a"]
+        assert HTTP.get(f"{url}/subjects?deleted=true").json() == ["a", "deleted"]
+        made = HTTP.post(f"{url}/subjects/c/versions", json={"schema": '"long"'}).json()
         assert made["id"] == 2
     uncommitted = last_values(kafka_broker.bootstrap_servers, topic)
     assert uncommitted[new] is None
@@ -103,12 +104,15 @@ def process(bootstrap: str, topic: str) -> Iterator[tuple[subprocess.Popen[str],
 
 def test_confirmed_schemas_survive_a_kill(kafka_broker: KafkaBroker) -> None:
     topic, confirmed = "schemas-with-kills", {}
-    with process(kafka_broker.bootstrap_servers, topic) as (server, url), httpx.Client(base_url=url) as client:
+    with (
+        process(kafka_broker.bootstrap_servers, topic) as (server, url),
+        httpx.Client(base_url=url, timeout=HTTP_TIMEOUT_S) as client,
+    ):
         for number in range(5):
             schema = {"schema": f'{{"type":"record","name":"s{number}","fields":[]}}'}
             confirmed[number] = client.post(f"/subjects/s{number}/versions", json=schema).json()["id"]
         server.send_signal(signal.SIGKILL)
         server.wait()
     with running(kafka_broker.bootstrap_servers, topic) as url:
-        found = {number: httpx.get(f"{url}/subjects/s{number}/versions/1").json()["id"] for number in confirmed}
+        found = {number: HTTP.get(f"{url}/subjects/s{number}/versions/1").json()["id"] for number in confirmed}
     assert found == confirmed == {number: number + 1 for number in range(5)}

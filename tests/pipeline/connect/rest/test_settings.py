@@ -19,6 +19,7 @@ from parley.pipeline.service.server import Listener, RestServer
 from tests.pipeline.connect.rest.test_login import jaas_file
 from tests.pipeline.connect.workers import settings
 from tests.support.certificates import Authority
+from tests.support.http import HTTP_TIMEOUT_S
 
 GROUP = {"group.id": "g", "config.storage.topic": "c", "offset.storage.topic": "o", "status.storage.topic": "s"}
 EXTENSION = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
@@ -43,7 +44,7 @@ def client(**more: object) -> httpx.AsyncClient:
     context = ssl.create_default_context(cadata=AUTHORITY.pem)
     if "identity" in more:
         context.load_cert_chain(str(more["identity"]))
-    return httpx.AsyncClient(verify=context)
+    return httpx.AsyncClient(verify=context, timeout=HTTP_TIMEOUT_S)
 
 
 async def test_http_and_https_beside_each_other(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ async def test_only_clients_with_a_certificate(tmp_path: Path) -> None:
             for refused in (stranger, of_others):
                 with pytest.raises(httpx.TransportError):
                     await refused.get(url)
-        async with httpx.AsyncClient(verify=rest.client_tls or False) as worker:
+        async with httpx.AsyncClient(verify=rest.client_tls or False, timeout=HTTP_TIMEOUT_S) as worker:
             assert (await worker.get(url)).text == "served", "workers present their own certificate"
 
 
@@ -86,10 +87,10 @@ async def test_a_renewed_certificate_needs_no_restart(tmp_path: Path) -> None:
             with pytest.raises(httpx.TransportError):
                 await old.get(url)
         other.write(tmp_path / "trust.pem")
-        async with httpx.AsyncClient(verify=rest.client_tls or False) as worker:
+        async with httpx.AsyncClient(verify=rest.client_tls or False, timeout=HTTP_TIMEOUT_S) as worker:
             assert (await worker.get(url)).text == "served", "the trust store of requests to workers is followed, too"
         (tmp_path / "worker.pem").write_text("nothing")
-        async with httpx.AsyncClient(verify=rest.client_tls or False) as worker:
+        async with httpx.AsyncClient(verify=rest.client_tls or False, timeout=HTTP_TIMEOUT_S) as worker:
             assert (await worker.get(url)).text == "served", "the old certificate stays"
 
 
