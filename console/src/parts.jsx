@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { session } from "./api.js";
 
@@ -94,8 +94,14 @@ export function Badge({ kind, children }) {
 const SHORTEST_S = 60; // what a chart shows at least
 const now = () => Date.now() / 1000;
 
+// The values with a gap wherever none was taken for longer than `gapMs`, so that no line leads across it.
+function withGaps(values, gapMs) {
+  return values.flatMap((one, n) => (n && one.at - values[n - 1].at > gapMs ? [{ at: one.at - 1, y: null }, one] : [one]));
+}
+
 // A chart of one number over time. `values` are {at, y}.
-export function Chart({ title, values, unit }) {
+export function Chart({ title, values: taken, unit, gapMs = Infinity }) {
+  const values = useMemo(() => withGaps(taken, gapMs), [taken, gapMs]);
   const box = useRef(null);
   const plot = useRef(null);
   const latest = values.length ? values[values.length - 1].y : null;

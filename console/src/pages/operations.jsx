@@ -21,6 +21,14 @@ function BrokerWork({ one }) {
   return <tr><td>{KINDS[one.kind] || one.kind}</td><td>{one.broker}</td><td>{where === null ? "all logs" : one.topic === null ? <span class="mono">{where}</span> : where} {one.detail && <div class="quiet small">{one.detail}</div>}</td><td class="number">{amount(one, one.done)} of {units(one, one.total)}</td><td class="number">{one.rate === null ? "–" : `${amount(one, one.rate)}/s`}</td><td>{duration(one.remainingMs)}</td><td><progress max={Math.max(one.total, 1)} value={one.done} aria-label={`${KINDS[one.kind] || one.kind} on broker ${one.broker}, ${where || "all logs"}`} /></td></tr>;
 }
 
+const LOAD_STATES = { running: ["good", "running"], done: ["", "done"], failed: ["bad", "failed"] };
+
+function Load({ one }) {
+  const [kind, word] = LOAD_STATES[one.state] || ["bad", `silent for ${duration(one.ageMs)}`];
+  const way = one.direction === "export" ? <>{one.topic} → <span class="mono">{one.place}</span></> : <><span class="mono">{one.place}</span> → {one.topic}</>;
+  return <tr><td>{way}</td><td><Badge kind={kind}>{word}</Badge></td><td class="number">{count(one.done)}{one.wanted !== null && ` of ${count(one.wanted)}`}</td><td class="number">{one.rate === null ? "–" : `${count(Math.round(one.rate))}/s`}</td><td>{one.state === "running" ? duration(one.remainingMs) : "–"}</td><td>{one.wanted !== null && <progress max={Math.max(one.wanted, 1)} value={one.done} aria-label={`Load of ${one.topic}`} />}</td></tr>;
+}
+
 export function Work() {
   const work = useData("work", 2000);
   const data = work.data;
@@ -42,6 +50,10 @@ export function Work() {
         <h2>Work of the brokers</h2>
         <Table label="Work of the brokers" head={["Work", "Broker", "Log", { number: "Done" }, { number: "Rate" }, "Time left", "Progress"]} empty={data.brokers === null ? "These brokers do not report their work, or you may not see it." : "No log is being compacted, verified, healed or recovered."}>
           {(data.brokers || []).map((one) => <BrokerWork key={`${one.kind}-${one.broker}-${one.topic}-${one.partition}-${one.directory}`} one={one} />)}
+        </Table>
+        <h2>Loads</h2>
+        <Table label="Loads" head={["Load", "State", { number: "Records" }, { number: "Rate" }, "Time left", "Progress"]} empty="No load of the last minutes has told its progress that you may read.">
+          {data.loads.map((one) => <Load key={one.id} one={one} />)}
         </Table>
         <h2>Mirrors into this cluster</h2>
         <Table label="Mirrors into this cluster" head={["Flow", "State", { number: "Topics" }, { number: "Copied since its start" }, { number: "Rate" }, { number: "Lag" }, "Time left"]} empty="No mirror has written a heartbeat that you may read.">

@@ -6,26 +6,35 @@ import { Badge, Chart, Loading, Problem, Table, Title } from "../parts.jsx";
 const MARKS = { good: "✓", warning: "!", bad: "✕" };
 const WORDS = { good: "Good", warning: "Warning", bad: "Serious" };
 
-export function useHistory() {
+const RANGES = { hour: "last hour", day: "last day", week: "last week" };
+const MINUTE_MS = 60_000;
+
+// The samples of a range: those of the hour follow live, the minutes of a longer range are read again each minute.
+function useHistory(range) {
   const [samples, setSamples] = useState([]);
   useEffect(() => {
     let stream;
+    let timer;
     let over = false;
-    api("history").then((data) => {
+    const read = () => api(`history?range=${range}`).then((data) => { if (!over) setSamples(data.samples); });
+    setSamples([]);
+    read().then(() => {
       if (over) return;
-      setSamples(data.samples);
+      if (range !== "hour") { timer = setInterval(() => read().catch(() => {}), MINUTE_MS); return; }
       stream = new EventSource("/api/live");
       stream.onmessage = (event) => setSamples((old) => [...old.slice(-1199), JSON.parse(event.data)]);
     }, () => {});
-    return () => { over = true; stream?.close(); };
-  }, []);
+    return () => { over = true; stream?.close(); clearInterval(timer); };
+  }, [range]);
   return samples;
 }
 
 export function Overview() {
   const overview = useData("overview", 4000);
-  const samples = useHistory();
+  const [range, setRange] = useState("hour");
+  const samples = useHistory(range);
   const data = overview.data;
+  const gap = range === "hour" ? MINUTE_MS : 5 * MINUTE_MS;
   const line = (name) => samples.map((one) => ({ at: one.at_ms, y: one[name] }));
   return (
     <>
@@ -45,11 +54,16 @@ export function Overview() {
               ))}
             </ul>
           </section>
-          <section class="charts" aria-label="The last hour">
-            <Chart title="Records produced" unit="records/s" values={line("records_per_s")} />
-            <Chart title="Response time" unit="ms" values={line("request_ms")} />
-            <Chart title="Under-replicated" unit="partitions" values={line("under_replicated")} />
-            <Chart title="ISR changes" unit="partitions" values={line("isr_changes")} />
+          <div class="tools"><label>Charts of the{" "}
+            <select value={range} onChange={(event) => setRange(event.currentTarget.value)}>
+              {Object.entries(RANGES).map(([name, words]) => <option value={name}>{words}</option>)}
+            </select>
+          </label>{range !== "hour" && <span class="quiet small">averages of minutes; of under-replicated partitions the most in a minute</span>}</div>
+          <section class="charts" aria-label={`Charts of the ${RANGES[range]}`}>
+            <Chart key={`records ${range}`} title="Records produced" unit="records/s" values={line("records_per_s")} gapMs={gap} />
+            <Chart key={`response ${range}`} title="Response time" unit="ms" values={line("request_ms")} gapMs={gap} />
+            <Chart key={`replicas ${range}`} title="Under-replicated" unit="partitions" values={line("under_replicated")} gapMs={gap} />
+            <Chart key={`isr ${range}`} title="ISR changes" unit="partitions" values={line("isr_changes")} gapMs={gap} />
           </section>
           <h2>Brokers</h2>
           <Table label="Brokers" head={["Broker", "State", "Address", "Rack", { number: "Leads" }, { number: "Follows" }, { number: "Behind" }, { number: "Holds" }, { number: "Disk free" }]}>

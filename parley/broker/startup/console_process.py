@@ -56,6 +56,7 @@ def console_settings(config: BrokerConfig, endpoints: Iterable[Endpoint]) -> dic
         "host_names": list(config.console_host_names),
         "schema_registry": config.console_schema_registry_url,
         "connect_urls": list(config.console_connect_urls),
+        "data_dir": config.data_dirs[0],
         "broker": dict(config.given),
     }
 

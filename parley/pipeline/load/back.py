@@ -118,9 +118,12 @@ class _Note:
     topic_id: str = ""
 
 
-def send_back(settings: BackSettings, run: Run) -> int:
+def send_back(
+    settings: BackSettings, run: Run, *, tell: Callable[[dict[TopicPartition, int]], None] = lambda starts: None
+) -> int:
     """Send the files that have not been sent to the topic yet. Returns the number of records sent by this call.
 
+    Before the first record, calls ``tell`` with the offset in each partition from which on this load's records are.
     Raises KafkaError, OSError, LoadConflict, and ValueError for a folder without files to send.
     """
     system, root = filesystem(settings.uri)
@@ -149,6 +152,7 @@ def send_back(settings: BackSettings, run: Run) -> int:
         )
         for one, start in enumerate(note.starts)
     ]
+    tell({task.partition: task.start for task in tasks})
     records = sum(run(tasks))
     notes.finish(note)
     return records

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -84,6 +85,13 @@ def console(
             "and TLS are connect.* in --command-config.",
         ),
     ] = [],  # noqa: B006 - read only
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir",
+            help="Where the console keeps the samples of its charts; ~/.local/state/parley unless given.",
+        ),
+    ] = None,
 ) -> None:
     """Run the console until SIGINT or SIGTERM."""
     from parley.tools.cli.store_client import store_address
@@ -102,11 +110,17 @@ def console(
             schemas=schema,
             key_schemas=key_schema,
             connect_urls=connect_url,
+            data_dir=data_dir or _default_data_dir(),
         )
     )
     with requires_library("The console", how_to_install("console")):
         from parley.tools.console.serving import run_console
     run_until_stopped(lambda stopping: run_console(plan, stopping, _say_ready))
+
+
+def _default_data_dir() -> Path:
+    base = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "parley"
 
 
 def _say_ready(url: str) -> None:

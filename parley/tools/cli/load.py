@@ -223,6 +223,8 @@ def _layout(options: Options) -> Layout:
 def _export(session: Any, options: Options) -> None:
     from parley.pipeline.client.cluster import Isolation
     from parley.pipeline.load.job import LoadSettings, load, on_spark
+    from parley.pipeline.load.progress import EXPORT
+    from parley.pipeline.load.reporting import LoadReport
     from parley.pipeline.spark.session import parallelism
 
     layout = _layout(options)
@@ -240,8 +242,14 @@ def _export(session: Any, options: Options) -> None:
         )
         with ExitStack() as stack:
             bar = _Bar(topic, stack)
+            report = stack.enter_context(LoadReport(settings.connection, topic, settings.uri, EXPORT))
             at_once = max(2, parallelism(session))
-            done = load(settings, on_spark(session), at_once=at_once, tell=bar.show)
+
+            def tell(done: Loaded, bar: _Bar = bar, report: LoadReport = report) -> None:
+                bar.show(done)
+                report.show(done.offsets, done.wanted)
+
+            done = load(settings, on_spark(session), at_once=at_once, tell=tell)
         print(
             f"{topic}: {done.records:,} records in {done.files:,} files ({bytes_text(done.size_bytes)}) "
             f"added to {settings.uri}."
@@ -265,12 +273,25 @@ def _below(output: str, topic: str) -> str:
 
 
 def _import(session: Any, options: Options) -> None:
+    from parley.pipeline.client.cluster import LATEST, Cluster, TopicPartition
     from parley.pipeline.load.back import BackSettings, on_spark, send_back
+    from parley.pipeline.load.progress import IMPORT
+    from parley.pipeline.load.reporting import LoadReport
 
     connection = _connection(options)
     as_base64 = "base64" in (options.key_format, options.value_format)
     settings = BackSettings(connection, options.to_topic, options.input, options.format, as_base64)
-    print(f"{send_back(settings, on_spark(session)):,} records were sent to {options.to_topic}.")
+    with LoadReport(connection, options.to_topic, options.input, IMPORT) as report:
+
+        def begin(starts: dict[TopicPartition, int]) -> None:
+            def sent(cluster: Cluster) -> int:
+                ends = cluster.offsets(dict.fromkeys(starts, LATEST))
+                return sum(max(0, ends[place] - start) for place, start in starts.items())
+
+            report.measure = sent
+
+        records = send_back(settings, on_spark(session), tell=begin)
+    print(f"{records:,} records were sent to {options.to_topic}.")
 
 
 class _Bar:

@@ -66,6 +66,10 @@ class Console:
         self._assets = read_assets()
         self.app: ASGIApp = _Guarded(Starlette(routes=self._routes()), settings)
 
+    def start(self) -> None:
+        """Begin to take samples of the cluster. Call this in the event loop that serves the application."""
+        self._sessions.start()
+
     async def close(self) -> None:
         """End all sessions."""
         await self._sessions.close()

@@ -72,6 +72,7 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
         store=None if url.startswith("memory:") else (url, backend_factory(broker)),  # that store is in the broker
         schema_registry=given["schema_registry"] or None,
         connect_urls=given["connect_urls"],
+        data_dir=Path(given["data_dir"]),
     )
 
 

@@ -1,14 +1,15 @@
-"""The history of the last hour: a sample of the cluster every few seconds, in a bounded ring."""
+"""The history of a cluster: a sample every few seconds, those of the last hour in a bounded ring."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+PERIOD_S: Final = 3.0
 SAMPLES_MAX: Final = 1200
-"""An hour, at one sample every three seconds."""
+"""An hour, at one sample every ``PERIOD_S``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +28,47 @@ class Sample:
     brokers: int
 
 
+class OlderSamples(Protocol):
+    """Where samples are kept (``parley.tools.console.sample_file``). Every method blocks."""
+
+    def last_hour(self, now_ms: int) -> list[Sample]:
+        """Return the samples of the last hour, oldest first."""
+
+    def minutes(self, since_ms: int) -> list[Sample]:
+        """Return the averages of the minutes since then, oldest first."""
+
+    def add(self, sample: Sample) -> None:
+        """Add a sample."""
+
+
 class History:
     """The samples, and a way to wait for the next one."""
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
         self._changed = asyncio.Condition()
+        self._kept: OlderSamples | None = None
         self.count = 0
         """The number of samples added so far."""
+        self.begun = asyncio.Event()
+        """Set when the samples from before this console's start are there, or cannot be read."""
+
+    async def begin(self, kept: OlderSamples | None, now_ms: int) -> None:
+        """Continue the samples that were kept; None keeps none."""
+        self._kept = kept
+        if kept is not None:
+            self._samples.extend(await asyncio.to_thread(kept.last_hour, now_ms))
+        self.begun.set()
+
+    async def minutes(self, since_ms: int) -> list[dict[str, Any]]:
+        """Return the averages of the minutes since then, oldest first; none if no samples are kept."""
+        found = [] if self._kept is None else await asyncio.to_thread(self._kept.minutes, since_ms)
+        return [asdict(one) for one in found]
 
     async def add(self, sample: Sample) -> None:
         """Add a sample, and wake all waiters."""
+        if self._kept is not None:
+            await asyncio.to_thread(self._kept.add, sample)
         async with self._changed:
             self._samples.append(sample)
             self.count += 1

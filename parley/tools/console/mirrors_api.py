@@ -14,9 +14,8 @@ from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.pipeline.mirror.internal_records import Heartbeat, MalformedRecord
 from parley.pipeline.mirror.naming import HEARTBEATS
 from parley.protocol.records.record import Record
-from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets_of
 from parley.tools.console.cluster_view import ClusterView
-from parley.tools.console.record_reading import Scan, fetch
+from parley.tools.console.last_records import last_records
 
 _READ_MAX: Final = 1000
 """How many of the last heartbeats are read: those of 16 flows in a minute."""
@@ -28,27 +27,7 @@ _SILENT_BEATS: Final = 3
 
 async def flows(view: ClusterView) -> list[dict[str, Any]]:
     """Return the flows into this cluster. Raises KafkaError if the user may not read the heartbeats."""
-    return shown(await view.kept("mirrors", lambda: _heartbeats(view)), SYSTEM_CLOCK.wall_ms())
-
-
-async def _heartbeats(view: ClusterView) -> list[Record]:
-    """Return the last records of the topic of heartbeats, which mirrors write to its first partition."""
-    if not any(topic.name == HEARTBEATS for topic in (await view.metadata()).topics):
-        return []
-    client = view.client
-    led = {await client.leader(HEARTBEATS, 0): [(HEARTBEATS, 0)]}
-    first, end = [
-        (await list_offsets_of(client, led, at))[HEARTBEATS, 0].offset for at in (EARLIEST, LATEST)
-    ]  # in this order, the end is not before the first
-    scan = Scan({0: max(first, end - _READ_MAX)}, {0: end})
-    found: list[Record] = []
-    while scan.at[0] < end:
-        read = await fetch(client, HEARTBEATS, scan.at, scan)
-        if not read:
-            break
-        found += [one for _, one in read]
-        scan.at[0] = found[-1].offset + 1
-    return found
+    return shown(await view.kept("mirrors", lambda: last_records(view, HEARTBEATS, _READ_MAX)), SYSTEM_CLOCK.wall_ms())
 
 
 def shown(records: Iterable[Record], now_ms: int) -> list[dict[str, Any]]:

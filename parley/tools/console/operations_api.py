@@ -10,7 +10,7 @@ from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.tools.cli import features as feature_levels
 from parley.tools.cli.reassign.throttles import Ongoing
 from parley.tools.cli.transactions.states import describe_transaction, list_transactions
-from parley.tools.console import broker_work, mirrors_api
+from parley.tools.console import broker_work, loads_api, mirrors_api
 from parley.tools.console.answers import ApiRequest, matching, page
 from parley.tools.console.cluster_view import ClusterView, optional
 
@@ -89,8 +89,8 @@ async def log_dirs(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 async def work(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
     """Return the reassignments and moves between log directories in progress, with the remaining bytes, the background
-    work of the brokers (None if they do not tell), and the mirrors into this cluster. ``rate`` is per second, None
-    if unknown."""
+    work of the brokers (None if they do not tell), the loads, and the mirrors into this cluster. ``rate`` is per
+    second, None if unknown."""
     moving = await view.reassignments()
     sizes: dict[_Replica, int] = {}
     between: list[dict[str, Any]] = []
@@ -107,12 +107,14 @@ async def work(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
                         sizes[topic.name, one.partition_index, broker] = one.partition_size
     items = [_reassignment(topic, index, one, sizes) for (topic, index), one in sorted(moving.items())]
     mirrors = await optional(mirrors_api.flows(view), [])
+    loads = await optional(loads_api.loads(view), [])
     background = await optional(view.background_work(), None)
     _add_rates(view, [*items, *between])
     return {
         **page(request, items, lambda one: one),
         "directories": between[:200],
         "brokers": None if background is None else broker_work.shown(background)[:200],
+        "loads": loads[:200],
         "mirrors": mirrors[:200],
     }
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Any
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
 
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.tools.console import broker_work
 from parley.tools.console.answers import ApiRequest
 from parley.tools.console.cluster_view import ClusterView, optional
 from parley.tools.console.health import PartitionState, as_data, findings
+
+_HOUR_MS: Final = 3_600_000
+_RANGES_MS: Final = {"hour": _HOUR_MS, "day": 24 * _HOUR_MS, "week": 7 * 24 * _HOUR_MS}
+_BEGUN_S: Final = 0.5
+"""How long a response waits for the samples from before the console's start."""
 
 
 async def overview(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
@@ -91,14 +101,21 @@ async def _optional_disks(view: ClusterView) -> dict[int, list[tuple[str, int, i
 
 
 async def history(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return the samples of the last hour."""
-    return {"samples": view.history.as_data()}
+    """Return the samples of the last hour, or the averages of the minutes of a longer time. Query: range (hour, day or
+    week). Raises HTTPException (400)."""
+    wanted = request.query_params.get("range", "hour")
+    if wanted not in _RANGES_MS:
+        raise HTTPException(400, f"range must be one of {', '.join(_RANGES_MS)}")
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_BEGUN_S):
+            await view.history.begun.wait()
+    if wanted == "hour":
+        return {"samples": view.history.as_data()}
+    return {"samples": await view.history.minutes(SYSTEM_CLOCK.wall_ms() - _RANGES_MS[wanted])}
 
 
 async def live(view: ClusterView) -> AsyncIterator[dict[str, Any]]:
     """Yield each new sample."""
-    from dataclasses import asdict
-
     count = view.history.count
     while True:
         sample = await view.history.after(count)

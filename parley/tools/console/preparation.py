@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -42,6 +43,8 @@ class Wanted:
     schemas: Sequence[str] = ()
     key_schemas: Sequence[str] = ()
     connect_urls: Sequence[str] = ()
+    data_dir: Path | None = None
+    """Where samples are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ def _settings(wanted: Wanted) -> ConsoleSettings:
         wanted.store,
         _schemas(wanted),
         _connect(wanted) if wanted.connect_urls else None,
+        wanted.data_dir,
     )
     if settings.needs_login and settings.mechanism not in MECHANISMS:
         raise CommandError(

@@ -1,24 +1,25 @@
-"""Take samples of a cluster while a session is in use."""
+"""Take samples of a cluster: while the console runs, or while a user who logged in has a session."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from pathlib import Path
 
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.protocol.errors import KafkaError
 from parley.tools.cli.cluster_client import TopicPartition
 from parley.tools.cli.invocation import CommandError
 from parley.tools.console.cluster_view import ClusterView
-from parley.tools.console.history import Sample
+from parley.tools.console.history import PERIOD_S, Sample
+from parley.tools.console.sample_file import SampleFile
 
-PERIOD_S: Final = 3.0
 _log = logging.getLogger(__name__)
 
 
-async def sample_forever(view: ClusterView) -> None:
-    """Add a sample to the view's history every ``PERIOD_S``, or less often if the cluster is slow to read."""
+async def sample_forever(view: ClusterView, folder: Path | None) -> None:
+    """Add a sample to the view's history every ``PERIOD_S``, or less often if the cluster is slow to read. The samples
+    are kept in ``folder``, if there is one."""
     before: tuple[float, dict[TopicPartition, int]] | None = None
     isr: dict[TopicPartition, frozenset[int]] = {}
     while True:
@@ -26,6 +27,8 @@ async def sample_forever(view: ClusterView) -> None:
             begun = SYSTEM_CLOCK.monotonic()
             await view.client.metadata([])
             request_ms = (SYSTEM_CLOCK.monotonic() - begun) * 1000
+            if not view.history.begun.is_set():
+                await _begin(view, folder)
             metadata = await view.metadata()
             ends = await view.end_offsets()
         except (KafkaError, CommandError) as error:
@@ -48,6 +51,12 @@ async def sample_forever(view: ClusterView) -> None:
             )
             before, isr = (now, ends), new_isr
         await asyncio.sleep(PERIOD_S)
+
+
+async def _begin(view: ClusterView, folder: Path | None) -> None:
+    cluster = (await view.cluster()).cluster_id
+    kept = None if folder is None else SampleFile(folder, cluster, view.user)
+    await view.history.begin(kept, SYSTEM_CLOCK.wall_ms())
 
 
 def _rate(before: tuple[float, dict[TopicPartition, int]], after: tuple[float, dict[TopicPartition, int]]) -> float:

@@ -18,6 +18,7 @@ async def run_console(plan: Prepared, stopping: asyncio.Event, ready: Callable[[
     try:
         async with RestServer(plan.listeners, plan.tls, if_taken=_IF_TAKEN) as server:
             server.serve(console.app)
+            console.start()
             first = server.addresses[0]
             host = first.host if first.host not in ("", "0.0.0.0", "::") else "localhost"
             ready(f"{first.protocol}://{f'[{host}]' if ':' in host else host}:{first.port}")

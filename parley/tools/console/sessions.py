@@ -49,6 +49,12 @@ class Sessions:
         self._sampler: asyncio.Task[None] | None = None
         self._logging_in = asyncio.Semaphore(_LOGINS_AT_ONCE)
 
+    def start(self) -> None:
+        """Begin to take samples, if no login is required. With logins, each user sees only a part of the cluster, so
+        samples are taken while users have sessions."""
+        if not self._settings.needs_login:
+            self._shared_view()
+
     def find(self, cookie: str | None) -> Session | None:
         """Return the session of a cookie, or None if it does not exist or has expired."""
         session = self._sessions.get(cookie or "")
@@ -83,7 +89,7 @@ class Sessions:
         await self.end(session)  # another identity has another cookie
         new = await self.begin()
         new.view = view
-        new.sampler = asyncio.create_task(sample_forever(view))
+        new.sampler = asyncio.create_task(sample_forever(view, self._settings.data_dir))
         return new
 
     async def end(self, session: Session) -> None:
@@ -104,7 +110,7 @@ class Sessions:
     def _shared_view(self) -> ClusterView:
         if self._shared is None:
             self._shared = ClusterView(self._settings)
-            self._sampler = asyncio.create_task(sample_forever(self._shared))
+            self._sampler = asyncio.create_task(sample_forever(self._shared, self._settings.data_dir))
         return self._shared
 
     async def _expire(self) -> None:

@@ -6,6 +6,7 @@ import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from parley.protocol.security.client_security import PLAINTEXT, ClientSecurity, client_security
@@ -48,6 +49,8 @@ class ConsoleSettings:
     """The schemas with which records are decoded."""
     connect: ConnectSettings | None = None
     """The Connect workers, if the console should show connectors."""
+    data_dir: Path | None = None
+    """The folder in which samples are kept; None keeps them in memory only."""
 
     @property
     def needs_login(self) -> bool:

@@ -131,7 +131,7 @@ async def test_samples_arrive_live(stored_broker: tuple[Broker, str]) -> None:
     from parley.tools.console.sampling import sample_forever
 
     view = ClusterView(ConsoleSettings(stored_broker[0].bootstrap_servers))
-    sampling = asyncio.create_task(sample_forever(view))
+    sampling = asyncio.create_task(sample_forever(view, None))
     assert (await anext(live(view)))["brokers"] == 1
     assert view.history.as_data()[0]["offline"] == 0
     sampling.cancel()

@@ -138,7 +138,7 @@ def address(cluster: Cluster, folder: Path, registry: str, connect: str) -> Iter
     store = f"local://{folder / 'coordination'}"
     servers = ["--bootstrap-server", cluster.bootstrap_servers, "--coordination-url", store]
     servers += ["--schema-registry", registry, "--connect-url", connect]
-    command = preloaded_command("console", *servers, "--listen", "http://127.0.0.1:0")
+    command = preloaded_command("console", *servers, "--listen", "http://127.0.0.1:0", "--data-dir", str(folder))
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         found = re.search(r"http://\S+", process.stdout.readline())
@@ -182,6 +182,8 @@ def test_the_overview_shows_the_cluster(page: Page) -> None:
     expect(health).to_have_class("good")
     expect(page.get_by_label("Brokers").get_by_role("row")).to_have_count(4)
     expect(page.locator(".charts canvas")).to_have_count(4)  # with two samples
+    page.get_by_label("Charts of the").select_option("day")
+    expect(page.get_by_role("region", name="Charts of the last day")).to_be_visible()
 
 
 def test_a_topic_is_created_and_written_to_and_deleted(page: Page, address: str) -> None:

@@ -1,0 +1,28 @@
+"""The last records of a topic in which programs report: mirrors their heartbeats, loads their progress."""
+
+from __future__ import annotations
+
+from parley.protocol.records.record import Record
+from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets_of
+from parley.tools.console.cluster_view import ClusterView
+from parley.tools.console.record_reading import Scan, fetch
+
+
+async def last_records(view: ClusterView, topic: str, count: int) -> list[Record]:
+    """Return the last records of the topic's first partition; none if there is no such topic. Raises KafkaError."""
+    if not any(each.name == topic for each in (await view.metadata()).topics):
+        return []
+    client = view.client
+    led = {await client.leader(topic, 0): [(topic, 0)]}
+    first, end = [
+        (await list_offsets_of(client, led, at))[topic, 0].offset for at in (EARLIEST, LATEST)
+    ]  # in this order, the end is not before the first
+    scan = Scan({0: max(first, end - count)}, {0: end})
+    found: list[Record] = []
+    while scan.at[0] < end:
+        read = await fetch(client, topic, scan.at, scan)
+        if not read:
+            break
+        found += [one for _, one in read]
+        scan.at[0] = found[-1].offset + 1
+    return found

@@ -1,0 +1,68 @@
+"""Loads of topics into files and back (``parley load``), from the progress that they write to the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from parley.broker.runtime.clock import SYSTEM_CLOCK
+from parley.pipeline.load.progress import BEAT_S, LOADS, RUNNING, LoadProgress
+from parley.pipeline.mirror.internal_records import MalformedRecord
+from parley.protocol.records.record import Record
+from parley.tools.console.cluster_view import ClusterView
+from parley.tools.console.last_records import last_records
+
+_READ_MAX: Final = 1000
+"""How many of the last records are read: those of 16 loads in two minutes."""
+_SHOWN_MS: Final = 600_000
+"""For how long a load is shown after its last record."""
+_SILENT_MS: Final = 15_000
+_RATE_MS: Final = 30_000
+
+
+async def loads(view: ClusterView) -> list[dict[str, Any]]:
+    """Return the loads that run, or ended minutes ago. Raises KafkaError if the user may not read their topic."""
+    return shown(await view.kept("loads", lambda: last_records(view, LOADS, _READ_MAX)), SYSTEM_CLOCK.wall_ms())
+
+
+def shown(records: Iterable[Record], now_ms: int) -> list[dict[str, Any]]:
+    """Return the loads that these records show, the latest first. ``rate`` is per second, ``remainingMs`` the time that
+    the rest takes at this rate; both are None if unknown, or if the load does not run."""
+    by_load: dict[str, list[LoadProgress]] = {}
+    for one in records:
+        try:
+            told = LoadProgress.decode(one.value)
+        except MalformedRecord:
+            continue
+        by_load.setdefault(told.id, []).append(told)
+    recent = [told for told in by_load.values() if told[-1].at_ms >= now_ms - _SHOWN_MS]
+    return [_load(told, now_ms) for told in sorted(recent, key=lambda told: -told[-1].begun_ms)]
+
+
+def _load(told: Sequence[LoadProgress], now_ms: int) -> dict[str, Any]:
+    last = told[-1]
+    age_ms = max(now_ms - last.at_ms, 0)
+    runs = last.state == RUNNING and age_ms <= max(_SILENT_MS, 3000 * BEAT_S)
+    rate = _rate(told) if runs else None
+    left = None if last.wanted is None else max(last.wanted - last.done, 0)
+    return {
+        "id": last.id,
+        "topic": last.topic,
+        "place": last.place,
+        "direction": last.direction,
+        "state": last.state if runs or last.state != RUNNING else "silent",
+        "ageMs": age_ms,
+        "elapsedMs": max(last.at_ms - last.begun_ms, 0),
+        "done": last.done,
+        "wanted": last.wanted,
+        "rate": rate,
+        "remainingMs": round(1000 * left / rate) if rate and left is not None else None,
+    }
+
+
+def _rate(told: Sequence[LoadProgress]) -> float | None:
+    """Return the records per second of the last half minute."""
+    last = told[-1]
+    first = next(one for one in told if one.at_ms >= last.at_ms - _RATE_MS)
+    took_ms = last.at_ms - first.at_ms
+    return 1000 * (last.done - first.done) / took_ms if took_ms > 0 and last.done >= first.done else None
