@@ -182,7 +182,7 @@ def test_the_overview_shows_the_cluster(page: Page) -> None:
     expect(health).to_have_class("good")
     expect(page.get_by_label("Brokers").get_by_role("row")).to_have_count(4)
     expect(page.locator(".charts canvas")).to_have_count(4)  # with two samples
-    page.get_by_label("Charts of the").select_option("day")
+    page.get_by_role("combobox", name="Charts of the").select_option("day")
     expect(page.get_by_role("region", name="Charts of the last day")).to_be_visible()
 
 
