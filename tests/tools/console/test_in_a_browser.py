@@ -367,4 +367,5 @@ def test_no_page_is_wider_than_a_phone(page: Page, address: str) -> None:
         expect(page.get_by_text("Loading…")).to_have_count(0)
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name
     page.goto(f"{address}/#/overview")
+    expect(page.locator(".charts canvas")).to_have_count(4)
     picture(page, "phone")
