@@ -258,6 +258,17 @@ _SETTINGS: Final = Section(
             "Correct what the reason names: another program may use the address, or a file cannot be read.",
         ),
         Line(
+            "the samples are not kept in ...: ...",
+            "The console cannot use its file of samples. Its charts work, but are empty after its next start.",
+            "Correct the permissions or the space of the folder, or remove the file if it is damaged, and restart the "
+            "console. `--data-dir` names another folder.",
+        ),
+        Line(
+            "ignoring a malformed note about a recovery",
+            "A broker of another version opens its logs, and its progress is not shown. It is not affected.",
+            NOTHING,
+        ),
+        Line(
             "a stored password cannot be decrypted: it was set with another password.encoder.secret",
             "The setting `key` of the `broker` is not used.",
             "Give the broker the earlier secret as `password.encoder.old.secret`, or set the password again.",
