@@ -31,10 +31,11 @@ SETTINGS = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": small_spark(),
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
 }
-"""The settings of the session: few resources, few log lines."""
+"""The settings of the session: few resources, few log lines, no compilation of code for queries that run once."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
