@@ -130,6 +130,7 @@ class Log(ReadableLog):
             self._durability.directory_created()
             self._segments.begin_files(self.config, self._now_ms())
             self.is_written = True
+            self._on_files()
 
     # --- Appending ---
 

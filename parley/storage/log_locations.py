@@ -24,6 +24,7 @@ class LogLocations:
         self._logs: dict[TopicPartition, Log] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._in: dict[LogDirectory, dict[TopicPartition, Log]] = {directory: {} for directory in directories}
+        self._marks: dict[LogDirectory, object] = {directory: object() for directory in directories}
         self._busy: dict[TopicPartition, asyncio.Future[None]] = {}
 
     # --- Lookup ---
@@ -76,11 +77,21 @@ class LogLocations:
         """Return every log of a partition, with its directory."""
         return [(directory, logs[key]) for directory, logs in self._in.items() if key in logs]
 
+    def mark(self, directory: LogDirectory) -> object:
+        """Return an object that is another one after each change of the directory's logs (``note_change``)."""
+        return self._marks[directory]
+
     # --- Changes ---
+
+    def note_change(self, directory: LogDirectory) -> None:
+        """Note that logs were added to the directory or removed from it, or that one got files or a topic id. Any
+        thread may call this."""
+        self._marks[directory] = object()
 
     def add(self, key: TopicPartition, log: Log, directory: LogDirectory, *, is_current: bool = True) -> None:
         """Add a log, and with ``is_current`` make it the partition's current one."""
         self._in[directory][key] = log
+        self.note_change(directory)
         if is_current:
             self.choose(key, log, directory)
 
@@ -95,6 +106,7 @@ class LogLocations:
     def remove(self, key: TopicPartition, log: Log, directory: LogDirectory) -> None:
         """Remove a log from the table."""
         del self._in[directory][key]
+        self.note_change(directory)
         if self.is_current(key, log):
             del self._logs[key], self._homes[key]
 
@@ -105,6 +117,7 @@ class LogLocations:
             if self.is_current(key, log):
                 del self._logs[key]
         self._in[directory].clear()
+        self.note_change(directory)
         return [log for _, log in lost]
 
     def clear(self) -> None:

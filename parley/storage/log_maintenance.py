@@ -5,8 +5,9 @@ Rules:
 1. Each kind of work in each directory is one loop: wait for the interval, do one round over the logs, wait again. So
    there is at most one round of a kind at a time, and no disk waits for another.
 2. A round visits the logs in chunks, each of which is one job in the executor.
-3. A checkpoint is written from what the logs report at that moment, unless the file already contains the same. Callers
-   that request a checkpoint while it is being written share the next write.
+3. A checkpoint is written from what the logs report at that moment, unless the file already contains the same. A job in
+   the executor asks the logs, because there may be tens of thousands. Callers that request a checkpoint while it is
+   being written share the next write.
 """
 
 from __future__ import annotations
@@ -64,10 +65,13 @@ class StartTask(Protocol):
 class Owner(Protocol):
     """The part of the log manager that the maintenance uses."""
 
+    def unwritten_mark(self, directory: LogDirectory) -> object:
+        """Return a value that differs from earlier ones if the result of ``unwritten_logs`` may differ."""
+
     def is_copying(self, partition: TopicPartition) -> bool:
         """Return True if the partition's log is being copied to another directory."""
 
-    def cut_by_power_in(self, directory: LogDirectory) -> dict[TopicPartition, None]:
+    def cut_by_power_in(self, directory: LogDirectory) -> list[Log]:
         """Return the logs that a power cut may have cut."""
 
     def is_unproven(self, log: Log) -> bool:
@@ -82,7 +86,7 @@ class Owner(Protocol):
 
 
 class Checkpoint(Generic[V]):
-    """One checkpoint file of one directory, written from the directory's logs."""
+    """One checkpoint file of one directory, written from values of logs."""
 
     def __init__(
         self,
@@ -90,11 +94,19 @@ class Checkpoint(Generic[V]):
         directory: LogDirectory,
         write: Callable[[dict[TopicPartition, V]], None],
         values: Callable[[Iterable[Log]], dict[TopicPartition, V]],
+        *,
+        logs: Callable[[LogDirectory], list[Log]] | None = None,
+        mark: Callable[[LogDirectory], object] = lambda directory: object(),
         written: Callable[[Iterable[Log], dict[TopicPartition, V]], None] = lambda logs, values: None,
     ) -> None:
-        """``write`` replaces the file and blocks until it is on disk. Whenever the file is up to date, ``written`` is
-        called with the logs and the values in the file."""
+        """``values`` returns the values of ``logs``; by default these are the directory's logs. ``write`` replaces the
+        file and blocks until it is on disk. A thread calls both. Nothing is done if ``mark`` returns the same as when
+        the file was last up to date. Otherwise ``written`` is called with the logs and the values in the file.
+        """
         self._owner = owner
+        self._logs = logs or owner.logs_in
+        self._mark = mark
+        self._written_mark: object = None
         self._directory = directory
         self._write = write
         self._values = values
@@ -115,19 +127,26 @@ class Checkpoint(Generic[V]):
             if self._served >= mine:
                 return
             serving = self._requested
-            logs = self._owner.logs_in(self._directory)
-            values = self._values(logs)
-            if values != self._written:
-                await self._owner.run(self._directory, self._write, values)
-                self._written = values
-            self._when_written(logs, values)
+            mark = self._mark(self._directory)
+            if mark != self._written_mark:
+                logs = self._logs(self._directory)
+                values = await self._owner.run(self._directory, self._update, logs)
+                self._when_written(logs, values)
+                self._written_mark = mark
             self._served = serving
 
     async def extend(self, extend: Callable[[], None]) -> None:
         """Extend the file, between two writes. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
         async with self._writing:
-            self._written = None  # the next write must replace what is added now
+            self._written = self._written_mark = None  # the next write must replace what is added now
             await self._owner.run(self._directory, extend)
+
+    def _update(self, logs: Iterable[Log]) -> dict[TopicPartition, V]:
+        values = self._values(logs)
+        if values != self._written:
+            self._write(values)
+            self._written = values
+        return values
 
 
 def recovery_points(logs: Iterable[Log]) -> dict[TopicPartition, int]:
@@ -166,9 +185,9 @@ def unwritten_logs(owner: Owner, directory: LogDirectory, logs: Iterable[Log]) -
     return found
 
 
-def cut_by_power_in(owner: Owner, directory: LogDirectory, logs: Iterable[Log]) -> dict[TopicPartition, None]:
-    """Return the logs of the directory that a power cut may have cut."""
-    return owner.cut_by_power_in(directory)
+def names(logs: Iterable[Log]) -> dict[TopicPartition, None]:
+    """Return the partitions of the logs."""
+    return dict.fromkeys((log.topic, log.partition) for log in logs)
 
 
 def cleaner_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
@@ -206,7 +225,7 @@ class LogMaintenance:
         """Start the loops."""
         for directory in directories:
             self._recovery_points[directory] = Checkpoint(
-                self._owner, directory, directory.recovery_points.write, recovery_points, note_checkpointed
+                self._owner, directory, directory.recovery_points.write, recovery_points, written=note_checkpointed
             )
             self._log_starts[directory] = Checkpoint(
                 self._owner, directory, directory.log_start_offsets.write, log_start_offsets
@@ -218,13 +237,18 @@ class LogMaintenance:
                 self._owner, directory, directory.cleaner_offsets.write, cleaner_offsets
             )
             self._unwritten[directory] = Checkpoint(
-                self._owner, directory, directory.unwritten_logs.write, partial(unwritten_logs, self._owner, directory)
+                self._owner,
+                directory,
+                directory.unwritten_logs.write,
+                partial(unwritten_logs, self._owner, directory),
+                mark=self._owner.unwritten_mark,
             )
             self._power_cuts[directory] = Checkpoint(
                 self._owner,
                 directory,
                 partial(note_power_cut, directory.path),
-                partial(cut_by_power_in, self._owner, directory),
+                names,
+                logs=self._owner.cut_by_power_in,
             )
         every = self._intervals
         rounds: list[tuple[int, str, Callable[[LogDirectory], Awaitable[None]]]] = [

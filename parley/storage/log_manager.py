@@ -255,6 +255,7 @@ class LogManager:
                 settings,
                 partial(self.failures.on_io_error, directory),
                 directory.unwritten_logs.begin,
+                partial(self._locations.note_change, directory),
             )
         return NewLog(key, topic_id, shared)
 
@@ -348,6 +349,12 @@ class LogManager:
         """Return the directory of the log."""
         return self._locations.home_of((log.topic, log.partition))
 
+    def unwritten_mark(self, directory: LogDirectory) -> object:
+        """Return a value that differs from earlier ones if other logs than before belong into
+        ``unwritten-log-checkpoint``."""
+        copying, kept = tuple(self.copies.in_progress), directory.kept_unwritten.copy()
+        return self._locations.mark(directory), tuple(self.unproven), copying, kept
+
     def is_copying(self, partition: TopicPartition) -> bool:
         """Return True if the partition's log is being copied to another directory."""
         return partition in self.copies.in_progress
@@ -382,10 +389,10 @@ class LogManager:
                 del self._cut_by_power[directory]
                 self._maintenance.forget_power_cut(directory)
 
-    def cut_by_power_in(self, directory: LogDirectory) -> dict[TopicPartition, None]:
+    def cut_by_power_in(self, directory: LogDirectory) -> list[Log]:
         """Return the logs in the directory, and the copies that are about to replace logs, that a power cut may have
         cut."""
-        return dict.fromkeys((log.topic, log.partition) for log in self._cut_by_power.get(directory, ()))
+        return list(self._cut_by_power.get(directory, ()))
 
     async def prepare_successor(self, log: Log, copy: Log, directory: LogDirectory) -> None:
         """Note in the copy's directory that the copy, which is about to replace the log, lacks the same records.
@@ -480,7 +487,9 @@ class LogManager:
                 ErrorCode.INCONSISTENT_TOPIC_ID, f"{log!r} belongs to the topic with id {log.topic_id}, not {topic_id}"
             )
         with self._locations.busy((log.topic, log.partition)):
-            await self.run(self.directory_of(log), log.identify, topic_id)
+            directory = self.directory_of(log)
+            await self.run(directory, log.identify, topic_id)
+            self._locations.note_change(directory)
 
     async def delete(self, topic: str, partition: int, *, topic_id: UUID | None = None) -> bool:
         """Delete the log of a partition. Returns False if there is none. The name can be used again when this returns.

@@ -25,6 +25,8 @@ class LogPlace:
     on_io_error: Callable[[OSError], None] = lambda error: None
     on_first_files: Callable[[str, int, UUID], None] = lambda topic, partition, topic_id: None
     """Called before a log with a topic id that had no files creates them. May raise ``OSError``."""
+    on_files: Callable[[], None] = lambda: None
+    """Called, in any thread, when a new log has got its files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +52,5 @@ class SharedByLogs:
     settings: LogSettings
     on_io_error: Callable[[OSError], None]
     on_first_files: Callable[[str, int, UUID], None]
+    on_files: Callable[[], None] = lambda: None
+    """See ``LogPlace``."""

@@ -39,6 +39,7 @@ class ReadableLog:
         "_integrity",
         "_lock",
         "_now_ms",
+        "_on_files",
         "_on_first_files",
         "_on_io_error",
         "_segments",
@@ -69,6 +70,7 @@ class ReadableLog:
         self.log_end_offset = loaded.log_end_offset
         self._high_watermark = loaded.log_start_offset
         self._now_ms = settings.now_ms
+        self._on_files = place.on_files
         self._on_io_error = place.on_io_error
         self._on_first_files = place.on_first_files
         self._lock = threading.RLock()

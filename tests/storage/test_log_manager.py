@@ -23,7 +23,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
 from parley.protocol.uuids import UUID
-from parley.storage import directory_loader
+from parley.storage import directory_loader, log_maintenance
 from parley.storage.boot_id import BOOT_FILE, POWER_CUT_FILE, is_same_boot, note_power_cut
 from parley.storage.checkpoints import RECOVERY_POINTS, OffsetCheckpoint
 from parley.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
@@ -745,6 +745,44 @@ async def test_a_used_log_whose_directory_is_gone_is_not_an_unused_one(
     await home.crash(manager)
     async with home.opened() as manager:
         assert sorted(log.topic for log in manager.logs) == ["unused", "used"]
+
+
+async def test_each_change_of_the_logs_without_files_is_noted_and_otherwise_no_log_is_asked(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.paths = home.paths[:1]
+    asked = 0
+
+    def unwritten_logs(*args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return ask(*args)
+
+    ask = log_maintenance.unwritten_logs
+    monkeypatch.setattr(log_maintenance, "unwritten_logs", unwritten_logs)
+    async with home.opened() as manager:
+        directory = manager.directories[0]
+
+        async def noted() -> set[int]:
+            await manager._maintenance.checkpoint_unwritten(directory)
+            before = asked
+            await manager._maintenance.checkpoint_unwritten(directory)
+            assert asked == before
+            return {index for _, index in directory.unwritten_logs.read(same_boot=True)}
+
+        for index, since in enumerate((None, None, 5, None)):
+            topic_id = None if index == 3 else TOPIC_ID
+            await manager.get_or_create("topic", index, topic_id=topic_id, unproven_since=since)
+        first, _, unproven, _ = manager.logs
+        assert await noted() == {0, 1}
+        append(first, b"value")
+        assert await noted() == {1}
+        manager.settle(unproven)
+        assert await noted() == {1, 2}
+        await manager.get_or_create("topic", 3, topic_id=TOPIC_ID)
+        assert await noted() == {1, 2, 3}
+        await manager.delete("topic", 1)
+        assert await noted() == {2, 3}
 
 
 @contextmanager

@@ -47,8 +47,11 @@ class Directory:
     def is_copying(self, partition: TopicPartition) -> bool:
         return False
 
-    def cut_by_power_in(self, directory: LogDirectory) -> dict[TopicPartition, None]:
-        return {}
+    def cut_by_power_in(self, directory: LogDirectory) -> list[Log]:
+        return []
+
+    def unwritten_mark(self, directory: LogDirectory) -> object:
+        return None
 
     def is_unproven(self, log: Log) -> bool:
         return False
