@@ -34,6 +34,7 @@ class Measured:
     """A broker process whose CPU time and memory can be read."""
 
     name = ""
+    stop_seconds_max = STOP_SECONDS_MAX
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -110,7 +111,7 @@ class Measured:
         if self.process is not None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(STOP_SECONDS_MAX)
+                self.process.wait(self.stop_seconds_max)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

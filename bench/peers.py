@@ -53,6 +53,7 @@ class Tansu(Measured):
     """Tansu with its storage in memory."""
 
     name = f"Tansu {TANSU_VERSION}"
+    stop_seconds_max = 10.0
 
     def command(self) -> list[str]:
         url = f"tcp://{self.bootstrap}"

@@ -309,19 +309,21 @@ def _run(command: list[str], figures: Path) -> tuple[str, str]:
 def main() -> int:
     names = [each.name for each in FAMILIES]
     parser = argparse.ArgumentParser(prog="python -m bench.performance", description=__doc__)
-    parser.add_argument("families", nargs="*", metavar="FAMILY", help=f"{', '.join(names)}; all by default")
+    parser.add_argument(
+        "families", nargs="*", metavar="FAMILY", help=f"{', '.join(names)}; all by default, or in this order"
+    )
     parser.add_argument("--tiny", action="store_true", help="try with little work, and write nothing")
     given = parser.parse_args()
     for name in given.families:
         if name not in names:
             parser.error(f"no family is named {name}: choose from {', '.join(names)}")
     failures = {}
-    for family in FAMILIES:
-        if not given.families or family.name in given.families:
-            print(f"--- {family.name}: {' '.join(family.words)}", file=sys.stderr, flush=True)
-            if failure := measure(family, tiny=given.tiny):
-                failures[family.name] = failure
-                print(f"--- {family.name} failed: {failure}", file=sys.stderr, flush=True)
+    by_name = {family.name: family for family in FAMILIES}
+    for name in given.families or names:
+        print(f"--- {name}: {' '.join(by_name[name].words)}", file=sys.stderr, flush=True)
+        if failure := measure(by_name[name], tiny=given.tiny):
+            failures[name] = failure
+            print(f"--- {name} failed: {failure}", file=sys.stderr, flush=True)
     for name, failure in failures.items():
         print(f"{name}: {failure}", file=sys.stderr)
     return 1 if failures else 0

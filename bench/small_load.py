@@ -20,6 +20,7 @@ from bench.creation import FRAME_BYTES_MAX, METADATA_VERSION, Client
 from bench.small_requests import FETCH_VERSION, PRODUCE_VERSION, SESSION_MS, error_of
 from parley.protocol.codec import request_frame
 from parley.protocol.connection import ClientConnection
+from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 from parley.protocol.messages.metadata import MetadataRequest
 from parley.protocol.messages.produce import ProduceRequest
@@ -32,6 +33,9 @@ WAIT_S = 60.0
 PERCENTILES = (50.0, 99.0, 99.9)
 READ_BYTES = 1 << 20
 FETCH_WAIT_MS = 500
+NOT_YET = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+"""Errors of a new topic, for which a client tries again."""
+TRIES, PAUSE_S = 200, 0.05
 IN_FLIGHT_MAX = 5
 """The requests of a paced connection that await their responses, as in Kafka's producer."""
 
@@ -62,11 +66,16 @@ def framed(request: Request, version: int) -> bytes:
 
 def checked(bootstrap: str, topic: str, acks: int) -> bytes:
     """Return the bytes of a produce request that the broker has accepted once."""
-    request = produce_request(topic, acks)
-    response, _ = Client(bootstrap).ask(request, PRODUCE_VERSION)
-    if error := error_of(response):
-        raise SystemExit(f"the broker responds to a produce request with error {error}")
-    return framed(request, PRODUCE_VERSION)
+    request, client = produce_request(topic, acks), Client(bootstrap)
+    for _ in range(TRIES):
+        response, _ = client.ask(request, PRODUCE_VERSION)
+        error = error_of(response)
+        if not error:
+            return framed(request, PRODUCE_VERSION)
+        if error not in NOT_YET:
+            break
+        time.sleep(PAUSE_S)
+    raise SystemExit(f"the broker responds to a produce request with error {error}")
 
 
 def connected(bootstrap: str, count: int) -> list[socket.socket]:
@@ -142,6 +151,7 @@ class Tail:
         self.sock = sock
         self.offset = offset
         self.record_bytes = 0
+        self._tries_left = TRIES
         self._topic = topic
         self._connection = ClientConnection("bench", FRAME_BYTES_MAX)
 
@@ -164,8 +174,11 @@ class Tail:
     def _take(self, response: Any) -> None:
         assert isinstance(response, FetchResponse)
         data = response.responses[0].partitions[0] if response.responses else None
-        if response.error_code or (data is not None and data.error_code):
-            raise SystemExit(f"the broker responds to a fetch with error {response.error_code or data.error_code}")
+        if error := response.error_code or (data.error_code if data is not None else 0):
+            if error not in NOT_YET or not self._tries_left:
+                raise SystemExit(f"the broker responds to a fetch with error {error}")
+            self._tries_left -= 1
+            time.sleep(PAUSE_S)
         records: Any = data.records if data is not None else None
         for _, header in headers(records or b""):
             self.offset = max(self.offset, header.next_offset)
