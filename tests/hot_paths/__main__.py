@@ -10,21 +10,24 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from tests.hot_paths.budgets import BUDGETS, PYTHON
 
 ROOT = Path(__file__).parent.parent.parent
-COUNTING = "import json; from tests.hot_paths.paths import measured; print(json.dumps(measured()))"
+COUNTING = "import json, sys; from tests.hot_paths.paths import measured; json.dump(measured(), open(sys.argv[1], 'w'))"
 WAIT_S = 240
 
 
 def counted() -> dict[str, int]:
     """Count the work of each path in a new process. Raises ``CalledProcessError`` if a path fails."""
     environment = {**os.environ, "PARLEY_PURE": "1", "PYTHONHASHSEED": "0"}
-    words = [sys.executable, "-c", COUNTING]
-    done = subprocess.run(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True, timeout=WAIT_S)
-    found: dict[str, int] = json.loads(done.stdout)
+    with tempfile.TemporaryDirectory(prefix="parley-hot-paths-") as folder:
+        result = Path(folder) / "counted.json"
+        words = [sys.executable, "-c", COUNTING, str(result)]
+        subprocess.run(words, cwd=ROOT, env=environment, check=True, timeout=WAIT_S)
+        found: dict[str, int] = json.loads(result.read_text())
     return found
 
 

@@ -13,7 +13,7 @@ from tests.hot_paths.counting import WORK_PER_CALL, Counter
 only_with_budgets = pytest.mark.skipif(sys.version_info[:2] != PYTHON, reason="the budgets are for Python 3.11")
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # until it never waits for a timer of the broker, which takes minutes while time is slowed
 @only_with_budgets
 def test_the_hot_paths_keep_to_their_budgets() -> None:
     found = deviations(counted(), budgets())
