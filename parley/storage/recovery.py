@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -237,6 +237,9 @@ class _Loader:
         self._now_ms = now_ms
         self.scanned: set[int] = set()
         """The base offsets of the segments that must be scanned."""
+        self._scanned_from = UNSEALED
+        """The base offset from which on all segments are scanned. The scan learns all epochs from there on, so it may
+        remove wrong ones."""
         self.missing: list[DamagedRange] = []
         """The ranges between segments whose batches are not in any file."""
         self.log_end = known.log_start_offset
@@ -467,6 +470,7 @@ class _Loader:
             return
         start = max(self.known.log_start_offset, segments[0].base_offset)
         known_to = min(self.scanned, default=self.log_end)
+        self._scanned_from = _start_of_suffix([each.base_offset for each in segments], self.scanned)
         in_doubt = [each.base_offset for each in segments if self._unflushed(each.end_offset)]
         highest_epoch = self.known.highest_leader_epoch
         if self._epochs.latest_epoch is not None:
@@ -589,12 +593,26 @@ class _Loader:
         return segment.end_offset <= (self.known.cleaned_up_to or 0)
 
     def _learn(self, header: BatchHeader, batch: Buffer, segment: Segment) -> None:
-        latest = self._epochs.latest_epoch
-        if latest is None or header.partition_leader_epoch > latest:
-            self._epochs.assign(header.partition_leader_epoch, header.base_offset)
+        if header.base_offset >= self._scanned_from:
+            self._remove_wrong_epochs(header)
+        latest, epoch = self._epochs.latest_epoch, header.partition_leader_epoch
+        if latest is None or epoch > latest:
+            self._epochs.assign(epoch, header.base_offset)
+        elif header.base_offset >= self._scanned_from:
+            self._epochs.insert(epoch, header.base_offset)  # before a wrong epoch that the scan has not reached
         if header.producer_id >= 0:
             seen_ms = min(header.max_timestamp, self._now_ms)
             note(header, marker_of(header, batch, 0), self._producers, segment, seen_ms)
+
+
+def _start_of_suffix(bases: Sequence[int], scanned: Collection[int]) -> int:
+    """Return the first of the last base offsets that are all in ``scanned``; UNSEALED if the last one is not."""
+    start = UNSEALED
+    for base in reversed(bases):
+        if base not in scanned:
+            break
+        start = base
+    return start
 
 
 def _last_batch(segment: Segment) -> BatchHeader | None:

@@ -265,20 +265,23 @@ class TestDamage:
         assert log.leader_epochs.entries == epochs
         check(log)
 
+    @pytest.mark.parametrize("lost_indexes", [0, 1, 9])
     @pytest.mark.parametrize("known", [{"clean": True}, {"same_boot": True}, {}])
     @pytest.mark.parametrize(
         "wrong", [["7 10"], ["3 0", "9 41"], ["3 0", "5 40", "6 55"], ["8 0"], ["3 0", "5 40", "6 50", "7 60"]]
     )
     def test_a_checkpoint_with_higher_epochs_than_the_batches(
-        self, tmp_path: Path, wrong: list[str], known: dict[str, bool]
+        self, tmp_path: Path, wrong: list[str], known: dict[str, bool], lost_indexes: int
     ) -> None:
         """Each line is well-formed, but the batches contradict it. If a leader used the file, it would report to its
-        followers that their logs diverge."""
+        followers that their logs diverge. The last segments may lack their indexes, too."""
         log = open_log(tmp_path)
         values = fill(log, 40, epoch=3) + fill(log, 20, epoch=5)
         epochs = log.leader_epochs.entries
         log.close()
         (tmp_path / CHECKPOINT).write_text("\n".join(["0", str(len(wrong)), *wrong, ""]))
+        for path in sorted(tmp_path.glob("*.index"), reverse=True)[:lost_indexes]:
+            path.unlink()
         log = open_log(tmp_path, SMALL, recovery_point=60, highest_leader_epoch=9, **known)
         assert log.leader_epochs.entries == epochs
         assert values_of(log) == dict(enumerate(values))
