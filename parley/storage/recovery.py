@@ -254,6 +254,8 @@ class _Loader:
         """The base offsets of segments with good batches whose digest disagrees with them."""
         self._shrunk: set[int] = set()
         """The base offsets of segments whose files do not have the size in the digest."""
+        self._without_transactions: set[int] = set()
+        """The base offsets of segments whose transaction index differs from the digest."""
 
     def remove_what_follows_nothing(self) -> None:
         """Remove all segments of a log that was never synced, if a crash lost its first segment.
@@ -296,7 +298,7 @@ class _Loader:
         """Return the segment at ``base``, empty, to be scanned. ``following`` is the base offset of the
         next segment."""
         self.scanned.add(base)
-        trusted = not self._in_doubt(following)
+        trusted = not self._in_doubt(following) and base not in self._without_transactions
         return Segment.open_unindexed(self._directory, base, self._config, self._now_ms, keep_transactions=trusted)
 
     def _scan_unknown_epochs(self, segments: list[Segment]) -> None:
@@ -370,12 +372,21 @@ class _Loader:
             self.missing.append(DamagedRange(digest.end_offset, following - 1, "segments are missing"))
         if size == digest.size:
             self._whole[base] = digest
-            return segment, digest.end_offset
+            return self._check_transactions(segment, digest), digest.end_offset
         self._shrunk.add(base)
         if segment is not None:
             _log.warning("scanning %r: its digest is for %d bytes", segment, digest.size)
             segment.release()
         return None, digest.end_offset
+
+    def _check_transactions(self, segment: Segment | None, digest: SegmentDigest) -> Segment | None:
+        """Compare the transaction index of a segment with its digest. Returns None if the segment must be scanned."""
+        if segment is None or digest.transactions in (None, segment.transactions.checksum()):
+            return segment
+        _log.warning("scanning %r: its transaction index is damaged or missing", segment)
+        self._without_transactions.add(segment.base_offset)
+        segment.release()
+        return None
 
     def _was_rewritten(self, segment: Segment, digest: SegmentDigest, following: int) -> bool:
         """Return True if Apache Kafka has appended to the segment, or compacted it, since its digest was written.
@@ -430,7 +441,7 @@ class _Loader:
         size = os.stat(self._directory / file_name(base, LOG_SUFFIX)).st_size
         if segment is not None and (size, self.log_end) == (digest.size, digest.end_offset):
             self._whole[base] = digest
-            return segment, UNSEALED
+            return self._check_transactions(segment, digest), UNSEALED
         if self._is_intact(base, size, UNSEALED, may_have_gaps=size != digest.size):
             remove_digest(self._directory / file_name(base, DIGEST_SUFFIX))
             return segment, UNSEALED

@@ -292,10 +292,14 @@ class Segment(ReadableSegment):
         os.truncate(self.path_of(LOG_SUFFIX), self.size)
         if not self.size:
             remove_digest(self.path_of(DIGEST_SUFFIX))
-        elif self._digest is not None:
-            write_digest(self.path_of(DIGEST_SUFFIX), self._digest.digest(end_offset))
         else:
-            write_digest(self.path_of(DIGEST_SUFFIX), SegmentDigest.without_checksums(self.size, end_offset))
+            transactions = self.transactions.checksum()
+            write_digest(
+                self.path_of(DIGEST_SUFFIX),
+                SegmentDigest.without_checksums(self.size, end_offset, transactions)
+                if self._digest is None
+                else self._digest.digest(end_offset, transactions),
+            )
         self._digest = None
 
     @property

@@ -7,6 +7,7 @@ A read_committed fetch needs to know which transactions in its range were aborte
 2. An entry contains the last stable offset at the abort. No transaction aborted later can begin below it, so a search
    ends at the first entry whose last stable offset reaches the end of the range.
 3. The first abort creates the file; most segments have none.
+4. The segment's digest contains the checksum of the entries.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from crc32c import crc32c
 
 _VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
@@ -52,6 +55,7 @@ class TransactionIndex:
         self.path = path
         self._fd = -1
         self._size = 0
+        self._checksum: int | None = 0  # None: not known
         self._last_offset = -1
         self._last_search = (
             0,
@@ -70,6 +74,12 @@ class TransactionIndex:
         """The offset of the marker of the transaction that was aborted last; -1 if there is none."""
         return self._last_offset
 
+    def checksum(self) -> int:
+        """Return the CRC-32C of all entries; 0 if there are none. Reads the file the first time. Raises ``OSError``."""
+        if self._checksum is None:
+            self._checksum = crc32c(os.pread(self._fd, self._size, 0))
+        return self._checksum
+
     def append(self, aborted: AbortedTransaction) -> None:
         """Add the transaction that was aborted last. Raises ``ValueError`` if its marker is not the last one,
         ``OSError``."""
@@ -82,6 +92,8 @@ class TransactionIndex:
         )
         if os.pwrite(self._fd, entry, self._size) < _ENTRY.size:
             raise OSError(errno.ENOSPC, "an entry of the transaction index was written only partly", str(self.path))
+        if self._checksum is not None:
+            self._checksum = crc32c(entry, self._checksum)
         self._size += _ENTRY.size
         self._last_offset = aborted.last_offset
 
@@ -152,11 +164,13 @@ class TransactionIndex:
         size = os.fstat(self._fd).st_size
         self._size = size - size % _ENTRY.size
         if self._size:
+            self._checksum = None
             self._last_offset = self._last_offset_of(self.count - 1)
 
     def _resize(self, count: int) -> None:
         os.ftruncate(self._fd, count * _ENTRY.size)
         self._size = count * _ENTRY.size
+        self._checksum = None if count else 0
         self._last_offset = self._last_offset_of(count - 1) if count else -1
         self._last_search = (0, 0)
 

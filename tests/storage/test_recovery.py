@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,6 +48,34 @@ def lose_end_of(segment: Segment, lost: str) -> int:
     else:
         path.unlink()
     return segment.base_offset
+
+
+def append_transactions(log: Log) -> None:
+    """Append 40 transactions of four producers; two thirds of them are aborted."""
+    for n in range(40):
+        producer, sequence = n % 4, 2 * (n // 4)
+        for each in (sequence, sequence + 1):
+            append(log, b"v" * 100, producer_id=producer, producer_epoch=0, base_sequence=each, transactional=True)
+        kind = ControlType.ABORT if n % 3 else ControlType.COMMIT
+        marker = build_marker(ControlMarker(kind, 0), producer_id=producer, producer_epoch=0, timestamp=NOW)
+        log.append_as_leader(marker, leader_epoch=0, now_ms=NOW, origin=Origin.COORDINATOR)
+
+
+def remove_file(path: Path) -> None:
+    path.unlink()
+
+
+def cut_entry(path: Path) -> None:
+    """Remove the last entry of a transaction index."""
+    os.truncate(path, path.stat().st_size - 34)
+
+
+def flip_in_entries(path: Path) -> None:
+    """Alter the first offset of the first entry of a transaction index, and the producer of the last one."""
+    data = bytearray(path.read_bytes())
+    data[17] ^= 1
+    data[-34 + 9] ^= 8
+    path.write_bytes(data)
 
 
 class TestCleanStop:
@@ -613,14 +642,7 @@ class TestCrash:
 
     def test_transactions_are_indexed_again(self, tmp_path: Path) -> None:
         log = open_log(tmp_path)
-        for n in range(40):
-            append(log, b"v" * 100, producer_id=n % 4, producer_epoch=0, base_sequence=2 * (n // 4), transactional=True)
-            append(
-                log, b"v" * 100, producer_id=n % 4, producer_epoch=0, base_sequence=2 * (n // 4) + 1, transactional=True
-            )
-            kind = ControlType.ABORT if n % 3 else ControlType.COMMIT
-            marker = build_marker(ControlMarker(kind, 0), producer_id=n % 4, producer_epoch=0, timestamp=NOW)
-            log.append_as_leader(marker, leader_epoch=0, now_ms=NOW, origin=Origin.COORDINATOR)
+        append_transactions(log)
         append(log, b"v", producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
         before = log.aborted_transactions(0, log.log_end_offset)
         assert len(before) == 26
@@ -631,6 +653,32 @@ class TestCrash:
             log.high_watermark = log.log_end_offset
             assert log.last_stable_offset == 120
             check(log)
+
+    @pytest.mark.parametrize(
+        ("spoil", "clean", "which"),
+        [
+            (spoil, clean, which)
+            for spoil in (remove_file, cut_entry, flip_in_entries)
+            for clean in (True, False)
+            for which in (0, 1, -1)
+            if clean or which != -1 or spoil is not flip_in_entries  # after a kill, it has no digest
+        ],
+    )
+    def test_a_damaged_transaction_index_is_rebuilt(
+        self, tmp_path: Path, spoil: Callable[[Path], None], clean: bool, which: int
+    ) -> None:
+        """Otherwise, consumers would get aborted records, or no committed ones."""
+        log = open_log(tmp_path)
+        append_transactions(log)
+        log.flush(log.segments[-1].base_offset)
+        before = log.aborted_transactions(0, log.log_end_offset)
+        log.close() if clean else log.release()
+        spoil(log.segments[which].path_of(".txnindex"))
+        for _ in range(2):
+            log = open_log(tmp_path, log.config, clean=clean, same_boot=True, recovery_point=log.recovery_point)
+            assert log.aborted_transactions(0, log.log_end_offset) == before
+            assert log.damage == ()
+            log.close() if clean else log.release()
 
     @pytest.mark.parametrize("lost", ["a batch", "everything", "the file"])
     @pytest.mark.parametrize("flushed", [0, 40])

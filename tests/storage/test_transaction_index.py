@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -141,3 +142,13 @@ def test_searches_find_what_a_scan_finds(
             entries[:] = [entry for entry in entries if entry.last_offset < cut]
             append(gaps[: cut % 7])
     index.delete()
+
+
+def test_the_checksum_is_that_of_all_entries(index: TransactionIndex, path: Path) -> None:
+    assert index.checksum() == crc32c(path.read_bytes()) == TransactionIndex(path).checksum()
+    index.truncate_to(119)
+    assert index.checksum() == crc32c(path.read_bytes())
+    index.append(ENTRIES[1])
+    assert index.checksum() == crc32c(path.read_bytes())
+    index.reset()
+    assert index.checksum() == TransactionIndex(path.with_name("1.txnindex")).checksum() == 0

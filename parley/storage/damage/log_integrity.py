@@ -199,7 +199,7 @@ class LogIntegrity:
         return Verified(checked.end, found_damage=bool(new))
 
     def write_missing_digest(self, segment: Segment) -> None:
-        """Write the digest of a sealed segment that lacks one in the current version, if every batch is good. Blocks.
+        """Write the digest of a sealed segment that has none with all checksums, if every batch is good. Blocks.
 
         Raises ``OSError``.
         """
@@ -208,6 +208,9 @@ class LogIntegrity:
                 return
             known = segment.digest()
             if known is not None and known.covers_headers:
+                if known.transactions is None:
+                    with_transactions = replace(known, transactions=segment.transactions.checksum())
+                    write_digest(segment.path_of(DIGEST_SUFFIX), with_transactions)
                 return
             removals = self._durability.removals
         digest = DigestBuilder()
@@ -221,7 +224,8 @@ class LogIntegrity:
             digest.add(found.data, (found.header,))
         with self._lock:
             if removals == self._durability.removals:
-                write_digest(segment.path_of(DIGEST_SUFFIX), digest.digest(segment.end_offset))
+                transactions = segment.transactions.checksum()
+                write_digest(segment.path_of(DIGEST_SUFFIX), digest.digest(segment.end_offset, transactions))
 
 
 def _is_known(damaged: DamagedBytes, known: Sequence[DamagedBytes]) -> bool:

@@ -10,10 +10,12 @@ and the checksum itself, so both together cover every byte. Rules:
 3. A segment with damage has a digest of version 3, without checksums, because checksums of its present bytes would
    hide the damage. It contains only the size and the end offset, which reveal a missing end and missing segments. A
    digest of version 1 (checksums of all bytes) yields no more.
+4. Versions 4 and 5 are versions 2 and 3 with a checksum of the transaction index: a damaged or deleted one would show
+   aborted records to consumers.
 
 Layout, big-endian: version int16, CRC-32C uint32 of everything after it, block size int32, size of the ``.log`` file
-int64, end offset of the segment int64, then in version 2 two uint32 for each block: ``BlockSums.contents`` and
-``.headers``.
+int64, end offset of the segment int64, then in versions 4 and 5 the CRC-32C uint32 of the ``.txnindex`` file (0 without
+one), then in versions 2 and 4 two uint32 for each block: ``BlockSums.contents`` and ``.headers``.
 """
 
 from __future__ import annotations
@@ -38,10 +40,12 @@ BLOCK: Final = 64 << 10
 BLOCK_MAX: Final = 1 << 24
 
 _OF_ALL_BYTES = 1
-_VERSION = 2
-_OF_EXTENT = 3
-_SIZES = {_OF_ALL_BYTES: 4, _VERSION: 8, _OF_EXTENT: 0}  # the checksums of a block, by version
+_VERSIONS = {(True, False): 2, (False, False): 3, (True, True): 4, (False, True): 5}
+"""The versions that are written, by whether they have checksums of the blocks, and one of the transaction index."""
+_WITH_CHECKSUMS, _WITH_TRANSACTIONS = (2, 4), (4, 5)
+_SIZES = {_OF_ALL_BYTES: 4, 2: 8, 3: 0, 4: 8, 5: 0}  # the checksums of a block, by version
 _HEAD = struct.Struct(">hIiqq")
+_TRANSACTIONS = struct.Struct(">I")
 _CHECKED_FROM = 6
 
 _log = logging.getLogger(__name__)
@@ -73,18 +77,20 @@ class SegmentDigest:
     """The checksums of the batches in the first ``size`` bytes of a segment, which end at ``end_offset``, in blocks of
     ``block`` bytes.
 
-    ``checksums`` contains two numbers for each block. It is empty in a digest of another version than 2.
+    ``checksums`` contains two numbers for each block; it is empty in a digest without checksums. ``transactions`` is
+    the checksum of the transaction index; None if it is not known.
     """
 
     block: int
     size: int
     end_offset: int
     checksums: array[int]
+    transactions: int | None = None
 
     @classmethod
-    def without_checksums(cls, size: int, end_offset: int) -> Self:
-        """Return a digest of only the size and the end offset."""
-        return cls(BLOCK, size, end_offset, array("I"))
+    def without_checksums(cls, size: int, end_offset: int, transactions: int | None = None) -> Self:
+        """Return a digest without the checksums of the blocks."""
+        return cls(BLOCK, size, end_offset, array("I"), transactions)
 
     @property
     def covers_headers(self) -> bool:
@@ -100,8 +106,10 @@ class SegmentDigest:
         checksums = array("I", self.checksums)
         if sys.byteorder == "little":
             checksums.byteswap()
-        body = struct.pack(">iqq", self.block, self.size, self.end_offset) + checksums.tobytes()
-        return struct.pack(">hI", _VERSION if self.covers_headers else _OF_EXTENT, crc32c(body)) + body
+        transactions = b"" if self.transactions is None else _TRANSACTIONS.pack(self.transactions)
+        body = struct.pack(">iqq", self.block, self.size, self.end_offset) + transactions + checksums.tobytes()
+        version = _VERSIONS[self.covers_headers, self.transactions is not None]
+        return struct.pack(">hI", version, crc32c(body)) + body
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -113,12 +121,14 @@ class SegmentDigest:
             raise CorruptDigest(f"unknown version {version}")
         if crc32c(memoryview(data)[_CHECKED_FROM:]) != checksum:
             raise CorruptDigest("the checksum does not match")
-        if not 0 < block <= BLOCK_MAX or size < 0 or len(data) != _HEAD.size + -(-size // block) * _SIZES[version]:
+        begin = _HEAD.size + (_TRANSACTIONS.size if version in _WITH_TRANSACTIONS else 0)
+        if not 0 < block <= BLOCK_MAX or size < 0 or len(data) != begin + -(-size // block) * _SIZES[version]:
             raise CorruptDigest(f"{len(data)} bytes is the wrong length for the digest of {size} bytes")
-        checksums = array("I", data[_HEAD.size :] if version == _VERSION else b"")
+        transactions = _TRANSACTIONS.unpack_from(data, _HEAD.size)[0] if version in _WITH_TRANSACTIONS else None
+        checksums = array("I", data[begin:] if version in _WITH_CHECKSUMS else b"")
         if sys.byteorder == "little":
             checksums.byteswap()
-        return cls(block, size, end_offset, checksums)
+        return cls(block, size, end_offset, checksums, transactions)
 
 
 class DigestBuilder:
@@ -159,13 +169,13 @@ class DigestBuilder:
             self._checksums.extend(self._current)
             self._current = NO_BATCHES
 
-    def digest(self, end_offset: int) -> SegmentDigest:
+    def digest(self, end_offset: int, transactions: int | None = None) -> SegmentDigest:
         """Return the digest of the batches added so far, for a segment that ends at ``end_offset``."""
         checksums = array("I", self._checksums)
         if self.size:
             checksums.extend(self._current)
             checksums.extend([0] * (2 * -(-self.size // BLOCK) - len(checksums)))
-        return SegmentDigest(BLOCK, self.size, end_offset, checksums)
+        return SegmentDigest(BLOCK, self.size, end_offset, checksums, transactions)
 
 
 def write_digest(path: Path, digest: SegmentDigest) -> None:

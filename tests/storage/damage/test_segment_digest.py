@@ -60,6 +60,15 @@ def test_every_block_has_its_checksums(sizes: list[int], closed_after: int) -> N
     assert digest.covers_headers
 
 
+@pytest.mark.parametrize("transactions", [None, 0, 0xFFFFFFFF])
+@pytest.mark.parametrize("of_extent", [True, False])
+def test_a_digest_may_have_the_checksum_of_the_transaction_index(transactions: int | None, of_extent: bool) -> None:
+    digest = with_batches(2).digest(9, transactions)
+    if of_extent:
+        digest = SegmentDigest.without_checksums(digest.size, 9, transactions)
+    assert SegmentDigest.decode(digest.encode()) == digest
+
+
 def with_batches(count: int) -> DigestBuilder:
     builder = DigestBuilder()
     for _ in range(count):
