@@ -44,14 +44,15 @@ def medians(figures: Figures) -> dict[str, dict[str, float]]:
     """Return the median of each figure, by label and name of the broker."""
     rows: dict[str, dict[str, float]] = {}
     for (label, name), values in figures.items():
-        rows.setdefault(label, {})[name] = statistics.median(values)
+        if values:  # a broker may have failed while the value was calculated
+            rows.setdefault(label, {})[name] = statistics.median(values)
     return rows
 
 
 def table(figures: Figures) -> str:
     """Format the medians as text, each other broker's with the ratio Parley / broker."""
     rows = medians(figures)
-    others = list(dict.fromkeys(name for _, name in figures if name != OURS))
+    others = list(dict.fromkeys(name for by_name in rows.values() for name in by_name if name != OURS))
     width = max([48, *map(len, rows)])
     lines = [f"{'':<{width}} {OURS:>12}" + "".join(f" {name:>18} {'ratio':>7}" for name in others)]
     for label, by_name in rows.items():
@@ -69,7 +70,7 @@ def spread(figures: Figures, prefix: str = "") -> str:
     """Format all measured values, because a median of few values hides the spread."""
     lines = ["one by one"]
     for (label, name), values in figures.items():
-        if label.startswith(prefix):
+        if values and label.startswith(prefix):
             lines.append(f"  {label}: {name}: {', '.join(map(_number, values))}")
     return "\n".join(lines)
 

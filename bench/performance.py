@@ -117,7 +117,7 @@ FAMILIES = (
         REQUESTS,
         "Metadata of one topic and of all",
         "bench.metadata --rounds 1 --count 4000",
-        "--count 40 --partitions 50 --only plain",
+        "--count 800 --partitions 50",
     ),
     Family(
         "creation",
@@ -152,7 +152,7 @@ FAMILIES = (
         GROUPS,
         "Heartbeats and assignments of groups",
         "bench.groups --rounds 1 --members 2000 --seconds 10 --assigned 200 --partitions 2000",
-        "--members 20 --groups 2 --seconds 1 --assigned 5 --partitions 50",
+        "--members 300 --groups 2 --seconds 5 --assigned 5 --partitions 50",
     ),
     Family(
         "consumers",
@@ -197,7 +197,7 @@ FAMILIES = (
         SECURITY,
         "TLS, logins and ACLs",
         "bench.security --rounds 1 --mb 200",
-        "--mb 1 --sizes 100 --count 16 --requests 100 --seconds 1",
+        "--mb 1 --sizes 100 --count 16 --requests 400 --seconds 1",
     ),
 )
 INTRODUCTION = """# Performance

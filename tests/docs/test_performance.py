@@ -71,7 +71,9 @@ def test_a_broker_that_fails_is_stopped_named_and_left_out_later() -> None:
 def test_the_report_has_medians_ratios_and_failures(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    found = Found({("a", "Kafka"): [8, 4, 6], ("a", "Parley"): [3.0]}, {"Tansu": "round 1: it did not start"})
+    found = Found(
+        {("a", "Kafka"): [8, 4, 6], ("a", "Parley"): [3.0], ("b", "Tansu"): []}, {"Tansu": "round 1: it did not start"}
+    )
     monkeypatch.setenv(FIGURES_FILE, str(tmp_path / "figures.json"))
     report(found)
     printed = capsys.readouterr().out
