@@ -81,7 +81,7 @@ def measure(broker: Measured, total: int, seconds: float, figures: Figures) -> N
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.catch_up", description=__doc__)
     parser.add_argument("--rounds", type=int, default=1, help="number of turns of each broker")
-    parser.add_argument("--memory", type=int, default=640, help="megabytes of the broker and its page cache")
+    parser.add_argument("--memory", type=int, default=1024, help="megabytes of the broker and its page cache")
     parser.add_argument("--seconds", type=float, default=8.0, help="how long the live tail is measured")
     parser.add_argument("--alone", action="store_true", help="measure Parley only")
     given = parser.parse_args()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-CLIENT_S = 600.0
+CLIENT_S = 300.0
 """The time that a client may take."""
 
 

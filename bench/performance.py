@@ -85,7 +85,7 @@ FAMILIES = (
         RECORDS,
         "Readers of a log five times the memory, beside a live tail",
         "bench.catch_up --rounds 1",
-        f"{_ONE} --memory 512 --seconds 1",
+        f"{_ONE} --memory 768 --seconds 1",
     ),
     Family(
         "compaction", RECORDS, "Compaction of a million keys", "bench.compaction --rounds 1", f"{_ONE} --keys 400000"
