@@ -61,7 +61,8 @@ function Acls() {
       <Title actions={<Change onClick={() => setOpen("add")}>Add an ACL…</Change>}>ACLs</Title>
       <div class="tools"><Search label="Search ACLs" value={search} onInput={setSearch} /></div>
       <Loading of={acls} />
-      {acls.data && <Matrix items={acls.data.items} onRemove={setOpen} />}
+      {acls.data && !acls.data.hasAuthorizer && <p class="quiet">The cluster has no authorizer: each client may do everything. ACLs need <span class="mono">authorizer.class.name</span> in the configuration of all brokers.</p>}
+      {acls.data?.hasAuthorizer && <Matrix items={acls.data.items} onRemove={setOpen} />}
       <Pages data={acls.data} onPage={setPage} />
       {open === "add" && <Dialog title="Add an ACL" submit="Add" onClose={close} onSubmit={async (form) => { await api("acls", { method: "POST", body: Object.fromEntries(form) }); close(); }}>
         <Field label="Principal"><input name="principal" placeholder="User:alice" required autofocus /></Field>

@@ -263,6 +263,12 @@ async def select(client: Client, wanted: AclFilter) -> list[AclBinding]:
     return _bindings(await _described(client, wanted))
 
 
+async def select_if_any_authorizer(client: Client, wanted: AclFilter) -> list[AclBinding] | None:
+    """Like ``select``, but return None if the cluster has no authorizer."""
+    answer = await _described(client, wanted)
+    return None if answer.error_code == ErrorCode.SECURITY_DISABLED else _bindings(answer)
+
+
 async def _present(client: Client, wanted: AclFilter) -> list[AclBinding]:
     """Like ``select``, but return no ACLs if the client may not list them. Adding an ACL then reports the missing
     right."""

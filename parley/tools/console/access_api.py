@@ -52,9 +52,10 @@ async def set_user(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 async def list_acls(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return a page of the ACLs. Query: search."""
-    found = matching(request, await acls.select(view.client, AclFilter()), str)
-    return page(request, sorted(found, key=str), _acl_data)
+    """Return a page of the ACLs, and whether the cluster has an authorizer. Query: search."""
+    listed = await acls.select_if_any_authorizer(view.client, AclFilter())
+    found = matching(request, listed or [], str)
+    return page(request, sorted(found, key=str), _acl_data) | {"hasAuthorizer": listed is not None}
 
 
 def _acl_data(one: AclBinding) -> dict[str, Any]:
