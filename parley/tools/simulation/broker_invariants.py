@@ -218,6 +218,10 @@ class Invariants:
         elif entry is not None and key.startswith(_REGISTRATIONS):
             self._check_registration(registration_from_json(json.loads(unwrap(entry).value)))
 
+    def leads(self, broker: int, topic: str, index: int) -> bool:
+        """Return True if the store names this broker as the leader of the partition."""
+        return any(state.leader == broker for key, state in self._stored.items() if key[1:] == (topic, index))
+
     def _check_stored(self, key: PartitionKey, state: PartitionState) -> None:
         before = self._stored.get(key, state)
         self._stored[key] = state

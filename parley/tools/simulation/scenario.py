@@ -232,7 +232,9 @@ class _Run:
         self.transactions = TransactionLedger(world.history, self.violations)
         self.group = GroupLedger(world.history, self.violations)
         self.consumer_group = ConsumerGroupLedger(world.history, self.violations)
-        self.share_group = ShareGroupLedger(world.history, self.violations)
+        self.share_group = ShareGroupLedger(
+            world.history, self.violations, lambda partition, node: self._invariants.leads(node, TOPIC, partition)
+        )
         self.streams_group = StreamsGroupLedger(world.history, self.violations)
         self._has_share_group = "share" in protocols
         self._groups: list[RunningGroup] = []

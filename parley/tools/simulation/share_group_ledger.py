@@ -4,7 +4,8 @@
   unless the member has acknowledged it or its session has ended. A later success of the session proves that the session
   had not ended.
 * **DeliveredWithinCount**: no record is delivered more often than the group allows, and each confirmed release counts.
-* **AcknowledgedOnce**: a fetch that was sent after an accept or reject was confirmed does not return the record.
+* **AcknowledgedOnce**: a fetch that was sent after an accept or reject was confirmed does not return the record, unless
+  a superseded leader serves it: it has not heard of its successor, and delivers what its own state allows, like Kafka.
   A confirmation counts only if it arrived before the lock expired. Later, the leader may already have archived the
   record, because its count was exhausted. It then ignores the acknowledgement and responds without an error, like
   Kafka, although the archived state may not be stored yet. If that leader dies, the next leader delivers it again.
@@ -15,7 +16,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
 
@@ -56,12 +57,16 @@ class ShareGroupLedger:
     PROGRESS: ClassVar = "ShareProgress"
     """The name of the invariant that the group makes progress."""
 
-    def __init__(self, history: History, violations: Violations) -> None:
+    def __init__(
+        self, history: History, violations: Violations, leads: Callable[[int, int], bool] = lambda partition, node: True
+    ) -> None:
+        """``leads(partition, node)`` tells whether the store names this broker as the leader of a partition."""
         self.newest_since = history.now()
         self.deliveries = 0
         """The number of records delivered to members, counting redeliveries."""
         self._history = history
         self._violations = violations
+        self._leads = leads
         self._holders: dict[Record, _Holder] = {}
         self._suspicions: defaultdict[tuple[str, int], list[tuple[float, str]]] = defaultdict(list)
         """Events that violate AcquiredByOne if this member's session with this broker had not ended: the time and a
@@ -105,7 +110,7 @@ class ShareGroupLedger:
                 text = f"{who} got {record} from broker {node}, delivery {count} after {released} releases"
                 self._violations.report("DeliveredWithinCount", text)
             settled = self._settled.get(record)
-            if settled is not None and settled <= sent:
+            if settled is not None and settled <= sent and self._leads(record[0], node):
                 text = f"{who} got {record} from broker {node}, {sent - settled:.3f} s after it was settled"
                 self._violations.report("AcknowledgedOnce", text)
             self._most_deliveries[record] = max(self._most_deliveries[record], count)

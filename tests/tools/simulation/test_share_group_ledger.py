@@ -26,3 +26,13 @@ def test_a_confirmation_counts_only_before_the_lock_ends(kind: int, name: str, i
     now += 1.0
     ledger.acquired("second", [RECORD], 1, sent=now, node=2)
     assert any(name in event.what for event in history.events) is not is_late
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_superseded_leader_may_deliver_a_settled_record(leads: bool) -> None:
+    history = History(lambda: 1.0)
+    ledger = ShareGroupLedger(history, Violations(history), lambda partition, node: leads)
+    ledger.acquired("first", [RECORD], 1, sent=1.0, node=1)
+    ledger.confirmed("first", [Acknowledgement(RECORD, ACCEPT)], sent=1.0)
+    ledger.acquired("second", [RECORD], 1, sent=1.0, node=2)
+    assert any("AcknowledgedOnce" in event.what for event in history.events) is leads
