@@ -392,6 +392,11 @@ _RECOVERY: Final = Section(
             "Check the disk if this was not a restored or edited file.",
         ),
         Line(
+            "scanning ...: its transaction index is damaged or missing",
+            "The index is written again from the batches.",
+            "Check the disk if this was not a restored or edited file.",
+        ),
+        Line(
             "scanning ...: ... lacks the leader epoch of its last batch",
             "The epochs are read from the batches.",
             NOTHING,
