@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from parley.broker.metadata.changes import BrokerRegistered, Change, PartitionChanged, PartitionsAdded, TopicCreated
+from parley.broker.metadata.changes import BrokerRegistered, Change, partitions_in
 
 PARTITIONS_PER_STEP: Final = 500
 """The number of partitions in a step. Each takes 10 to 20 microseconds on each broker."""
@@ -27,22 +27,10 @@ def in_steps(changes: Sequence[Change]) -> list[tuple[Change, ...]]:
         if isinstance(change, BrokerRegistered):
             steps[-1] += changes[number:]
             break
-        partitions = _partitions(change)
+        partitions = partitions_in(change)
         if partitions > max(room, 0) and room < PARTITIONS_PER_STEP:
             steps.append([])
             room = PARTITIONS_PER_STEP
         room -= partitions
         steps[-1].append(change)
     return [tuple(step) for step in steps]
-
-
-def _partitions(change: Change) -> int:
-    match change:
-        case PartitionChanged():
-            return 1
-        case TopicCreated(topic):
-            return len(topic.partitions)
-        case PartitionsAdded(_, partitions):
-            return len(partitions)
-        case _:
-            return 0

@@ -153,6 +153,19 @@ Change = (
 )
 
 
+def partitions_in(change: Change) -> int:
+    """Return the number of partitions that a change creates, or to which it gives another state."""
+    match change:
+        case PartitionChanged():
+            return 1
+        case TopicCreated(topic):
+            return len(topic.partitions)
+        case PartitionsAdded(_, partitions):
+            return len(partitions)
+        case _:
+            return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Delta:
     """The step from one image to the next. ``version`` is the version of the resulting image."""
@@ -167,13 +180,4 @@ class Delta:
     @property
     def partitions(self) -> int:
         """The number of partitions that are created or get another state. A partition counts each time."""
-        count = 0
-        for change in self.changes:
-            match change:
-                case PartitionChanged():
-                    count += 1
-                case TopicCreated(topic):
-                    count += len(topic.partitions)
-                case PartitionsAdded(_, partitions):
-                    count += len(partitions)
-        return count
+        return sum(map(partitions_in, self.changes))
