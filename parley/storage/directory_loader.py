@@ -26,7 +26,7 @@ from parley.storage.clean_shutdown import CleanShutdown, read_marker, remove_mar
 from parley.storage.future_log import REPLACES
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory, Mark, partition_name
-from parley.storage.log_place import LogPlace, LogSettings
+from parley.storage.log_place import LogEvents, LogPlace, LogSettings
 from parley.storage.meta_properties import MalformedIdentity
 from parley.storage.partition_metadata import (
     PARTITION_FILE,
@@ -71,7 +71,7 @@ class DirectoryLoader:
         self.unwritten: dict[TopicPartition, UnwrittenLog] = {}
         """The logs here that had no files yet."""
         self._settings = settings
-        self._on_io_error = on_io_error
+        self._events = LogEvents(on_io_error)
         self._waiting: deque[tuple[TopicPartition, Path]] = deque()
         self.marker: CleanShutdown | None = None
         """The marker of a clean shutdown that ``prepare`` found."""
@@ -203,7 +203,7 @@ class DirectoryLoader:
             highest_leader_epoch=self._settings.highest_leader_epoch,
             is_kafkas=self._is_kafkas,
         )
-        log = Log.open(LogPlace(path, *partition, topic_id, self._on_io_error), self._settings, known)
+        log = Log.open(LogPlace(path, *partition, topic_id, self._events), self._settings, known)
         log.high_watermark = high_watermark = self._high_watermarks.get(partition, 0)
         if log.log_end_offset < high_watermark:
             self.lost_below[log] = high_watermark

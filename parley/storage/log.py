@@ -123,14 +123,14 @@ class Log(ReadableLog):
         """Create the directory and the files, unless they exist. The next flush makes their names durable."""
         if not self.is_written:
             if self.topic_id is not None:
-                self._on_first_files(self.topic, self.partition, self.topic_id)
+                self._events.on_first_files(self.topic, self.partition, self.topic_id)
             self.directory.mkdir(exist_ok=True)
             if self.topic_id is not None:
                 write_partition_metadata(self.directory, self.topic_id, self.partition)
             self._durability.directory_created()
             self._segments.begin_files(self.config, self._now_ms())
             self.is_written = True
-            self._on_files()
+            self._events.on_files()
 
     # --- Appending ---
 

@@ -21,7 +21,7 @@ from parley.storage.log_directory import NAME_MAX, LogDirectory, Mark, partition
 from parley.storage.log_directory_failure import LogDirectoryFailures
 from parley.storage.log_locations import LogLocations
 from parley.storage.log_maintenance import LogMaintenance
-from parley.storage.log_place import LogPlace, LogSettings
+from parley.storage.log_place import LogEvents, LogPlace, LogSettings
 
 T = TypeVar("T")
 
@@ -99,8 +99,8 @@ class LogCopies:
     def _begin_in(self, log: Log, directory: LogDirectory, name: str) -> Log:
         path = directory.create(name, log.topic_id, log.partition)
         settings = replace(self._settings, config=log.config)
-        on_io_error = partial(self._failures.on_io_error, directory)
-        copy = Log.open(LogPlace(path, log.topic, log.partition, log.topic_id, on_io_error), settings)
+        events = LogEvents(partial(self._failures.on_io_error, directory))
+        copy = Log.open(LogPlace(path, log.topic, log.partition, log.topic_id, events), settings)
         copy.truncate_fully_and_start_at(log.log_start_offset)
         return copy
 

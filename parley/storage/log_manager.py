@@ -36,7 +36,7 @@ from parley.storage.log_directory import NAME_MAX, LogDirectory, Mark, partition
 from parley.storage.log_directory_failure import LogDirectoryFailures
 from parley.storage.log_locations import LogLocations
 from parley.storage.log_maintenance import LogMaintenance, MaintenanceIntervals, StartTask
-from parley.storage.log_place import LogSettings, SharedByLogs
+from parley.storage.log_place import LogEvents, LogSettings, SharedByLogs
 from parley.storage.new_log import NewLog
 from parley.storage.partition_metadata import encode_id
 from parley.storage.resource_exhaustion import RESERVES
@@ -250,13 +250,12 @@ class LogManager:
         shared = self._shared.get(directory)
         if shared is None or shared.settings.config is not config:
             settings = replace(self._settings, config=config)
-            shared = self._shared[directory] = SharedByLogs(
-                directory.path,
-                settings,
+            events = LogEvents(
                 partial(self.failures.on_io_error, directory),
                 directory.unwritten_logs.begin,
                 partial(self._locations.note_change, directory),
             )
+            shared = self._shared[directory] = SharedByLogs(directory.path, settings, events)
         return NewLog(key, topic_id, shared)
 
     async def note_new_logs(self) -> None:

@@ -14,19 +14,26 @@ from parley.storage.log_config import LogConfig
 
 
 @dataclass(frozen=True, slots=True)
+class LogEvents:
+    """The callbacks of a log."""
+
+    on_io_error: Callable[[OSError], None] = lambda error: None
+    """Called for each failure of the disk."""
+    on_first_files: Callable[[str, int, UUID], None] = lambda topic, partition, topic_id: None
+    """Called before a log with a topic id that had no files creates them. May raise ``OSError``."""
+    on_files: Callable[[], None] = lambda: None
+    """Called, in any thread, when a new log has got its files."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogPlace:
-    """The log's partition, the directory of its files, and the callbacks for a failure of its disk and for its first
-    files."""
+    """The log's partition, the directory of its files, and its callbacks."""
 
     directory: Path
     topic: str
     partition: int
     topic_id: UUID | None = None
-    on_io_error: Callable[[OSError], None] = lambda error: None
-    on_first_files: Callable[[str, int, UUID], None] = lambda topic, partition, topic_id: None
-    """Called before a log with a topic id that had no files creates them. May raise ``OSError``."""
-    on_files: Callable[[], None] = lambda: None
-    """Called, in any thread, when a new log has got its files."""
+    events: LogEvents = LogEvents()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +57,4 @@ class SharedByLogs:
     root: Path
     """The log directory."""
     settings: LogSettings
-    on_io_error: Callable[[OSError], None]
-    on_first_files: Callable[[str, int, UUID], None]
-    on_files: Callable[[], None] = lambda: None
-    """See ``LogPlace``."""
+    events: LogEvents

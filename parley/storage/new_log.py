@@ -79,15 +79,7 @@ class NewLog(Log):
         appended = AppendedEpochs(directory / APPENDED_EPOCHS)
         damage = RecordedDamage(directory / RECORDED_DAMAGE)
         empty = recovery.unwritten(directory, producers, epochs, appended, damage, settings.now_ms())
-        place = LogPlace(
-            directory,
-            self.topic,
-            self.partition,
-            self.topic_id,
-            shared.on_io_error,
-            shared.on_first_files,
-            shared.on_files,
-        )
+        place = LogPlace(directory, self.topic, self.partition, self.topic_id, shared.events)
         on_damage, kept_from, is_closed = self.on_damage, self.tombstones_kept_from, self._closed
         Log.__init__(self, place, settings, empty)
         self.on_damage, self.tombstones_kept_from, self._closed = on_damage, kept_from, is_closed

@@ -35,13 +35,11 @@ class ReadableLog:
         "_appended_epochs",
         "_closed",
         "_durability",
+        "_events",
         "_high_watermark",
         "_integrity",
         "_lock",
         "_now_ms",
-        "_on_files",
-        "_on_first_files",
-        "_on_io_error",
         "_segments",
         "_tombstone_checkpoint",
         "config",
@@ -70,9 +68,7 @@ class ReadableLog:
         self.log_end_offset = loaded.log_end_offset
         self._high_watermark = loaded.log_start_offset
         self._now_ms = settings.now_ms
-        self._on_files = place.on_files
-        self._on_io_error = place.on_io_error
-        self._on_first_files = place.on_first_files
+        self._events = place.events
         self._lock = threading.RLock()
         unsynced = [segment for segment in loaded.segments[:-1] if segment.end_offset > loaded.recovery_point]
         self._durability = Durability(
@@ -309,5 +305,5 @@ class ReadableLog:
         if reserve is not None:
             reserve.make_room()
         elif not self._closed:
-            self._on_io_error(error)
+            self._events.on_io_error(error)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self!r}: {error}")

@@ -14,7 +14,7 @@ from parley.protocol.records.record import Record
 from parley.storage.damage.log_integrity import DamagedOffset
 from parley.storage.log import LastKnown, Log
 from parley.storage.log_config import LogConfig
-from parley.storage.log_place import LogPlace, LogSettings
+from parley.storage.log_place import LogEvents, LogPlace, LogSettings
 from parley.storage.producer_state import ProducerState
 from parley.storage.readable_segment import UNSEALED
 from parley.storage.segment import Segment
@@ -26,7 +26,7 @@ SMALL = LogConfig(segment_bytes=4096, segment_index_bytes=1024, index_interval_b
 def open_log(directory: Path, config: LogConfig = SMALL, **known: Any) -> Log:
     """Open the log in ``directory``; ``known`` is the content of the checkpoints and of the clean shutdown marker."""
     settings = LogSettings(config=config, now_ms=known.pop("now_ms", lambda: NOW), random=Random(1))
-    place = LogPlace(directory, "topic", 0, on_io_error=known.pop("on_io_error", lambda error: None))
+    place = LogPlace(directory, "topic", 0, events=LogEvents(known.pop("on_io_error", lambda error: None)))
     return Log.open(place, settings, LastKnown(**known))
 
 

@@ -14,7 +14,7 @@ import pytest
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.uuids import UUID
 from parley.storage.log import Log
-from parley.storage.log_place import LogSettings, SharedByLogs
+from parley.storage.log_place import LogEvents, LogSettings, SharedByLogs
 from parley.storage.new_log import NewLog
 from tests.storage.logs import NOW, SMALL, append, check, open_log, values_of
 
@@ -24,7 +24,7 @@ TOPIC_ID = UUID(int=7)
 @pytest.fixture
 def log(tmp_path: Path) -> NewLog:
     settings = LogSettings(config=SMALL, now_ms=lambda: NOW, random=Random(1))
-    return NewLog(("topic", 0), TOPIC_ID, SharedByLogs(tmp_path, settings, lambda error: None, lambda *log: None))
+    return NewLog(("topic", 0), TOPIC_ID, SharedByLogs(tmp_path, settings, LogEvents()))
 
 
 QUESTIONS: dict[str, Callable[[Log], object]] = {

@@ -31,6 +31,7 @@ from parley.storage.last_batches import LastBatches
 from parley.storage.log import Log
 from parley.storage.log_append import AppendInfo
 from parley.storage.log_config import LogConfig
+from parley.storage.log_place import LogEvents
 from parley.storage.segment import Segment
 from parley.storage.segment_names import LOG_SUFFIX, path_in
 from parley.storage.transaction_index import AbortedTransaction
@@ -670,7 +671,7 @@ def test_appends_and_reads_go_on_while_the_disk_syncs(log: Log, monkeypatch: pyt
 def test_reads_during_renames_find_their_files(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(log)
     failures: list[OSError] = []
-    monkeypatch.setattr(log, "_on_io_error", failures.append)
+    monkeypatch.setattr(log, "_events", LogEvents(failures.append))
     readers: list[threading.Thread] = []
     expected, found = table(log), []
     rename = Path.rename
