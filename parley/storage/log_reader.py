@@ -277,8 +277,7 @@ class LogReader:
     def _finds_damage(self, view: View, offset: int) -> bool:
         """Verify the segment whose headers cannot be read at ``offset``. Returns True if that found damage."""
         segment = view.from_offset(offset)[0]
-        verified_to, found_damage = self._integrity.verify(segment, 0, segment.size)
-        return found_damage or verified_to is None
+        return self._integrity.verify(segment, 0, segment.size).outdates_reads
 
     def _note_opened(self, segment: Segment) -> None:
         """Close the files of the sealed segment that was read longest ago, if too many are open."""

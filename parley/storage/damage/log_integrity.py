@@ -50,6 +50,11 @@ class Verified(NamedTuple):
     found_damage: bool
     """True if damage was found that was not known before."""
 
+    @property
+    def outdates_reads(self) -> bool:
+        """True if a read that has located bytes of the segment must locate them again."""
+        return self.found_damage or self.end is None
+
 
 class LogIntegrity:
     """The known damage of a log called ``name``. ``lock`` is the log's; ``log_end`` returns its end, under ``lock``.
@@ -157,10 +162,7 @@ class LogIntegrity:
         Returns True if the read must be planned again, because damage was found or the segment was changed meanwhile.
         """
         continues = not begin or not overlap(segment.unverified, begin - 1, begin)
-        verified_to, found_damage = self.verify(
-            segment, begin, max(end, begin + (NEXT_READ if continues else FIRST_READ))
-        )
-        return found_damage or verified_to is None
+        return self.verify(segment, begin, max(end, begin + (NEXT_READ if continues else FIRST_READ))).outdates_reads
 
     def verify(self, segment: Segment, begin: int, end: int) -> Verified:
         """Verify at least the bytes from ``begin`` to before ``end``, as far as the segment extends. Blocks.
