@@ -1,7 +1,6 @@
-"""Tells the progress of a load in the topic ``parley-loads`` (``progress``).
+"""Reports the progress of a load in the topic ``parley-loads`` (``progress``).
 
-A load needs no more permissions for this than without it: if the topic does not exist and may not be created, or may
-not be written to, the load tells nobody.
+A load needs no additional permissions: if it may not create or write the topic, it runs without reporting.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class LoadReport:
-    """Tells the progress of one load while the ``with`` block runs, and its outcome at the end."""
+    """Reports the progress of one load while the ``with`` block runs, and its outcome at the end."""
 
     def __init__(self, connection: Connection, topic: str, place: str, direction: str) -> None:
         now = _now_ms()
@@ -70,7 +69,7 @@ class LoadReport:
                     self._ended.wait(BEAT_S)
                 self._write(cluster)
             except (KafkaError, OSError) as error:
-                _log.info("the progress of the load is not told in the topic %s: %s", LOADS, error)
+                _log.info("the progress of the load is not reported in the topic %s: %s", LOADS, error)
 
     def _prepare(self, cluster: Cluster) -> None:
         there = admin.overview(cluster)

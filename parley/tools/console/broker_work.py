@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from parley.protocol.messages.background_work import COMPACTION, HEALING, RECOVERY, VERIFICATION
 from parley.tools.console.cluster_view import BackgroundWork
+from parley.tools.console.pace import remaining_ms
 
 _UNITS: Final = {COMPACTION: "bytes", VERIFICATION: "bytes", HEALING: "ranges", RECOVERY: "logs"}
 
@@ -25,7 +26,6 @@ def recovering(works: Iterable[BackgroundWork]) -> dict[int, str]:
 
 def _one(work: BackgroundWork) -> dict[str, Any]:
     rate = 1000 * work.done / work.elapsed_ms if work.done and work.elapsed_ms > 0 else None
-    left = work.total - work.done
     return {
         "kind": work.kind,
         "unit": _UNITS.get(work.kind, "bytes"),
@@ -37,6 +37,6 @@ def _one(work: BackgroundWork) -> dict[str, Any]:
         "total": work.total,
         "elapsedMs": work.elapsed_ms,
         "rate": rate,
-        "remainingMs": round(1000 * left / rate) if rate and left >= 0 else None,
+        "remainingMs": remaining_ms(work.total - work.done, rate),
         "detail": work.detail,
     }

@@ -6,17 +6,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from parley.broker.runtime.clock import SYSTEM_CLOCK
-from parley.pipeline.load.progress import BEAT_S, LOADS, RUNNING, LoadProgress
+from parley.pipeline.load.progress import LOADS, RUNNING, LoadProgress
 from parley.pipeline.mirror.internal_records import MalformedRecord
 from parley.protocol.records.record import Record
 from parley.tools.console.cluster_view import ClusterView
 from parley.tools.console.last_records import last_records
+from parley.tools.console.pace import remaining_ms
 
 _READ_MAX: Final = 1000
 """How many of the last records are read: those of 16 loads in two minutes."""
 _SHOWN_MS: Final = 600_000
 """For how long a load is shown after its last record."""
 _SILENT_MS: Final = 15_000
+"""A running load that has not written for this long, several times ``BEAT_S``, is silent."""
 _RATE_MS: Final = 30_000
 
 
@@ -42,7 +44,7 @@ def shown(records: Iterable[Record], now_ms: int) -> list[dict[str, Any]]:
 def _load(told: Sequence[LoadProgress], now_ms: int) -> dict[str, Any]:
     last = told[-1]
     age_ms = max(now_ms - last.at_ms, 0)
-    runs = last.state == RUNNING and age_ms <= max(_SILENT_MS, 3000 * BEAT_S)
+    runs = last.state == RUNNING and age_ms <= _SILENT_MS
     rate = _rate(told) if runs else None
     left = None if last.wanted is None else max(last.wanted - last.done, 0)
     return {
@@ -56,7 +58,7 @@ def _load(told: Sequence[LoadProgress], now_ms: int) -> dict[str, Any]:
         "done": last.done,
         "wanted": last.wanted,
         "rate": rate,
-        "remainingMs": round(1000 * left / rate) if rate and left is not None else None,
+        "remainingMs": remaining_ms(left, rate),
     }
 
 

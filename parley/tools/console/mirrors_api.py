@@ -16,6 +16,7 @@ from parley.pipeline.mirror.naming import HEARTBEATS
 from parley.protocol.records.record import Record
 from parley.tools.console.cluster_view import ClusterView
 from parley.tools.console.last_records import last_records
+from parley.tools.console.pace import remaining_ms
 
 _READ_MAX: Final = 1000
 """How many of the last heartbeats are read: those of 16 flows in a minute."""
@@ -60,7 +61,7 @@ def _flow(beats: Sequence[Heartbeat], now_ms: int) -> dict[str, Any]:
         "bytes": None if progress is None else progress.size_bytes,
         "lag": None if progress is None else progress.lag,
         "rate": rate,
-        "remainingMs": round(1000 * progress.lag / rate) if progress is not None and rate else None,
+        "remainingMs": None if progress is None else remaining_ms(progress.lag, rate),
     }
 
 

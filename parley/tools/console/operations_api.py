@@ -13,6 +13,7 @@ from parley.tools.cli.transactions.states import describe_transaction, list_tran
 from parley.tools.console import broker_work, loads_api, mirrors_api
 from parley.tools.console.answers import ApiRequest, matching, page
 from parley.tools.console.cluster_view import ClusterView, optional
+from parley.tools.console.pace import remaining_ms
 
 _Replica: TypeAlias = tuple[str, int, int]
 """Topic, partition and broker."""
@@ -138,4 +139,4 @@ def _add_rates(view: ClusterView, moves: Sequence[dict[str, Any]]) -> None:
     for name, one in zip(names, moves, strict=True):
         rate = one["rate"] = rates[name]
         left = one["size"] - one["done"] if "size" in one else 0
-        one["remainingMs"] = round(1000 * left / rate) if rate and left > 0 else None
+        one["remainingMs"] = remaining_ms(left, rate) if left > 0 else None

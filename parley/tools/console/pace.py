@@ -11,6 +11,11 @@ WINDOW_S: Final = 30.0
 _LOOKS_MAX: Final = 20
 
 
+def remaining_ms(left: int | None, rate: float | None) -> int | None:
+    """Return the milliseconds that the rest of the work takes at this rate per second; None if either is unknown."""
+    return round(1000 * left / rate) if rate and left is not None and left >= 0 else None
+
+
 class Pace(Generic[K]):
     """The amounts of work done at the looks of the last ``WINDOW_S``."""
 
