@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.small_requests import error_of
 from parley.broker.config import BrokerConfig
 from parley.broker.config.presets import EMBEDDED, of_cluster
 from parley.broker.runtime.clock import SYSTEM_CLOCK
@@ -159,20 +160,11 @@ class Caller:
 
 async def least(caller: Caller, make: Callable[[], Request], version: int, times: int = TIMES) -> int:
     """Send requests, and return the least work that one took."""
-    counters: list[Counter | None] = [*([None] * WARM_UPS), *(Counter() for _ in range(times))]
-    for counter in counters:
+    counters = [Counter() for _ in range(times)]
+    for counter in (*[None] * WARM_UPS, *counters):
         response = await caller.ask(make(), version, counter)
         assert not error_of(response), f"error {error_of(response)} in {response}"
-    return min(counter.work for counter in counters if counter is not None)
-
-
-def error_of(response: object) -> int:
-    """Return the first error code in a response; 0 if it has none."""
-    if isinstance(response, list):
-        return next((code for each in response if (code := error_of(each))), 0)
-    names = ("topics", "partitions", "responses", "partition_responses")
-    nested = (code for name in names if (code := error_of(getattr(response, name, []))))
-    return int(getattr(response, "error_code", 0)) or next(nested, 0)
+    return min(counter.work for counter in counters)
 
 
 def produce(topic: str, records: int = 1, partitions: int = 1) -> ProduceRequest:
@@ -243,10 +235,10 @@ async def join(caller: Caller, group: str, counter: Counter | None = None) -> tu
 
 async def join_work(caller: Caller) -> int:
     """Return the least work of a group's first member to join and to get its assignment."""
-    counters: list[Counter | None] = [*([None] * WARM_UPS), *(Counter() for _ in range(TIMES))]
-    for number, counter in enumerate(counters):
+    counters = [Counter() for _ in range(TIMES)]
+    for number, counter in enumerate((*[None] * WARM_UPS, *counters)):
         await join(caller, f"group-{number}", counter)
-    return min(counter.work for counter in counters if counter is not None)
+    return min(counter.work for counter in counters)
 
 
 async def of_one_broker() -> dict[str, int]:
