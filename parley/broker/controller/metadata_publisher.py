@@ -99,14 +99,16 @@ class MetadataPublisher:
         if not self._is_open:
             return
         self._whole = None
-        if not self.followers:
-            return  # the first fetch of a broker gets the whole image
+        if self.followers:  # otherwise the first fetch of a broker gets the whole image
+            self._keep(delta)
+        self._applied.set()  # a broker that has not applied it may be fenced now
+        self._waiting.notify(self)  # even without followers: a broker that is not registered yet may wait
+
+    def _keep(self, delta: Delta) -> None:
         self._steps.append(EncodedDelta(delta.version, changes_to_bytes(delta.changes)))
         self._bytes += len(self._steps[-1].changes)
         while self._steps and (len(self._steps) > DELTAS_KEPT or self._bytes > BYTES_KEPT):
             self._bytes -= len(self._steps.popleft().changes)
-        self._applied.set()  # a broker that has not applied it may be fenced now
-        self._waiting.notify(self)
 
     def note_fetch(self, broker_id: int, progress: MetadataProgress) -> None:
         """Record the latest fetch of a broker."""

@@ -7,23 +7,33 @@ import pytest
 from parley.broker.api.fetch_metadata import FetchMetadataApi
 from parley.broker.controller.metadata_publisher import MetadataPublisher
 from parley.broker.membership.controller_silence import ControllerSilence
+from parley.broker.metadata.changes import BrokerRegistered, Delta
 from parley.broker.metadata.current import Metadata
-from parley.broker.runtime.purgatory import Purgatory
+from parley.broker.metadata.types import BrokerRegistration
+from parley.broker.runtime.purgatory import Delayed, Purgatory
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.cluster_metadata import FetchMetadataRequest, FetchMetadataResponse
+from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.uuids import UUID
 from tests.broker.api.bench import context
 from tests.broker.controller.clusters import epoch_of, image_with
+
+
+def controller_api() -> FetchMetadataApi:
+    """The handler of a controller whose term has begun, and from which no broker has fetched."""
+    metadata, waiting = Metadata(image_with()), Purgatory()
+    publisher = MetadataPublisher(metadata, waiting)
+    metadata.subscribe(publisher.apply)
+    publisher.open(())
+    return FetchMetadataApi(metadata, publisher, waiting, ControllerSilence(lambda: 0.0))
 
 
 @pytest.mark.parametrize(
     ("broker_id", "epoch"), [(2, -1), (2, epoch_of(2) - 1), (2, epoch_of(2) + 1), (99, epoch_of(2))]
 )
 async def test_only_the_registered_epoch_speaks_for_a_broker(broker_id: int, epoch: int) -> None:
-    metadata, waiting = Metadata(image_with()), Purgatory()
-    publisher = MetadataPublisher(metadata, waiting)
-    metadata.subscribe(publisher.apply)
-    publisher.open(())
-    api = FetchMetadataApi(metadata, publisher, waiting, ControllerSilence(lambda: 0.0))
+    api = controller_api()
+    publisher = api.publisher
 
     def ask(broker_id: int, epoch: int) -> ErrorCode:
         request = FetchMetadataRequest(broker_id=broker_id, broker_epoch=epoch, max_wait_ms=0)
@@ -37,3 +47,22 @@ async def test_only_the_registered_epoch_speaks_for_a_broker(broker_id: int, epo
     is_past = broker_id == 2 and 0 <= epoch < epoch_of(2)
     assert ask(broker_id, epoch) == (ErrorCode.STALE_BROKER_EPOCH if is_past else ErrorCode.NONE)
     assert publisher.followers == heard
+
+
+async def test_a_broker_that_waits_for_its_registration_learns_of_it_immediately() -> None:
+    api = controller_api()
+    image = api.metadata.image
+    request = FetchMetadataRequest(
+        broker_id=99,
+        broker_epoch=NO_EPOCH,
+        controller_epoch=image.controller_epoch,
+        version=image.version,
+        max_wait_ms=60_000,
+    )
+    waiting = api.fetch_metadata(context(0), request)
+    assert isinstance(waiting, Delayed)
+    registered = BrokerRegistered(BrokerRegistration(99, 1, UUID(int=99), (), fenced=False))
+    api.metadata.apply(Delta(image.controller_epoch, image.version + 1, (registered,)))
+    assert waiting.done()
+    response = waiting.result()
+    assert (response.is_snapshot, len(response.steps)) == (True, 1)

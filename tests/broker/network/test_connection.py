@@ -1055,6 +1055,7 @@ async def test_a_client_that_disconnects_behind_a_waiting_response_is_noticed_wh
         await eventually(lambda: len(listener) == 1)
         await asyncio.sleep(0.3)
         assert len(listener) == 1, "the other client still waits"
+        held.release(1)
         await waiting.close()
 
 

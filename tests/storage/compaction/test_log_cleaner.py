@@ -452,6 +452,7 @@ async def test_a_deletion_stops_the_compaction(tmp_path: Path) -> None:
 
 async def test_a_truncation_stops_the_compaction_and_none_begins_until_it_is_done(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
+        made.settings = replace(SETTINGS, backoff_ms=0)
         made.workers.takes_long = True
         log = await made.dirty("topic")
         made.start()
