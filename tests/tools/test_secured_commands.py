@@ -108,7 +108,7 @@ OTHERS = (
     ("delete-records", "--offset-json-file", "{offsets}"),
     ("elect-leaders", "--election-type", "preferred", "--all-topic-partitions"),
     ("reassign", "--list"),
-    ("balance", "--plan"),
+    ("balance", "--plan", "--interval", "0.1"),
     ("log-dirs", "--describe"),
     ("cluster", "cluster-id"),
     ("features", "describe"),
