@@ -19,6 +19,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from bench.clusters import Parley
+from bench.figures import OURS, Found, report
 from bench.pipeline import tree_cpu_seconds
 from parley.pipeline.connect import ConfigDef, ConfigType, SinkConnector, SinkRecord, SinkTask
 from parley.pipeline.connect.herder import State, TargetState, TaskId
@@ -93,8 +94,8 @@ class Running:
         return
 
 
-def measure(tasks: int, records: int, broker: Parley, folder: Path) -> None:
-    """Run the tasks, and print a line of results."""
+def measure(tasks: int, records: int, broker: Parley, folder: Path) -> dict[str, float]:
+    """Run the tasks. Returns the figures, by label."""
     given = {
         "bootstrap.servers": broker.bootstrap,
         "key.converter": "StringConverter",
@@ -122,11 +123,13 @@ def measure(tasks: int, records: int, broker: Parley, folder: Path) -> None:
         bulk = Producer({"bootstrap.servers": broker.bootstrap, "queue.buffering.max.messages": records + 1})
         producing = _cpu(broker, lambda: _send_bulk(bulk, topics, records))
         rest = _cpu(broker, lambda: _until_counted(folder, records))
-        print(
-            f"{tasks} tasks run after {ready:.1f} s; idle {1000 * idle / tasks:.2f} ms CPU/s a task; "
-            f"latency p50 {1000 * ages[len(ages) // 2]:.0f} ms, p99 {1000 * ages[len(ages) * 99 // 100]:.0f} ms; "
-            f"{records / (producing + rest) / 1000:.0f} k records / CPU s, producing them included"
-        )
+        return {
+            f"{tasks} tasks: seconds until all run": ready,
+            f"{tasks} idle tasks: CPU ms/s a task": 1000 * idle / tasks,
+            "from record to task: p50, ms": 1000 * ages[len(ages) // 2],
+            "from record to task: p99, ms": 1000 * ages[len(ages) * 99 // 100],
+            "k records / CPU s, producing included": records / (producing + rest) / 1000,
+        }
     finally:
         worker.stop()
 
@@ -170,9 +173,10 @@ def main() -> None:
         broker = Parley(Path(name) / "broker")
         broker.start()
         try:
-            measure(options.tasks, options.records, broker, Path(name))
+            measured = measure(options.tasks, options.records, broker, Path(name))
         finally:
             broker.stop()
+    report(Found({(label, OURS): [figure] for label, figure in measured.items()}))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ import pyarrow.parquet as pa_parquet
 from confluent_kafka import Producer
 
 from bench.clusters import Parley
+from bench.figures import OURS, Found, report
 from bench.pipeline import tree_cpu_seconds
 from parley.pipeline.client.cluster import Connection
 from parley.pipeline.load.columns import Layout
@@ -83,31 +83,29 @@ def main() -> None:
         broker.start()
         try:
             fill(broker, given.records)
-            ways: dict[str, Callable[[Path], None]] = {
-                "eight lines, Parquet": lambda path: eight_lines(spark, broker.bootstrap, path),
-                "parley load, Parquet": lambda path: parley_load(spark, broker.bootstrap, path, "parquet"),
-                "parley load, Delta": lambda path: parley_load(spark, broker.bootstrap, path, "delta"),
+            ways: dict[tuple[str, str], Callable[[Path], None]] = {
+                ("Parquet", "eight lines"): lambda path: eight_lines(spark, broker.bootstrap, path),
+                ("Parquet", OURS): lambda path: parley_load(spark, broker.bootstrap, path, "parquet"),
+                ("Delta", OURS): lambda path: parley_load(spark, broker.bootstrap, path, "delta"),
             }
-            medians = f"medians of {given.rounds} | CPU s"
-            print(f"| {given.records:,} JSON records | s, {medians} | s, first | CPU s |\n|---|---|---|---|---|")
-            for name, figures in _in_turns(ways, folder, broker, given).items():
-                first, *later = figures
-                seconds, cpu = (statistics.median(figure) for figure in zip(*later, strict=True))
-                print(f"| {name} | {seconds:.1f} | {cpu:.1f} | {first[0]:.1f} | {first[1]:.1f} |")
+            report(_in_turns(ways, folder, broker, given))
         finally:
             broker.stop()
             spark.stop()
 
 
 def _in_turns(
-    ways: dict[str, Callable[[Path], None]], folder: Path, broker: Parley, given: argparse.Namespace
-) -> dict[str, list[tuple[float, float]]]:
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    ways: dict[tuple[str, str], Callable[[Path], None]], folder: Path, broker: Parley, given: argparse.Namespace
+) -> Found:
+    """Return the figures of all rounds but the first, in which Java compiles the hot code."""
+    found = Found()
     for turn in range(given.rounds + 1):
-        for name, way in ways.items():
-            found[name].append(_timed(way, folder / f"{name}-{turn}", broker, given.records))
-            seconds, cpu = found[name][-1]
-            print(f"round {turn}: {name}: {seconds:.1f} s, {cpu:.1f} CPU s", file=sys.stderr, flush=True)
+        for (kind, name), way in ways.items():
+            seconds, cpu = _timed(way, folder / f"{kind}-{name}-{turn}", broker, given.records)
+            print(f"round {turn}: {name}, {kind}: {seconds:.1f} s, {cpu:.1f} CPU s", file=sys.stderr, flush=True)
+            if turn:
+                found.figures[f"{given.records:,} JSON records to {kind}: s", name].append(seconds)
+                found.figures[f"{given.records:,} JSON records to {kind}: CPU s", name].append(cpu)
     return found
 
 

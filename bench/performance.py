@@ -55,6 +55,7 @@ class Family:
 
 RECORDS, REQUESTS, PARTITIONS = "Records", "Small requests and connections", "Partitions"
 GROUPS, REPLICAS, SECURITY = "Groups and transactions", "Three replicas", "Security"
+PIPELINE = "Pipeline"
 _ONE = "--rounds 1"
 FAMILIES = (
     Family(
@@ -89,6 +90,13 @@ FAMILIES = (
     ),
     Family(
         "compaction", RECORDS, "Compaction of a million keys", "bench.compaction --rounds 1", f"{_ONE} --keys 400000"
+    ),
+    Family(
+        "verification",
+        RECORDS,
+        "Verification of records, before and after a restart",
+        "bench.verification",
+        f"{_ONE} --bytes 10000000",
     ),
     Family(
         "small-requests",
@@ -199,6 +207,21 @@ FAMILIES = (
         "bench.security --rounds 1 --mb 200",
         "--mb 1 --sizes 100 --count 16 --requests 400 --seconds 1",
     ),
+    Family(
+        "pipeline",
+        PIPELINE,
+        "Spark's Kafka connector and Parley's format on Spark, and a mirror",
+        "bench.pipeline --rounds 2",
+        f"{_ONE} --rows 20000 --latency-seconds 2",
+    ),
+    Family(
+        "loading",
+        PIPELINE,
+        "parley load and eight lines of Structured Streaming",
+        "bench.loading --rounds 2",
+        f"{_ONE} --records 20000",
+    ),
+    Family("connect", PIPELINE, "64 sink tasks of Connect", "bench.connect", "--tasks 4 --records 2000"),
 )
 INTRODUCTION = """# Performance
 

@@ -22,16 +22,17 @@ from confluent_kafka import Consumer, Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.clusters import TICKS, Parley
+from bench.figures import OURS, Figures, Found, report
 from parley.pipeline.mirror.job import on_spark
 from parley.pipeline.mirror.rounds import Mirror
 from parley.pipeline.mirror.settings import from_mm2
 from parley.pipeline.spark.session import spark_session
 from tests.system import peers
 
-KINDS = ("kafka", "parley")
+KINDS = {"kafka": "Spark's connector", "parley": OURS}
+"""The names in the table, by Spark's name of the format."""
 PARTITIONS = 6
 LATENCY_RECORDS_PER_S = 100
-Figures = dict[tuple[str, str], list[float]]
 
 
 def tree_cpu_seconds(root: int) -> float:
@@ -87,8 +88,8 @@ class Bench:
         before, began = self.cpu_seconds(), time.perf_counter()
         work()
         cpu, seconds = self.cpu_seconds() - before, time.perf_counter() - began
-        self.figures[f"{label}: k rows / CPU s", kind].append(self.rows / cpu / 1000)
-        self.figures[f"{label}: k rows / s", kind].append(self.rows / seconds / 1000)
+        self.figures[f"{label}: k rows / CPU s", KINDS[kind]].append(self.rows / cpu / 1000)
+        self.figures[f"{label}: k rows / s", KINDS[kind]].append(self.rows / seconds / 1000)
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of Spark, which is that of all children of this process except the broker."""
@@ -151,8 +152,8 @@ class Bench:
             finally:
                 query.stop()
         late = statistics.quantiles(ages, n=100)
-        self.figures["stream, latency p50, ms", kind].append(late[49])
-        self.figures["stream, latency p99, ms", kind].append(late[98])
+        self.figures["stream, latency p50, ms", KINDS[kind]].append(late[49])
+        self.figures["stream, latency p99, ms", KINDS[kind]].append(late[98])
 
     def _ages(self, source: str, target: str, seconds: float) -> list[float]:
         """Return the ages of the records in ms, without the first third, which is a warm-up."""
@@ -184,15 +185,6 @@ class Bench:
         return ages[count // 3 :]
 
 
-def table(figures: Figures) -> str:
-    """Format the medians and ratios as a Markdown table."""
-    lines = ["| | `kafka` | `parley` | ratio |", "|---|---|---|---|"]
-    for label in dict.fromkeys(label for label, _ in figures):
-        theirs, ours = (statistics.median(figures[label, kind]) for kind in KINDS)
-        lines.append(f"| {label} | {theirs:,.0f} | {ours:,.0f} | {ours / theirs:.2f} |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.pipeline", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="number of turns of each format")
@@ -215,7 +207,7 @@ def main() -> None:
         finally:
             broker.stop()
             spark.stop()
-    print(table(bench.figures))
+    report(Found(bench.figures))
 
 
 def run(bench: Bench, rounds: int, latency_seconds: float) -> None:

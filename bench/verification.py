@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from bench.clusters import Parley, free_port
+from bench.figures import OURS, Figures, Found, report
 
 TOPIC = "bench"
 
@@ -69,18 +69,17 @@ def main() -> None:
     parser.add_argument("--python", action="append", default=[], help="the interpreter of another version")
     parser.add_argument("--size", type=int, default=1000)
     parser.add_argument("--bytes", type=int, default=1_000_000_000)
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for _ in range(options.turns):
+    found: Figures = defaultdict(list)
+    for _ in range(options.rounds):
         for python in (sys.executable, *options.python):
             with tempfile.TemporaryDirectory() as folder:
                 for name, seconds in turn(
                     Version(Path(folder) / "broker", python), options.size, options.bytes
                 ).items():
-                    found[name, python].append(seconds)
-    for (name, python), seconds in sorted(found.items()):
-        print(f"{name:32} {statistics.median(seconds):7.3f} CPU s/GB  min {min(seconds):.3f}  {python}")
+                    found[f"{name}: CPU s/GB", OURS if python == sys.executable else python].append(seconds)
+    report(Found(found))
 
 
 if __name__ == "__main__":
