@@ -91,7 +91,7 @@ mutants: $(VENV)/.mutants  ## plant faults in a sample of places: the quick test
 
 # A watchdog thread for each test takes a fortieth of the time. The time limit of each test remains.
 test-fast: build  ## the quick tests, with fewer examples than `make test`: about a minute
-	$(BIN)/python -m pytest -n 3 --dist worksteal --hypothesis-profile fast -o faulthandler_timeout=0 -m "not slow and not system and not spark"
+	$(BIN)/python -m pytest -n 4 --dist worksteal --hypothesis-profile fast -o faulthandler_timeout=0 -m "not slow and not system and not spark"
 
 lint: build  ## ruff, mypy --strict, the layer table
 	$(BIN)/ruff check .
