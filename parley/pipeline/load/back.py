@@ -119,11 +119,15 @@ class _Note:
 
 
 def send_back(
-    settings: BackSettings, run: Run, *, tell: Callable[[dict[TopicPartition, int]], None] = lambda starts: None
+    settings: BackSettings,
+    run: Run,
+    *,
+    tell: Callable[[dict[TopicPartition, int], list[str]], None] = lambda starts, files: None,
 ) -> int:
     """Send the files that have not been sent to the topic yet. Returns the number of records sent by this call.
 
-    Before the first record, calls ``tell`` with the offset in each partition from which on this load's records are.
+    Before the first record, calls ``tell`` with the offset in each partition at which this load's records begin, and
+    with the files.
     Raises KafkaError, OSError, LoadConflict, and ValueError for a folder without files to send.
     """
     system, root = filesystem(settings.uri)
@@ -152,7 +156,7 @@ def send_back(
         )
         for one, start in enumerate(note.starts)
     ]
-    tell({task.partition: task.start for task in tasks})
+    tell({task.partition: task.start for task in tasks}, note.files)
     records = sum(run(tasks))
     notes.finish(note)
     return records

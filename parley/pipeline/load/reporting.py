@@ -40,8 +40,8 @@ class LoadReport:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress of the load", daemon=True)
-        self.measure: Callable[[Cluster], int] | None = None
-        """Returns how much is done, if the load itself does not say so with ``show``. Called in another thread."""
+        self.measure: Callable[[Cluster], tuple[int, int | None]] | None = None
+        """Returns how much is done and wanted, if the load itself does not call ``show``. Called in another thread."""
 
     def show(self, done: int, wanted: int | None) -> None:
         """Note how much is done."""
@@ -80,7 +80,7 @@ class LoadReport:
 
     def _write(self, cluster: Cluster) -> None:
         if self.measure is not None:
-            self.show(self.measure(cluster), None)
+            self.show(*self.measure(cluster))
         now = _now_ms()
         with self._lock:
             told = replace(self._progress, at_ms=now)

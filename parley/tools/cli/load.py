@@ -277,16 +277,19 @@ def _import(session: Any, options: Options) -> None:
     from parley.pipeline.load.back import BackSettings, on_spark, send_back
     from parley.pipeline.load.progress import IMPORT
     from parley.pipeline.load.reporting import LoadReport
+    from parley.pipeline.load.row_count import RowCount
 
     connection = _connection(options)
     as_base64 = "base64" in (options.key_format, options.value_format)
     settings = BackSettings(connection, options.to_topic, options.input, options.format, as_base64)
     with LoadReport(connection, options.to_topic, options.input, IMPORT) as report:
 
-        def begin(starts: dict[TopicPartition, int]) -> None:
-            def sent(cluster: Cluster) -> int:
+        def begin(starts: dict[TopicPartition, int], files: list[str]) -> None:
+            rows = RowCount(options.input, options.format, files)
+
+            def sent(cluster: Cluster) -> tuple[int, int | None]:
                 ends = cluster.offsets(dict.fromkeys(starts, LATEST))
-                return sum(max(0, ends[place] - start) for place, start in starts.items())
+                return sum(max(0, ends[place] - start) for place, start in starts.items()), rows.known
 
             report.measure = sent
 
