@@ -35,8 +35,8 @@ class Broker(ReentrantBlock):
         data_dir: str | PathLike[str] | None = None,
         **settings: Setting,
     ) -> None:
-        """``properties`` are those of ``server.properties``; ``settings`` are the same keys with underscores instead of
-        dots.
+        """``properties`` contains keys of ``server.properties``; ``settings`` are the same keys with underscores
+        instead of dots.
 
         With port 0 the broker takes any free port. Without a ``data_dir`` (or ``log.dirs``) the data is in a temporary
         folder. Raises ValueError for contradictions, ``parley.broker.config.ConfigError`` (a ValueError) for invalid
@@ -58,7 +58,7 @@ class Broker(ReentrantBlock):
 
     @property
     def server(self) -> BrokerServer:
-        """The broker itself. Use it in its own thread only, except for methods that are documented as thread-safe."""
+        """The running broker. Call it only in the thread that runs it, except for methods documented as thread-safe."""
         if self._server is None:
             raise RuntimeError("the broker runs only inside its with block")
         return self._server

@@ -54,13 +54,16 @@ class ClusterBroker:
 
     @property
     def server(self) -> BrokerServer:
-        """The broker itself. Use it in its own thread only, except for methods that are documented as thread-safe."""
+        """The running broker. Call it only in the thread that runs it, except for methods documented as thread-safe."""
         if self._server is None:
             raise RuntimeError(f"broker {self.id} is not running")
         return self._server
 
     async def start(self) -> None:
-        """Start the broker at its previous address. Raises what ``BrokerServer.start`` raises."""
+        """Start the broker, at its previous address if it ran before.
+
+        Raises RuntimeError if it is already running, and whatever ``BrokerServer.start`` raises.
+        """
         if self._server is not None:
             raise RuntimeError(f"broker {self.id} is already running")
         if self.port:
@@ -114,7 +117,7 @@ class Cluster(ReentrantBlock):
         self._given = given_settings(properties, settings)
         own = [key for key in _EACH_ITS_OWN if key in self._given]
         if own:
-            raise ValueError(f"{', '.join(own)}: remove this setting, the cluster sets it for each broker")
+            raise ValueError(f"{', '.join(own)}: remove this setting; the cluster sets it for each broker")
         self._count = brokers
         self._data_dir = None if data_dir is None else os.path.abspath(fspath(data_dir))
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -140,7 +143,7 @@ class Cluster(ReentrantBlock):
         return ",".join(broker.bootstrap_servers for broker in self._brokers.values())
 
     def kill(self, broker_id: int) -> Awaitable[None]:
-        """Kill a broker, as the module docstring describes."""
+        """Kill a broker: cut its connections, flush nothing, and inform no other broker."""
         return self._do(self._broker(broker_id).kill())
 
     def stop(self, broker_id: int) -> Awaitable[None]:
@@ -177,7 +180,7 @@ class Cluster(ReentrantBlock):
         folder = Path(self._data_dir or self._temporary.name)  # type: ignore[union-attr]
         store = f"local://{folder / 'coordination'}" if self._data_dir else f"memory://cluster-{next(_stores)}"
         self._brokers = {each: ClusterBroker(each, self._settings(each, folder, store)) for each in self._ids}
-        # A store in memory is deleted with its last reference: keep one while no broker is running.
+        # An in-memory store is deleted with its last reference: keep one for times when no broker is running.
         settings = self._settings(1, folder, store)
         self._store = await backend_factory(settings)(configured_url(settings, folder))
         try:

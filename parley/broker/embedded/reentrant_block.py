@@ -23,7 +23,7 @@ class ReentrantBlock(ABC):
 
     @abstractmethod
     async def _start(self) -> None:
-        """Start the object. If this raises, it must already have undone its work."""
+        """Start the object. An implementation that raises must first undo its work."""
 
     @abstractmethod
     async def _end(self) -> None:

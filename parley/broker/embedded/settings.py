@@ -1,4 +1,4 @@
-"""Converts the settings of an embedded broker, given as Python values, to the texts of a properties file."""
+"""Converts the settings of an embedded broker from Python values to the strings of a properties file."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Setting = str | int | float | bool | PathLike[str] | list[str] | tuple[str, ...]
 
 
 def given_settings(properties: Mapping[str, Setting] | None, settings: Mapping[str, Setting]) -> dict[str, str]:
-    """Return all settings by key. ``properties`` contains the keys themselves, ``settings`` has underscores instead of
-    dots.
+    """Return all settings by key. ``properties`` contains the keys as they are, ``settings`` contains them with
+    underscores instead of dots.
 
     Raises ValueError for an invalid value, TypeError for an unknown setting.
     """
@@ -25,7 +25,7 @@ def given_settings(properties: Mapping[str, Setting] | None, settings: Mapping[s
 
 
 def prepare_folders(directories: tuple[str, ...]) -> None:
-    """Create the first folder, which also contains the embedded store.
+    """Create the first data folder, which also contains the embedded store.
 
     Raises RuntimeError if the folder cannot be created or is not writable.
     """
@@ -48,12 +48,12 @@ def _from_properties(properties: Mapping[str, Setting] | None) -> dict[str, str]
         return {}
     if not isinstance(properties, Mapping):
         raise ValueError(
-            f"properties is a mapping of keys to values, not {properties!r}; "
+            f"properties must be a mapping of keys to values, not {properties!r}; "
             "for a file pass parley.broker.config.read_configuration(path)"
         )
     for name in properties:
         if not isinstance(name, str):
-            raise ValueError(f'the key {name!r} is not a text: write it as in server.properties, like "num.partitions"')
+            raise ValueError(f'the key {name!r} is not a string: write it as in server.properties: "num.partitions"')
     return {name: _as_text(name, value) for name, value in properties.items()}
 
 
@@ -87,5 +87,5 @@ def _texts(name: str, value: object) -> Iterator[str]:
                 yield from _texts(name, element)
         case _:
             raise ValueError(
-                f"{name}={value!r} is of {type(value)}: use a text, a number, True or False, or a list of texts"
+                f"{name}={value!r} is of {type(value)}: use a string, a number, True or False, or a list of strings"
             )

@@ -40,7 +40,7 @@ _LEVELS: Final = (
     (None, _NAMED),
     (None, DEFAULT),
 )
-"""The user and the client id of an entity, each named, the default, or None. In order of precedence."""
+"""The kinds of entities as (user, client id), in order of precedence. None means that the entity lacks this part."""
 NO_QUOTAS: Final[Mapping[str, float]] = {}
 
 

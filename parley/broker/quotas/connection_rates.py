@@ -1,7 +1,8 @@
 """The rate at which each address may open connections (``connection_creation_rate``, KIP-612).
 
 A connection beyond the rate is accepted but not served. As in Kafka, it is closed when the rate allows another one, but
-after one window at the latest: otherwise its client would reconnect all the time. It does not count toward any rate.
+after one window at the latest. If it were closed immediately, its client would reconnect in a loop. Such a connection
+does not count toward any rate.
 """
 
 from __future__ import annotations

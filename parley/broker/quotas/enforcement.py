@@ -5,12 +5,12 @@ Rules of this module (docs/quotas.md has more):
 * A request is counted when its response is ready. A client that exceeds a quota gets the response immediately, with the
   throttle time in it, and its connection is not read for that time (KIP-219). If several quotas are exceeded, the
   longest time applies.
-* The records of a fetch are counted before they are read. Beyond the quota, the fetch returns none, and they do not
-  count.
+* The records of a fetch are counted before they are read. If they exceed the quota, the fetch returns no records and
+  they are not counted.
 * Request time is the time for which a handler occupies the event loop: 100 percent is one whole core.
-* Requests of brokers and of logins are exempt. Without an authorizer, any client may claim to be a broker: then only
-  requests that brokers alone send are exempt, on the listeners of brokers.
-* Without quotas, nothing is looked up: ``is_active`` is False.
+* Requests of brokers and of logins are exempt. Without an authorizer, any client can claim to be a broker, so only
+  requests that clients never send are exempt, and only on the listeners of brokers.
+* If there are no quotas, ``is_active`` is False and no quota is looked up.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from parley.protocol.messages.transactions import AddPartitionsToTxnRequest
 _log = logging.getLogger(__name__)
 
 EXPORTED_MAX: Final = 1000
-"""Entries of each kind of quota that the metrics include: the most recently used."""
+"""The maximum number of entries of each kind of quota in the metrics: the most recently used ones."""
 PERCENT: Final = 100.0
 _PRODUCE = ProduceRequest.API_KEY
 _OF_BROKERS: Final = frozenset(
@@ -71,7 +71,7 @@ _OF_BROKERS: Final = frozenset(
         "WriteTxnMarkers",
     )
 )
-"""Requests that only brokers send, apart from the fetches of followers. None of them changes something on behalf of a
+"""Requests that only brokers send, apart from the fetches of followers. None of them changes anything on behalf of a
 client."""
 _BATCHED_SINCE: Final = 4
 """The first version of AddPartitionsToTxn that brokers use."""
@@ -82,15 +82,15 @@ Rates = UsageTable[SampledRate]
 
 
 class Charge(NamedTuple):
-    """How many seconds to throttle a client because of its usage, and the quota entry that is responsible."""
+    """The throttle time that a client's usage causes, in seconds, and the quota entry that is responsible."""
 
     throttle_s: float
     blamed: Usage[SampledRate] | None
     begun_s: float | None = None
-    """When the client's throttling began, in monotonic seconds; None if it begins with the response."""
+    """The time when throttling started, in monotonic seconds; None if it starts with the response."""
 
     def rest(self, now_s: float) -> Charge:
-        """Return the charge with the throttle time that is left at ``now_s``."""
+        """Return the charge with the throttle time that remains at ``now_s``."""
         if self.begun_s is None:
             return self
         return self._replace(throttle_s=max(0.0, self.begun_s + self.throttle_s - now_s))
@@ -116,7 +116,7 @@ class QuotaEnforcement:
         self.is_active = callback is not None
         """False if no client has a quota."""
         self.exempt_seconds = 0.0
-        """The request time of brokers and logins while there were quotas."""
+        """The time of exempt requests, and of requests without a response, while quotas existed."""
         self._authorization = authorization
         self._windows = windows
         self._monotonic = monotonic
@@ -133,7 +133,7 @@ class QuotaEnforcement:
     # --- The quotas ---
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Use the quotas of a new image."""
+        """Apply the quotas of a new metadata image."""
         has_changed = image.client_quotas is not self._stored
         if has_changed:
             self._stored = image.client_quotas
@@ -172,8 +172,8 @@ class QuotaEnforcement:
     def charge(self, context: RequestContext, response: MaybeResponse, now_s: float) -> tuple[MaybeResponse, float]:
         """Count a completed request. Returns the response, and the number of seconds to throttle the client.
 
-        The returned response contains the throttle time. A handler may already have set one: for records that were not
-        fetched, or for topics that the controller did not change.
+        The returned response contains the throttle time. A handler may already have set one, because a fetch withheld
+        records or the controller rejected topic changes.
         """
         if self._is_exempt(context):
             self.exempt_seconds += context.busy_s
@@ -189,8 +189,8 @@ class QuotaEnforcement:
         return _with_throttle(response, worst.throttle_s)
 
     def received(self, context: RequestContext, now_s: float) -> float:
-        """Count a request whose response is pending while its client may send the next one. Returns the
-        throttle time."""
+        """Count a request whose client may send the next request before this response is ready. Returns the throttle
+        time in seconds."""
         if context.api_key != _PRODUCE or self._is_exempt(context):
             return 0.0
         throttle_s, blamed = self._count_produced(context, now_s)[:2]
@@ -224,12 +224,12 @@ class QuotaEnforcement:
     # --- Fetches ---
 
     def fetch_bytes_max(self, context: RequestContext) -> int:
-        """Return the most bytes that a fetch should return.
+        """Return the maximum number of bytes that a fetch should return.
 
         This is what is left of the client's quota, so that a large fetch need not wait until it fits completely. It is
-        at least what the quota allows in a quarter of a window, because single batches would cost too many requests. It
-        is never 0: a fetch of no bytes would get its response immediately, and the client would fetch again without a
-        pause.
+        at least what the quota allows in a quarter of a window, because fetching single batches would take too many
+        requests. It is never 0: a fetch of no bytes would get its response immediately, and the client would fetch
+        again without a pause.
         """
         limit = None if self._is_exempt(context) else self._limit(QuotaKey.CONSUMER_BYTE_RATE, context)
         if limit is None:
@@ -239,15 +239,14 @@ class QuotaEnforcement:
         return int(min(_ANY_BYTES, max(1, left, limit.rate * self._windows.seconds / 4)))
 
     def throttle_fetch_ms(self, context: RequestContext, size: int, *, has_more: bool = False) -> int:
-        """Count the records that a fetch would return. If they exceed a quota, they are not counted, and the fetch must
-        wait.
+        """Count the records that a fetch would return, unless they exceed a quota: then the fetch must wait.
 
         ``has_more`` means that ``size`` excludes records that must still be read from the disk. These wait only if the
         client already exceeds its quota; otherwise ``record_fetch`` counts them later.
 
-        Returns the time to wait in milliseconds; 0 if the fetch may return the records. A single batch may be larger
-        than the quota ever allows at once. It is returned, too, if nothing else is counted, and the client is throttled
-        afterwards.
+        Returns the time to wait in milliseconds; 0 if the fetch may return the records. A single batch can be larger
+        than the quota ever allows at once. The fetch may return such a batch if no earlier records count, and the
+        client is throttled afterwards.
         """
         if not (size or has_more) or self._is_exempt(context):
             return 0
@@ -327,7 +326,7 @@ class QuotaEnforcement:
 
 
 def _is_of_brokers(context: RequestContext) -> bool:
-    """Return True if clients do not send such requests."""
+    """Return True if only brokers send this request."""
     if context.api_key == AddPartitionsToTxnRequest.API_KEY:
         return context.api_version >= _BATCHED_SINCE
     return context.is_from_follower or context.api_key in _OF_BROKERS

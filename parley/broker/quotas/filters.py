@@ -44,7 +44,7 @@ class QuotaFilter:
         return {entity: quotas for entity, quotas in self.candidates(stored).items() if self.matches(entity)}
 
     def candidates(self, stored: StoredQuotas) -> StoredQuotas:
-        """Return entities among which are all that the filter selects: an exactly named one, or else all."""
+        """Return a superset of the selected entities: the named entity if the filter names one exactly, else all."""
         if not self.strict or None in self.names.values():
             return stored
         named = QuotaEntity(self.names.get(USER), self.names.get(CLIENT_ID), self.names.get(IP))

@@ -32,8 +32,8 @@ class MutationQuota:
         self._waits_since_s = 0.0
 
     def charge(self, topic: str, partitions: int) -> None:
-        """Count a change of a topic. If the controller decides on a request several times, only the first time is
-        counted.
+        """Count a change of a topic. If the controller decides on a request several times, only the first decision
+        counts.
 
         Raises KafkaError (THROTTLING_QUOTA_EXCEEDED) if the quota is already used up and the client knows this error.
         """
@@ -73,4 +73,4 @@ NEVER_STRICT: Final = 1 << 15
 """Higher than any version of a request: the changes are made, and the client is throttled afterwards."""
 
 UNLIMITED: Final = MutationQuota(None, 0.0, is_strict=False, monotonic=lambda: 0.0)
-"""The quota of clients without a quota."""
+"""The quota object for clients without a quota."""

@@ -58,7 +58,7 @@ class SampledRate:
         """Count an amount. A negative amount takes back what was counted at the same time."""
         samples, windows = self._samples, self._windows
         if not samples or now_s - samples[-1].began_s >= windows.seconds:
-            if len(samples) > windows.count:  # one more window overlaps the beginning
+            if len(samples) > windows.count:  # an additional window overlaps the start
                 self._total -= samples.popleft().total
             samples.append(_Sample(now_s))
         sample = samples[-1]
@@ -72,7 +72,7 @@ class SampledRate:
         return self._total / elapsed_s
 
     def wait_s(self, limit: float, now_s: float) -> float:
-        """Return after how many seconds without use the rate falls to ``limit``; 0 if it does not exceed the limit."""
+        """Return the seconds without use until the rate falls to ``limit``; 0 if it does not exceed the limit."""
         elapsed_s = self._elapsed_s(now_s)
         if self._total <= limit * elapsed_s:
             return 0.0
@@ -81,13 +81,13 @@ class SampledRate:
         return min(THROTTLE_MAX_S, self._total / limit - elapsed_s)
 
     def left(self, limit: float, now_s: float) -> float:
-        """Return the amount that may be recorded now without a wait. It is negative if the limit is already
-        exceeded."""
+        """Return the amount that can be recorded now without exceeding ``limit``. It is negative if the limit is
+        already exceeded."""
         elapsed_s = self._elapsed_s(now_s)
         return limit * elapsed_s - self._total
 
     def is_unused(self, now_s: float) -> bool:
-        """Return True if no recorded amount counts any longer."""
+        """Return True if no recorded amount still counts."""
         self._elapsed_s(now_s)
         return self._total <= 0
 
@@ -107,8 +107,8 @@ class SampledRate:
 
 
 class TokenBucket:
-    """A bucket that receives tokens at the allowed rate. It holds at most the tokens of all windows, and is full at
-    first.
+    """A bucket that receives tokens at the allowed rate. It starts full, and holds at most the tokens that arrive in
+    all windows.
 
     An amount may take more tokens than the bucket holds. Nothing is allowed then until the missing tokens have arrived.
     """
@@ -132,7 +132,7 @@ class TokenBucket:
         return self._tokens
 
     def wait_s(self, limit: float, now_s: float) -> float:
-        """Return after how many seconds no token is missing; 0 if none is missing now."""
+        """Return the seconds until no token is missing; 0 if none is missing now."""
         missing = -self.tokens(limit, now_s)
         if missing <= 0:
             return 0.0

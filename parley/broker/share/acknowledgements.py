@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 from parley.protocol.errors import ErrorCode, KafkaError
 
 GAP: Final = 0
-"""The offset has no record, or none for consumers."""
+"""The offset contains no record, or none for consumers."""
 ACCEPT: Final = 1
 RELEASE: Final = 2
 REJECT: Final = 3
@@ -51,7 +51,7 @@ class _Encoded(Protocol):
 def acknowledged(batches: Sequence[_Encoded], *, may_renew: bool) -> list[AcknowledgementBatch]:
     """Validate and return the acknowledgements of one partition.
 
-    Raises INVALID_REQUEST if offsets are reversed or overlap, or if a type is invalid or the number of types is wrong.
+    Raises INVALID_REQUEST if offsets are reversed or overlap, a type is invalid, or the number of types is wrong.
     """
     previous_last = -1
     checked = []
@@ -64,7 +64,8 @@ def acknowledged(batches: Sequence[_Encoded], *, may_renew: bool) -> list[Acknow
         if not types or (len(types) > 1 and len(types) != last - first + 1):
             raise _invalid("An acknowledgement must contain one type, or one type for each offset.")
         if min(types) < GAP or max(types) > (RENEW if may_renew else REJECT):
-            raise _invalid("The type of an acknowledgement is invalid.")
+            wrong = min(types) if min(types) < GAP else max(types)
+            raise _invalid(f"Invalid acknowledgement type {wrong} for the offsets {first} to {last}.")
         previous_last = last
         checked.append(AcknowledgementBatch(first, last, types))
     return checked

@@ -1,11 +1,11 @@
-"""A share partition at the leader of its partition: its stored state, its locks, and the fetches that wait for it.
+"""A share partition that this broker leads: its stored state, its locks, and the fetches that wait for it.
 
 Its states::
 
     LOADING   the state is being read; fetches wait
     ACTIVE    members acquire and acknowledge records
-    ENDED     (final) this broker no longer leads the partition in this epoch, the group has no members here, or the
-              state could not be read or was replaced: the next fetch loads the stored state again
+    ENDED     (final) this broker no longer leads the partition in this epoch, the group has no members on this
+              broker, or the state could not be read or was replaced; the next fetch loads the stored state again
 
 Writes do not overlap. While the share coordinator stores a write, further acknowledgements collect for the next write,
 so a busy share partition writes large batches. One timer serves all locks.
@@ -88,15 +88,15 @@ WRITE_AGAIN_S: Final = 10.0
 """The pause before a failed write is retried, in seconds. The persister has already tried it several times."""
 
 INITIALIZED_PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
-"""The pauses before the state is read again if it has not been initialized yet, in seconds. A new group, or one with a
-new subscription, initializes thousands of share partitions in this time."""
+"""The pauses before the state is read again if it has not been initialized yet, in seconds. A new group, or a group
+with a new subscription, can initialize thousands of share partitions in this time."""
 
 _MOVED: Final = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "This broker no longer leads the share partition.")
 _UNUSED: Final = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The share group has no members on this broker.")
 
 
 class LedSharePartition:
-    """A share partition at the leader of its partition. It is a key of the purgatory of share fetches."""
+    """A share partition that this broker leads. It is also a key in the purgatory of share fetches."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class LedSharePartition:
         self.leader_epoch = partition.leader_epoch
         self.state = LeadingState.LOADING
         self.error: KafkaError = _MOVED
-        """Why the share partition has ended, if it has."""
+        """The error that ended the share partition. Valid only in the state ENDED."""
         self.share: SharePartition
         """The window of the group's records. Not set while LOADING."""
         self._state_epoch = 0
@@ -158,7 +158,7 @@ class LedSharePartition:
             self._share_fetches.notify(self, amount)
 
     def end(self, error: KafkaError) -> None:
-        """Drop the state in memory. Acknowledgements that are not stored and waiting fetches fail with ``error``."""
+        """Drop the state in memory. Waiting fetches, and acknowledgements not yet stored, fail with ``error``."""
         if self.state is LeadingState.ENDED:
             return
         self.state = step("share partition", STEPS, self.state, LeadingEvent.END)
@@ -207,7 +207,7 @@ class LedSharePartition:
         self._share_fetches.notify(self)
 
     async def _read(self) -> ShareState:
-        """Return the stored state. Waits if the group coordinator may have only just begun to initialize it."""
+        """Return the stored state. Retries if it does not exist: the group coordinator may still be initializing it."""
         for pause_s in INITIALIZED_PAUSES_S:
             try:
                 return await self._persister.read(*self.key, self.leader_epoch)
@@ -218,7 +218,7 @@ class LedSharePartition:
         return await self._persister.read(*self.key, self.leader_epoch)
 
     async def _store_again(self, stored: ShareState, start: int) -> None:
-        """Replace the stored state, because it contains records that the log lost in an unclean election or a crash.
+        """Replace a stored state that contains records that the log lost in an unclean election or a crash.
 
         Other records will get the offsets of the lost ones, and must be delivered. An ordinary write could not undo the
         acknowledgements of the lost records.
@@ -228,7 +228,7 @@ class LedSharePartition:
         await self._persister.initialize(*self.key, stored.state_epoch, start, self.leader_epoch)
 
     async def _start_offset(self, stored: ShareState) -> int:
-        """Return the offset at which the group begins. A stored offset is clamped to the log, which may have lost its
+        """Return the offset at which the group starts. A stored offset is clamped to the log, which may have lost its
         end in an unclean election."""
         log = self.partition.log
         if stored.start_offset != UNINITIALIZED_OFFSET:
@@ -252,7 +252,7 @@ class LedSharePartition:
         return self.share.next_offset(self.settings.limits)
 
     def acquire(self, member: str, offset: int, batches: Sequence[LogBatch], wanted: Wanted) -> list[Acquired]:
-        """Acquire records for a member, out of ``batches``, which are the batches of the log from ``offset`` on."""
+        """Acquire records for a member from ``batches``, the batches of the log that follow ``offset``."""
         settings = self.settings
         lock_s = settings.lock_duration_ms / 1000
         lock_until = self._loop.time() + lock_s
@@ -269,8 +269,8 @@ class LedSharePartition:
         """Apply the acknowledgements of a member, all or none.
 
         Returns a future that is done when they are stored, or None if there is nothing to store. Raises
-        INVALID_RECORD_STATE or INVALID_REQUEST as ``SharePartition.acknowledge`` does, and then applies none.
-        INVALID_RECORD_STATE is also the error of a renewal if the group does not allow renewals, as in Kafka.
+        INVALID_RECORD_STATE or INVALID_REQUEST as ``SharePartition.acknowledge`` does, and then applies none. As in
+        Kafka, a renewal also raises INVALID_RECORD_STATE if the group does not allow renewals.
         """
         settings = self.settings
         is_renewal = any(RENEW in each.types for each in batches)
@@ -283,13 +283,13 @@ class LedSharePartition:
         return self._stored() if must_store else None
 
     def release_member(self, member: str) -> asyncio.Future[None] | None:
-        """Release the records of a member that leaves. Returns the same as ``acknowledge``."""
+        """Release the records of a member that leaves. Returns a future or None, as ``acknowledge`` does."""
         return self._stored() if self.share.release_member(member, self.settings.limits) else None
 
     # --- Locks ---
 
     def _watch_locks(self, within_s: float) -> None:
-        """Check the locks for expiry in ``within_s`` seconds, or earlier if the timer is already due earlier."""
+        """Schedule the next check for expired locks in ``within_s`` seconds at the latest."""
         at = self._loop.time() + within_s
         if self._lock_timer is not None:
             if self._lock_timer.when() <= at:
@@ -385,7 +385,7 @@ class LedSharePartition:
         for future in awaiting:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # retrieve it: a handler whose client has disconnected does not
+                future.exception()  # mark it as retrieved: a handler whose client has disconnected never retrieves it
         awaiting.clear()
 
 

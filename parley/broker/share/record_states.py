@@ -45,7 +45,7 @@ ACKNOWLEDGED: Final = RecordState.ACKNOWLEDGED
 ARCHIVED: Final = RecordState.ARCHIVED
 
 STORED: Final = frozenset({AVAILABLE, ACKNOWLEDGED, ARCHIVED})
-"""The states that share coordinators store. Acquisitions are not stored: they end with their leader."""
+"""The states that share coordinators store. Acquisitions are not stored: they end when the leader changes."""
 
 STEPS: Final = {
     (AVAILABLE, RecordEvent.ACQUIRE): ACQUIRED,

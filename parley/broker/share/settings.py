@@ -1,7 +1,7 @@
-"""The settings of a share group that the leaders of its partitions use: the group's own, or else the broker's.
+"""The settings of a share group that the leaders of its partitions use: those set for the group, or else the broker's.
 
-A fetch asks for them several times for each of its partitions. Deriving them from the configuration takes longer than
-the rest of a look at a partition, so ``CurrentShareSettings`` keeps them until the configuration changes.
+A fetch reads them several times for each of its partitions. Deriving them from the configuration takes longer than the
+rest of the work for a partition, so ``CurrentShareSettings`` caches them until the configuration changes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SettingsOf = Callable[[str], ShareSettings]
 
 
 KEPT_MAX: Final = 1000
-"""The maximum number of groups whose settings are kept: more than have members on one broker."""
+"""The maximum number of groups whose settings are cached: more than usually have members on one broker."""
 
 
 class CurrentShareSettings:
@@ -50,7 +50,7 @@ class CurrentShareSettings:
         """Return the settings of a group."""
         config, entries = self._config(), self._image().config(ResourceType.GROUP, group_id)
         kept = self._kept.get(group_id)
-        if kept is not None and kept[0] is config and kept[1] is entries:  # each change makes new objects
+        if kept is not None and kept[0] is config and kept[1] is entries:  # each change creates new objects
             return kept[2]
         if len(self._kept) >= KEPT_MAX:
             self._kept.clear()
@@ -60,7 +60,7 @@ class CurrentShareSettings:
 
 
 def share_settings(config: BrokerConfig, entries: Mapping[str, str]) -> ShareSettings:
-    """Return the settings of a share group with these entries of its own."""
+    """Return the settings of a share group. ``entries`` are the settings that the group overrides."""
     group = GroupConfig(config, entries)
     is_committed = group.share_isolation_level == "read_committed"
     return ShareSettings(

@@ -6,10 +6,10 @@ Rules of this module, which does no I/O (docs/groups.md, "How a share partition 
   contains at most ``max_record_locks`` records. While it is full, only released records are delivered.
 * An acknowledgement takes effect when it has been stored. Until then the records stay acquired. If it cannot be stored,
   the member keeps the records until their lock expires.
-* The end of a lock and a missing record change the state immediately, and are stored with the next write.
+* An expired lock or a missing record changes the state immediately. The change is stored with the next write.
 * Writes do not overlap: ``begin_write`` returns everything that has changed, and ``end_write`` applies the outcome.
 * A record that was delivered ``delivery_count_limit`` times is archived when it is released. From half that number on,
-  records are delivered in ever smaller parts, and the last time alone, so that a bad record does not affect others.
+  records are delivered in ever smaller parts, and one by one the last time, so that a bad record affects no others.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Acquired(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """The changes to store, and in ``pending`` the records whose acknowledgements depend on it."""
+    """The changes to store. ``pending`` contains the records whose acknowledgements this write stores."""
 
     start_offset: int
     delivery_complete_count: int
@@ -80,7 +80,7 @@ class SharePartition:
     """The window of one share group in one partition."""
 
     def __init__(self, state: ShareState, start_offset: int, *, must_store_all: bool = False) -> None:
-        """Begin at ``start_offset``, which replaces the start offset in ``state``.
+        """Restore the window from ``state``, but start it at ``start_offset``.
 
         With ``must_store_all``, the first write contains the whole state. Raises ValueError if a delivery state in
         ``state`` is unknown.
@@ -120,7 +120,7 @@ class SharePartition:
             self.start_offset = self.end_offset
 
     def log_start_moved(self, offset: int) -> None:
-        """Drop the records before the log start offset. Acknowledging them is accepted, and has no effect."""
+        """Drop the records before the log start offset. Later acknowledgements of them are ignored."""
         if offset > self.start_offset:
             self._spans.drop_before(offset)
             self.start_offset, self.end_offset = offset, max(offset, self.end_offset)
@@ -145,7 +145,8 @@ class SharePartition:
         return len(self._spans)
 
     def next_offset(self, limits: Limits) -> int | None:
-        """Return the offset of the first available record, else the end of the window, or None if it is full."""
+        """Return the offset of the first available record. Without one, return the end of the window; None if the
+        window is full."""
         if self._has_available:
             for span in self._spans:
                 if span.state is AVAILABLE:
@@ -164,8 +165,7 @@ class SharePartition:
         limits: Limits,
         lock_until: float,
     ) -> list[Acquired]:
-        """Acquire available records for a member, out of ``batches``, which are the batches of the log from ``offset``
-        on.
+        """Acquire available records for a member from ``batches``, the batches of the log that follow ``offset``.
 
         Offsets between batches, which compaction has removed, and the offsets of dead batches are archived.
         """
@@ -197,7 +197,8 @@ class SharePartition:
             self._spans.change(first, self.end_offset - 1, lambda span: span._replace(batch_size=size))
 
     def _archive(self, first: int, last: int) -> None:
-        """Archive available records, and offsets after the window, that have no record for consumers."""
+        """Archive available offsets and offsets after the window, because they contain no records for consumers, or
+        records that were delivered too often."""
         if first > last:
             return
 
@@ -217,7 +218,8 @@ class SharePartition:
     def _acquire_in(
         self, member: str, first: int, last: int, room: int, has_some: bool, limits: Limits, lock_until: float
     ) -> tuple[list[Acquired], bool]:
-        """Acquire up to ``room`` records of a batch. Returns them, and True if the response must not contain more."""
+        """Acquire up to ``room`` records of a batch. Returns the acquired records, and True if the response must not
+        contain more."""
         acquired: list[Acquired] = []
         for span in self._spans.within(first, last):
             if span.state is not AVAILABLE or room <= 0:
@@ -238,7 +240,8 @@ class SharePartition:
     def _acquire_new(
         self, member: str, last: int, room: int, limits: Limits, lock_until: float, acquired: list[Acquired]
     ) -> tuple[list[Acquired], bool]:
-        """Acquire records after the window, and extend the window. Also returns True if the window is full."""
+        """Acquire records after the window, and extend the window. Returns ``acquired`` with these records, and True
+        if some records of the batch did not fit."""
         if last < self.end_offset:
             return acquired, False
         size = min(last - self.end_offset + 1, room, limits.max_record_locks - self.in_flight)
@@ -308,14 +311,14 @@ class SharePartition:
     def release_member(self, member: str, limits: Limits) -> bool:
         """Release the records of a member that leaves. Returns True if the release must be stored to take effect.
 
-        As in Kafka, their delivery counts: a record that crashes its consumers must not be delivered forever.
+        As in Kafka, the delivery is counted: a record that crashes its consumers must not be delivered forever.
         """
         return self._change_acquired(
             lambda span: span.member == member, lambda span: span._replace(pending=_released(span, limits))
         )
 
     def end_locks(self, now: float, limits: Limits) -> int:
-        """Release the records whose lock has ended, and return their number."""
+        """Release the records whose lock has expired, and return their number."""
         ended = 0
 
         def released(span: Span) -> Span:
@@ -336,7 +339,7 @@ class SharePartition:
         return bool(meant)
 
     def next_lock_end(self) -> float | None:
-        """Return when the next lock expires, or None if no record is acquired without a pending acknowledgement."""
+        """Return the time when the next lock expires; None if no records, or only pending ones, are acquired."""
         return min(
             (span.lock_until for span in self._spans if span.state is ACQUIRED and span.pending is None), default=None
         )
@@ -349,7 +352,7 @@ class SharePartition:
         return self._has_changed
 
     def begin_write(self) -> Write:
-        """Return all changes to store, including pending acknowledgements. Call ``end_write`` before the next one."""
+        """Return all changes to store, including pending acknowledgements. Call ``end_write`` before the next write."""
         start, complete = self.start_offset, 0
         batches: list[StateBatch] = []
         pending: list[tuple[int, int]] = []
@@ -392,7 +395,7 @@ class SharePartition:
 
 
 def before(batches: Sequence[StateBatch], offset: int) -> tuple[StateBatch, ...]:
-    """Return the batches without the offsets from ``offset`` on."""
+    """Return the batches, without the offsets that are not before ``offset``."""
     return tuple(
         each._replace(last_offset=min(each.last_offset, offset - 1)) for each in batches if each.first_offset < offset
     )

@@ -1,8 +1,8 @@
 """The share partitions that this broker leads.
 
 A share partition is loaded when a member of its group first fetches from it. It is dropped when the partition's leader
-epoch ends, when its state was replaced, and when the last share session of its group ends. So the share sessions limit
-the number of share partitions.
+epoch ends, when its state was replaced, or when the last share session of its group ends. The number of share
+partitions is therefore limited by the share sessions.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SharePartitions:
             yield from led.values()
 
     def measured(self) -> ShareGroupMetrics:
-        """Return the metrics, with current gauges."""
+        """Return the metrics, after updating the gauges."""
         metrics, led = self.metrics, [each for each in self if each.is_active]
         metrics.partitions = len(led)
         metrics.in_flight = sum(each.share.in_flight for each in led)
@@ -61,11 +61,14 @@ class SharePartitions:
         return metrics
 
     def get(self, key: SharePartitionKey) -> LedSharePartition | None:
-        """Return a share partition that is in memory, or None if no member has fetched from it."""
+        """Return the share partition if it is in memory, else None."""
         return self._by_group.get(key.group_id, {}).get(key)
 
     def of(self, group_id: str, partition: Partition) -> LedSharePartition:
-        """Return a share partition, and start loading it if it is not in memory. Raises NOT_LEADER_OR_FOLLOWER."""
+        """Return a share partition, and start loading it if it is not in memory.
+
+        Raises NOT_LEADER_OR_FOLLOWER if this broker does not lead the partition.
+        """
         partition.check_leader()
         key = SharePartitionKey(group_id, partition.topic_id, partition.index)
         led = self.get(key)

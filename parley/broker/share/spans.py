@@ -1,8 +1,8 @@
 """The records of a share partition as spans: each span is a run of consecutive records with the same state.
 
 A consumer usually acquires and acknowledges hundreds of records at a time, and one span then contains them all. A span
-is split when the states of its records differ, and spans are joined again when they no longer differ. The spans cover
-the window of a share partition without gaps.
+is split when the states of its records differ, and spans are joined when their states are the same again. The spans
+cover the window of a share partition without gaps.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Span(NamedTuple):
     lock_until: float = 0.0
     """When the lock of acquired records expires, in seconds of the monotonic clock."""
     batch_size: int = 0
-    """The number of records that were first delivered together with these. Failing records are delivered in parts of
-    that batch."""
+    """The number of records in the batch in which these were first delivered. Failing records are delivered again in
+    parts of that batch."""
     pending: Outcome | None = None
     """Set while the member's acknowledgement is being stored. Until it is stored, the records stay acquired."""
     is_stored: bool = True
@@ -79,7 +79,7 @@ class Spans:
         self._spans.append(span)
 
     def within(self, first: int, last: int) -> list[Span]:
-        """Return the spans from ``first`` to ``last``, cut at both ends."""
+        """Return the spans from ``first`` to ``last`` (inclusive), cut at both ends."""
         low, high = self._range(first, last)
         found = self._spans[low:high]
         if found and found[0].first < first:
@@ -89,7 +89,8 @@ class Spans:
         return found
 
     def change(self, first: int, last: int, change: Callable[[Span], Span]) -> None:
-        """Replace each span from ``first`` to ``last`` with the result of ``change``, which must keep its offsets."""
+        """Replace each span from ``first`` to ``last`` (inclusive) with the result of ``change``, which must keep the
+        offsets."""
         low, high = self._range(first, last)
         if low >= high:
             return
@@ -118,7 +119,7 @@ class Spans:
         del self._spans[0]
 
     def _range(self, first: int, last: int) -> tuple[int, int]:
-        """Return the slice of the spans that contain records from ``first`` to ``last``: start and stop."""
+        """Return the slice (start, stop) of the spans that contain records from ``first`` to ``last`` (inclusive)."""
         low = max(0, bisect_right(self._spans, first, key=_first) - 1)
         if low < len(self._spans) and self._spans[low].last < first:
             low += 1

@@ -1,11 +1,11 @@
-"""The controller's part in a move to another coordination store: it carries out one move after another on request.
+"""The controller's part in a move to another coordination store: it carries out requested moves, one at a time.
 
 A move is requested through the brokers (``MigrateCoordination``), not through a key in the store. So the operator
 needs no access to the store, and learns of a mistake immediately. A move ends with the term of the controller that
 drives it: the next controller finds the unfinished move and abandons it. The states of the driver::
 
-    NOT_CONTROLLER   this broker is not the controller                    IDLE        no move is under way
-    REQUESTED       a move was requested and has not begun               DRIVING     a move is being carried out
+    NOT_CONTROLLER  this broker is not the controller                    IDLE        no move is under way
+    REQUESTED       a move was requested but has not started             DRIVING     a move is being carried out
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class StoreMoveDriver:
         """Change the state. An event that the table does not allow is a defect."""
         self._state = step("store move driver", DRIVER_TRANSITIONS, self._state, event)
 
-    # --- Requests of operators ---
+    # --- Operator requests ---
 
     async def start(self, url: str) -> str:
         """Request a move to the store at this address, and return the id of the move. ``progress`` reports on it.
@@ -147,7 +147,7 @@ class StoreMoveDriver:
         if self._state is DriverState.NOT_CONTROLLER:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
 
-    # --- Carrying them out ---
+    # --- Carrying out moves ---
 
     async def run(self, session: Session, members: Expected) -> None:
         """Carry out the requested moves, one after another, until cancelled. Runs during each term as controller.
@@ -176,15 +176,15 @@ class StoreMoveDriver:
             await tasks.close()
 
     async def _give_up_left_over(self) -> None:
-        """Abandon a move that an earlier controller began, because it can no longer be completed."""
+        """Abandon a move that an earlier controller started: it can no longer be completed."""
         note = "abandoned: another broker became the controller; start the move again"
         if await give_up_left_over(self._participant.store, note):
             _log.warning("a move to another store was abandoned: the controller has changed")
 
     async def _move(self, request: _Request, session: Session, members: Expected) -> str | None:
-        """Carry out a move. Returns why the cluster has not moved, or None if the new store is in charge.
+        """Carry out a move. Returns None if the new store is in charge, otherwise the reason for the failure.
 
-        In the latter case, the controller that is elected in the new store reports the end of the move.
+        The controller that is elected in the new store reports the end of a successful move.
         """
 
         def on_step(step: Step, detail: str) -> None:
@@ -227,5 +227,5 @@ class StoreMoveDriver:
 
 
 def _failure_of(move: asyncio.Task[str | None]) -> str | None:
-    """Return why a move that has ended has failed, or None if it succeeded."""
+    """Return the reason why a finished move failed, or None if it succeeded."""
     return GIVEN_UP if move.cancelled() or move.exception() is not None else move.result()

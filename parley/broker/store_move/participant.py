@@ -47,13 +47,14 @@ _log = logging.getLogger(__name__)
 
 RETRY_S = 0.1
 OPEN_MAX_S = 20.0
-"""How long a broker tries to connect to the new store."""
+"""The time limit for connecting to the new store, in seconds."""
 HOLD_MAX_S = 5.0
-"""The longest time that requests for the controller wait while the cluster changes stores."""
+"""The longest time, in seconds, that requests for the controller wait while the cluster changes stores."""
 STOP_MAX_S = 5.0
-"""How long closing the store in charge may take when the broker stops. Its sessions expire by themselves."""
+"""The time limit for closing the store in charge when the broker stops, in seconds. After that, sessions expire by
+themselves."""
 CLOSE_MAX_S = 2.0
-"""How long closing the old store may take. Its sessions expire by themselves."""
+"""The time limit for closing the old store, in seconds. After that, its sessions expire by themselves."""
 
 
 class MoveState(Enum):
@@ -127,7 +128,7 @@ class StoreMoveParticipant:
     # --- Following the store in charge ---
 
     async def follow(self, member: str, session: Session) -> None:
-        """Watch which store is in charge. Raises Moved when it is another store, or the error that ends the watch.
+        """Watch which store is in charge. Raises Moved if another store is in charge, or the error that ends the watch.
 
         ``member`` is this broker's id in the group of brokers.
         """
@@ -187,7 +188,7 @@ class StoreMoveParticipant:
                 finally:
                     await backend.close()
         except WrongStore as wrong:
-            error = f"this is not the store that the controller reaches ({wrong}); all brokers must reach the same one"
+            error = f"this is not the store that the controller reaches ({wrong}): all brokers must use the same store"
             _log.warning("the store to move to cannot be used", extra={"reason": error})
         except (CoordinationError, TimeoutError) as wrong:
             error = str(wrong) or f"no response in {OPEN_MAX_S:g} s"
@@ -213,7 +214,7 @@ class StoreMoveParticipant:
         return self._settled.is_set()
 
     async def until_settled(self) -> None:
-        """Wait until the change of stores is complete, but for ``HOLD_MAX_S`` at most."""
+        """Wait until the change of stores is complete, but at most ``HOLD_MAX_S`` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(HOLD_MAX_S):
                 await self._settled.wait()
@@ -232,8 +233,8 @@ class StoreMoveParticipant:
                 await store.close()
 
     async def close(self) -> None:
-        """Close the store in charge, and the previous store if it is still open. Does not wait long if they do not
-        respond."""
+        """Close the store in charge, and the previous store if it is still open. Drop the connection to a store that
+        does not respond in time."""
         try:
             async with asyncio.timeout(STOP_MAX_S):
                 await self.store.close()
@@ -247,9 +248,9 @@ class StoreMoveParticipant:
         await self._farewells.close()
 
     async def unfreeze_after(self, epoch: int) -> None:
-        """Abandon the move that the controller with this epoch was driving, because this controller is dead.
+        """Abandon the move that the controller with this epoch was driving, because that controller is dead.
 
-        Writers then need not wait until its session expires.
+        Writers then need not wait until the session of the dead controller expires.
         """
         with suppress(CoordinationError):
             stored = await read_record(self.store.backend)
