@@ -1,4 +1,4 @@
-"""Work of groups that would block the event loop: large target assignments, and matching regular expressions.
+"""Group work that would block the event loop: large target assignments, and matching regular expressions.
 
 A thread works on a copy of the data that it needs. Its result is submitted as another decision. The result may be too
 late: the group may have changed or moved to another coordinator.
@@ -47,7 +47,7 @@ class BackgroundWork:
     visible: Visible
     tasks: TaskSet
     executor: Executor | None
-    """The threads, or None for those of the event loop."""
+    """The threads; None means the event loop's default executor."""
 
     def assign(self, shard: GroupShard, group_id: str) -> None:
         """Start deciding the target assignment of a consumer group or streams group, unless that is in progress."""
@@ -98,7 +98,7 @@ class BackgroundWork:
         """Install all matches together. If a record is too large, install the other matches one by one: an expression
         whose record is too large keeps its previous topics.
 
-        Raises KafkaError.
+        Raises KafkaError if the records cannot be written for another reason.
         """
         try:
             await self.submit(shard.partition, partial(install_matches, group.group_id, found, version))

@@ -1,7 +1,7 @@
 """The committed offsets of one group, in a compact form: a cluster may have millions of them.
 
-Most offsets are plain: they have no metadata, and no retention of their own. A plain offset is kept as the bytes of its
-record's value and of its log offset. These take a third of the memory of the same numbers as objects, and the garbage
+Most offsets are plain: they contain neither metadata nor a retention time. A plain offset is kept as bytes, namely its
+record's value and its log offset. The bytes take a third of the memory of the same numbers as objects, and the garbage
 collector does not visit them. Readers get a ``CommittedOffset``.
 """
 
@@ -12,7 +12,7 @@ from struct import Struct
 from typing import NamedTuple
 
 OFFSET_VALUE_VERSION = 3
-"""The version of the value of a record that stores an offset without a retention of its own."""
+"""The version of the value of a record that stores an offset without a retention time."""
 
 _PLAIN = Struct(">hqihqq")
 """The value of a plain offset's record in that version (the length of its metadata is 0), and its log offset."""
@@ -32,7 +32,8 @@ class CommittedOffset(NamedTuple):
     commit_timestamp_ms: int
     expire_at_ms: int = -1
     log_offset: int = -1
-    """The log offset of the commit's record, or -1 until it is written. Of two commits, the later one counts."""
+    """The log offset of the commit's record, or -1 until it is written. The commit with the highest log offset is
+    valid."""
 
 
 TopicPartition = tuple[str, int]
@@ -79,7 +80,7 @@ class CommittedOffsets(MutableMapping[TopicPartition, CommittedOffset]):
 
 
 def _unpacked(kept: bytes | CommittedOffset) -> CommittedOffset:
-    """Return the committed offset for its kept form."""
+    """Return the committed offset for its compact form."""
     if isinstance(kept, CommittedOffset):
         return kept
     _, offset, leader_epoch, _, commit_timestamp_ms, log_offset = _PLAIN.unpack(kept)

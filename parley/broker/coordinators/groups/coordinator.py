@@ -72,7 +72,8 @@ _ABOUT_TOPICS: Final = (TopicCreated, TopicDeleted, PartitionsAdded, BrokerRegis
 _log = logging.getLogger(__name__)
 
 NAME_IN_ID_MAX: Final = 249
-"""How many characters of the client id or instance id a member id begins with, so that it fits a protocol string."""
+"""The maximum number of characters that a member id copies from the client id or instance id, so that it fits a
+protocol string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class ConsumerGroupsNeed:
     visible: Visible
     """Returns the topics that a client may describe."""
     executor: Executor | None = None
-    """The threads for slow work, or None for those of the event loop."""
+    """The threads for slow work; None means the event loop's default executor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +254,8 @@ class GroupCoordinator:
         return f"{name[:NAME_IN_ID_MAX]}-{UUID(int=self._rng.getrandbits(128), version=4)}"
 
     def sync(self, request: SyncGroupRequest) -> asyncio.Future[SyncGroupResponse]:
-        """Return a member's assignment when the leader has sent it and the in-sync replicas have it. Raises KafkaError,
-        or the future fails with it."""
+        """Return a member's assignment, when the leader of the group has sent it and the in-sync replicas have stored
+        it. Raises KafkaError, or the future fails with it."""
         self.check_owned(request.group_id)
         return self.runtime.submit(request.group_id, partial(sync, request))
 
@@ -267,8 +268,8 @@ class GroupCoordinator:
     def leave(
         self, group_id: str, leaving: Sequence[LeaveGroupRequest.MemberIdentity]
     ) -> list[ErrorCode] | asyncio.Future[list[ErrorCode]]:
-        """Remove members that leave, and return an error code for each. If the group is empty then, the reply waits for
-        the in-sync replicas. Raises KafkaError, or the future fails with it."""
+        """Remove members that leave, and return an error code for each. If no members remain, the reply waits for the
+        in-sync replicas. Raises KafkaError, or the future fails with it."""
         return self._decide(group_id, partial(leave, group_id, leaving))
 
     def _decide(
@@ -299,8 +300,7 @@ class GroupCoordinator:
     # --- Offsets ---
 
     def check_commit(self, committer: Committer) -> None:
-        """Check that a client may commit offsets, and count the commit as a heartbeat. Raises KafkaError if it may
-        not."""
+        """Raise KafkaError if a client may not commit offsets now. Otherwise, count the commit as a heartbeat."""
         self._decide(committer.group_id, partial(offset_decisions.check_commit, committer), may_be_unnamed=True)
 
     async def commit(self, committer: Committer, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
@@ -339,7 +339,8 @@ class GroupCoordinator:
         await self._write(committer.group_id, decide, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
 
     def append_marker(self, partition: int, marker: WriteTxnMarkersRequest.WritableTxnMarker) -> asyncio.Future[None]:
-        """End a transaction in a partition of the offsets topic. See ``CoordinatorRuntime.append_marker``."""
+        """End a transaction in a partition of the offsets topic. Raises and returns the same as
+        ``CoordinatorRuntime.append_marker``."""
         return self.runtime.append_marker(
             partition,
             marker.producer_id,
@@ -350,7 +351,7 @@ class GroupCoordinator:
         )
 
     def read(self, group_id: str, look: Callable[[Group | None], T]) -> asyncio.Future[T]:
-        """Return ``look(group)`` when the in-sync replicas have everything that it shows.
+        """Return ``look(group)`` when the in-sync replicas have all records that the result depends on.
 
         ``look`` is passed None if the group does not exist. Raises KafkaError, or the future fails with it.
         """
@@ -359,7 +360,8 @@ class GroupCoordinator:
     async def delete_offsets(
         self, group_id: str, wanted: Mapping[TopicPartition, ErrorCode]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Delete committed offsets. See ``offset_decisions.delete_offsets``."""
+        """Delete committed offsets, and return the outcome of each partition. ``wanted`` and the errors are those of
+        ``offset_decisions.delete_offsets``."""
         self.check_owned(group_id)
         return await self._write(
             group_id, lambda shard, now_ms: offset_decisions.delete_offsets(shard, group_id, wanted)
@@ -406,7 +408,7 @@ class GroupCoordinator:
             self._expired += await self._remove(group, decide, "expired offsets could not be removed")
 
     async def _remove(self, group: Group, decide: Callable[[GroupShard, int], Decision[int]], failed: str) -> int:
-        """Submit ``decide``, which removes some offsets, until none are left. Returns the number of removed offsets.
+        """Submit ``decide`` repeatedly until it removes no more offsets. Returns the number of removed offsets.
 
         Logs the message ``failed`` if a submission fails.
         """
@@ -419,7 +421,8 @@ class GroupCoordinator:
         return removed
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Remove the committed offsets of deleted topics, and let groups check the topics that they subscribe to."""
+        """Remove the committed offsets of deleted topics. If topics or brokers have changed, let groups check the
+        topics that they subscribe to."""
         if any(isinstance(change, TopicCreated | TopicDeleted) for change in delta.changes):
             self._topics_version = version_of(image)
         if any(isinstance(change, _ABOUT_TOPICS) for change in delta.changes):

@@ -41,7 +41,7 @@ class Group:
     membership: Membership = field(default_factory=lambda: NO_MEMBERS)
     offsets: CommittedOffsets = field(default_factory=CommittedOffsets)
     pending_offsets: dict[int, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
-    """The offsets committed in open transactions, by producer id. See ``add_pending_offset``."""
+    """The offsets committed in open transactions, by producer id."""
     pending_producers: dict[TopicPartition, set[int]] = field(default_factory=dict)
     """The producers with a pending offset for each partition. An index, because thousands of transactions may be
     open."""
@@ -65,7 +65,7 @@ class Group:
 
     @property
     def is_classic(self) -> bool:
-        """True for a group of the classic protocol, or a group that only has offsets."""
+        """True for a group of the classic protocol, or a group that contains only offsets."""
         return self.consumer is None and self.share is None and self.streams is None
 
     @property

@@ -109,7 +109,8 @@ def decode_group_key(key: bytes) -> str:
 
 
 def decode_generation(value: bytes) -> GroupMetadataValue:
-    """Decode a generation. Raises MalformedMessage, also if the generation is so high that no other can follow."""
+    """Decode a generation. Raises MalformedMessage if it cannot be decoded, or if its number is negative or so high
+    that no generation can follow."""
     stored, _ = decode_stored(GroupMetadataValue, value)
     if not 0 <= stored.generation < GENERATION_MAX:
         raise MalformedMessage(f"invalid generation {stored.generation}")

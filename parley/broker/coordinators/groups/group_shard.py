@@ -50,7 +50,7 @@ from parley.protocol.uuids import UUID
 _log = logging.getLogger(__name__)
 
 KNOWN_MAX: Final = 10_000
-"""The number of pairs of a group and a topic whose keys a shard caches (a few MB), to avoid decoding them again."""
+"""The number of (group, topic) pairs whose keys a shard caches (a few MB), to avoid decoding them again."""
 
 
 Note = tuple[str, Mapping[str, object]]
@@ -59,8 +59,7 @@ Note = tuple[str, Mapping[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Everything outside its groups on which the decisions of a shard depend, and the actions that they cause outside
-    it."""
+    """Everything outside a shard that its decisions depend on, and the actions that they start outside it."""
 
     config: Callable[[], BrokerConfig]
     image: Callable[[], MetadataImage]
@@ -76,7 +75,7 @@ class Surroundings:
     on_rebalanced: Callable[[], None]
     """Called when a rebalance of a classic group has ended with an assignment."""
     on_epoch_begun: Callable[[], None]
-    """Called when a consumer group has begun another epoch."""
+    """Called when a consumer group has started another epoch."""
     assign_in_thread: Callable[[GroupShard, str], None]
     """Starts deciding the target assignment of a large consumer group or streams group."""
     match_in_thread: Callable[[GroupShard, str, RequestContext], None]
@@ -88,7 +87,7 @@ class Surroundings:
     streams_settings: Callable[[str], StreamsSettings]
     """Returns the settings of a streams group."""
     on_streams_epoch_begun: Callable[[], None]
-    """Called when a streams group has begun another epoch."""
+    """Called when a streams group has started another epoch."""
     batch_bytes_max: Callable[[int], int]
     """Returns the size of the largest batch that a partition accepts. Raises KafkaError if it has no log on this
     broker."""

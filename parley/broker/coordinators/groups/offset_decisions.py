@@ -1,7 +1,7 @@
 """Decisions about committed offsets and about the deletion of groups: pure functions of a shard and the time.
 
 A commit in a transaction is pending until the transaction ends (KIP-98). When the transaction's marker is in the log,
-the commit takes effect or is dropped. Until then, a reader may insist on a stable offset (KIP-447).
+the commit takes effect or is dropped. Until then, a reader may require a stable offset (KIP-447).
 """
 
 from __future__ import annotations
@@ -102,13 +102,12 @@ def check_may_commit_transactional(group: Group | None, committer: Committer) ->
         streams_commits.check_may_commit_to(group.streams, committer.member_id, committer.generation, NEWEST)
         return
     if committer.generation < 0 and group.membership.state is GroupState.EMPTY:
-        return  # its consumer assigns its partitions itself, and has an instance id
+        return  # a consumer that assigns its partitions itself, and has an instance id
     group.membership.current_member(committer.member_id, committer.group_instance_id, committer.generation)
 
 
 def check_commit(committer: Committer, shard: GroupShard, now_ms: int) -> Decision[None]:
-    """Check that a client may commit offsets now, and count the commit as a heartbeat. Raises KafkaError if it may
-    not."""
+    """Raise KafkaError if a client may not commit offsets now. Otherwise, count the commit as a heartbeat."""
     group = shard.groups.get(committer.group_id)
     check_may_commit(group, committer)
     if group is not None and group.consumer is not None:
@@ -162,7 +161,9 @@ def commit_transactional(
     producer: ProducerIdentity,
     offsets: Mapping[TopicPartition, CommittedOffset],
 ) -> Decision[None]:
-    """Commit offsets in a producer's transaction. They are pending until its marker. Raises KafkaError.
+    """Commit offsets in a producer's transaction. They are pending until its marker is in the log.
+
+    Raises KafkaError if the client may not commit them, or if there are too many open transactions.
 
     The caller must have verified that the transaction is open and includes the group. The log rejects a fenced epoch.
     """
@@ -184,8 +185,8 @@ def delete_offsets(
 ) -> Decision[dict[TopicPartition, ErrorCode]]:
     """Delete committed offsets, except for topics that a member reads (KIP-496).
 
-    ``wanted`` maps each partition to NONE, or to the error why its offset cannot be deleted. The reply contains the
-    outcome of each partition. Raises GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP for a group with members whose
+    ``wanted`` maps each partition to NONE, or to the error that prevents the deletion of its offset. The reply contains
+    the outcome of each partition. Raises GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP for a group with members whose
     subscriptions are unknown.
     """
     group = shard.groups.get(group_id)
@@ -227,7 +228,7 @@ def _end_of(group: Group) -> list[KeyValue]:
 def forget_topic(group_id: str, topic: str, latest: int, shard: GroupShard, now_ms: int) -> Decision[int]:
     """Remove offsets that a group committed for a deleted topic.
 
-    The reply is the number of removed offsets. Unless it is 0, more may be left. ``latest`` is the log offset of the
+    The reply is the number of removed offsets. If it is not 0, more may remain. ``latest`` is the log offset of the
     group's last commit for the topic: a later commit is for a new topic with the same name.
     """
     group = shard.groups.get(group_id)
@@ -241,7 +242,7 @@ def forget_topic(group_id: str, topic: str, latest: int, shard: GroupShard, now_
 def expire(group_id: str, at_ms: int, retention_ms: int, shard: GroupShard, now_ms: int) -> Decision[int]:
     """Remove offsets of a group that have expired at ``at_ms``, and the group if it then has no members and no offsets.
 
-    The reply is the number of removed offsets. Unless it is 0, more may be left.
+    The reply is the number of removed offsets. If it is not 0, more may remain.
     """
     group = shard.groups.get(group_id)
     if group is None:

@@ -8,7 +8,8 @@ An offset expires ``offsets.retention.minutes`` after
 * the commit, if the consumer group has no members;
 * the commit, if the streams group has no members, or its topology does not read the topic.
 
-If an old client sent a retention with the commit, that applies instead, except while a classic group has members.
+If an old client sent a retention with the commit, that retention applies instead, except while a classic group has
+members.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _has_expired(
             return now_ms >= offset.expire_at_ms
         if group.membership.protocol_type is None:
             return now_ms - offset.commit_timestamp_ms >= retention_ms
-        # Old versions did not store when the state was entered: use the time of the commit then.
+        # Old versions did not store when the group entered its state: use the time of the commit instead.
         since = max(group.membership.state_since_ms, offset.commit_timestamp_ms)
         return now_ms - since >= retention_ms
     if subscribed is None or partition[0] in subscribed:

@@ -167,7 +167,8 @@ def _protocols(request: JoinGroupRequest) -> Protocols:
 
 
 def sync(request: SyncGroupRequest, shard: GroupShard, now_ms: int) -> Decision[SyncGroupResponse]:
-    """Return a member's assignment when the leader has sent it and the in-sync replicas have it."""
+    """Return a member's assignment, when the leader of the group has sent it and the in-sync replicas have stored
+    it."""
     membership = shard.membership_of(request.group_id)
     member = membership.current_member(request.member_id, request.group_instance_id, request.generation_id)
     if (request.protocol_type is not None and request.protocol_type != membership.protocol_type) or (

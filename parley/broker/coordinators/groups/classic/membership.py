@@ -69,7 +69,7 @@ class Membership:
     """The members of a group, and the rebalance in progress.
 
     The membership of a group is never changed in place: a decision changes a copy (``rebalance.py``), which then
-    replaces it. Copies share their collections, so the collections are replaced, too, instead of changed.
+    replaces it. Copies share their collections, so a change must replace a collection and not modify it.
     """
 
     state: GroupState = GroupState.EMPTY
@@ -92,7 +92,7 @@ class Membership:
     pending: frozenset[str] = frozenset()
     """The member ids given to clients that have not joined with them yet (KIP-394)."""
     initial_delay_left_ms: int | None = None
-    """How much longer the group may wait for its first members, or None if it is not waiting."""
+    """How much longer a group that was empty may wait for more members; None if it does not wait."""
     joined_during_delay: bool = False
 
     def copy(self) -> Membership:
@@ -194,8 +194,8 @@ class Membership:
     def accepts(self, protocol_type: str, protocols: Iterable[tuple[str, bytes]], *, instead_of: str = "") -> bool:
         """Return True if a member with these protocols is compatible with the other members.
 
-        It must have the same protocol type, and support a strategy that all of them support. ``instead_of`` is the id
-        of a member that it replaces.
+        The member must have the same protocol type, and support a strategy that all other members support.
+        ``instead_of`` is the id of the member that it replaces, if any.
         """
         others = {each.strategies for known, each in self.members.items() if known != instead_of}
         if not others:

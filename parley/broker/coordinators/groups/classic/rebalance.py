@@ -37,8 +37,8 @@ NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60_000
 """A new member is removed if its JoinGroup waits longer than this, as in Kafka: its client has probably given up."""
 
 SESSION_MIN_MS: Final = 10
-"""The minimum session timeout, whatever a member or a stored group says. A shorter one would keep the event loop
-busy."""
+"""The minimum session timeout, whatever a member or a stored group specifies. A shorter timeout would keep the event
+loop busy."""
 
 
 SESSIONS_MAX: Final = 10_000
@@ -102,14 +102,15 @@ class MembershipChange:
     # --- Callers that wait ---
 
     def wait_to_join(self, member: GroupMember) -> None:
-        """Hold the caller's JoinGroup until the rebalance ends. An earlier one fails with REBALANCE_IN_PROGRESS."""
+        """Hold the caller's JoinGroup until the rebalance ends. Its earlier JoinGroup, if it is still waiting, fails
+        with REBALANCE_IN_PROGRESS."""
         self.release_join(member.member_id, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         self.membership.joining |= {member.member_id}
         self._caller = "join", self._group_id, member.member_id
 
     def wait_to_sync(self, member: GroupMember) -> None:
-        """Hold the caller's SyncGroup until its assignment is known. An earlier one fails with
-        REBALANCE_IN_PROGRESS."""
+        """Hold the caller's SyncGroup until its assignment is known. Its earlier SyncGroup, if it is still waiting,
+        fails with REBALANCE_IN_PROGRESS."""
         self.release_sync(member.member_id, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
         self.membership.syncing |= {member.member_id}
         self._caller = "sync", self._group_id, member.member_id
@@ -170,7 +171,7 @@ class MembershipChange:
     def replace_static(self, member: GroupMember, old_id: str) -> None:
         """Replace a static member's previous incarnation, which is fenced, with the restarted one.
 
-        The member stays in the group until its session expires, even if no request of it is waiting.
+        The restarted member stays in the group until its session expires, even if none of its requests is waiting.
         """
         self.release_join(old_id, join_error(ErrorCode.FENCED_INSTANCE_ID, old_id))  # a response that fits all versions
         self.release_sync(old_id, sync_error(ErrorCode.FENCED_INSTANCE_ID))
@@ -226,8 +227,8 @@ class MembershipChange:
         self._timers["rebalance", self._group_id] = Timer(delay_ms, partial(event, self._group_id), True)
 
     def wait_for_more_members(self) -> bool:
-        """Prolong the initial delay if more members have joined, up to the rebalance timeout. Returns False if it is
-        over."""
+        """Prolong the initial delay if more members have joined, up to the rebalance timeout. Returns False if the
+        delay is over."""
         membership = self.membership
         left_ms = membership.initial_delay_left_ms or 0
         if not membership.joined_during_delay or left_ms <= 0:

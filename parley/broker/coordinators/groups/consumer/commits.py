@@ -1,7 +1,7 @@
 """Checks whether a member of a consumer group may commit or read offsets.
 
 A member may commit in its current epoch. In an earlier epoch, it may commit only for partitions that it has owned since
-then, because other members may have owned the others in between (KIP-1251).
+then, because another member may have owned any other partition in between (KIP-1251).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MEMBER_EPOCHS_SINCE: Final = 9
 
 def check_may_commit_to(group: ConsumerGroup, member_id: str, epoch: int, api_version: int) -> None:
     """Raise KafkaError if a client may not commit now: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION, or
-    UNSUPPORTED_VERSION for a member whose version has no member epochs."""
+    UNSUPPORTED_VERSION if its version of the request has no member epochs."""
     if epoch < 0 and not group.members:
         return
     member = require_member(group, member_id)

@@ -1,6 +1,6 @@
 """A consumer group, as its records describe it: its epochs, members, target assignment and regular expressions.
 
-Only applying records changes it (``GroupShard.replay``). Decisions return records (``group_change.py``).
+It changes only when records are applied (``GroupShard.replay``). Decisions return records (``group_change.py``).
 
 * The *group epoch* rises whenever a new target assignment is needed.
 * The *target epoch* is the group epoch for which the target assignment was decided.
@@ -68,7 +68,7 @@ class ConsumerGroup:
     targets: dict[str, Assignment] = field(default_factory=dict)
     regexes: dict[str, ResolvedRegex] = field(default_factory=dict)
     owners: dict[UUID, dict[int, str]] = field(default_factory=dict)
-    """The member that owns each partition, or still has to give it up."""
+    """The member that owns each partition, or still has to revoke it."""
     topic_subscribers: dict[str, int] = field(default_factory=dict)
     """The number of members that subscribe to each topic by its name."""
     regex_subscribers: dict[str, int] = field(default_factory=dict)
@@ -83,9 +83,9 @@ class ConsumerGroup:
     match_tried_ms: int = 0
     """When a thread last started matching the regular expressions, or 0 if it has succeeded. Not stored."""
     unmatched_regexes: set[str] = field(default_factory=set)
-    """The regular expressions that could not be matched, and for which that was logged. Not stored."""
+    """The regular expressions for which a failure to match has been logged. Not stored."""
     joining_again: set[str] = field(default_factory=set)
-    """The members of the classic protocol that have been told to rejoin. Not stored."""
+    """The members of the classic protocol that must rejoin and know it from a heartbeat. Not stored."""
 
     # --- Reading ---
 
@@ -100,7 +100,7 @@ class ConsumerGroup:
         return ConsumerGroupState.RECONCILING
 
     def owner(self, topic: UUID, partition: int) -> str | None:
-        """Return the id of the member that owns a partition or still has to give it up, or None."""
+        """Return the id of the member that owns a partition or still has to revoke it; None if there is none."""
         return self.owners.get(topic, {}).get(partition)
 
     def target_of(self, member_id: str, instance_id: str | None) -> Assignment:
@@ -128,7 +128,7 @@ class ConsumerGroup:
             self.static_ids[details.instance_id] = member_id
 
     def remove_member(self, member_id: str) -> None:
-        """Remove a member, and give up its partitions."""
+        """Remove a member, and release its partitions."""
         known = self.members.pop(member_id, None)
         self.joining_again.discard(member_id)
         if known is None:

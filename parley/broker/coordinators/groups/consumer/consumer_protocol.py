@@ -23,7 +23,10 @@ def subscription_of(metadata: bytes) -> ConsumerProtocolSubscription:
 
 
 def assignment_of(data: bytes, image: MetadataImage) -> dict[UUID, tuple[int, ...]]:
-    """Decode the partitions of an assignment, without negative ones. Raises MalformedMessage."""
+    """Decode the partitions of an assignment. Skips negative partition numbers, and topics that do not exist.
+
+    Raises MalformedMessage if the data cannot be decoded.
+    """
     if not data:
         return {}
     stored = decode_stored(ConsumerProtocolAssignment, _known_version(data))[0]
@@ -32,7 +35,7 @@ def assignment_of(data: bytes, image: MetadataImage) -> dict[UUID, tuple[int, ..
 
 
 def owned_partitions(named: list[tuple[str, list[int]]], image: MetadataImage) -> dict[UUID, tuple[int, ...]]:
-    """Return partitions by topic id, without those of unknown topics."""
+    """Return partitions by topic id. Skips topics that do not exist."""
     found: dict[UUID, set[int]] = {}
     for name, partitions in named:
         topic = image.topics.get(name)
@@ -57,6 +60,6 @@ def encoded_assignment(assignment: Assignment, protocols: Protocols, image: Meta
 
 
 def _known_version(data: bytes) -> bytes:
-    """Return data of a later version as the highest known version: the bytes that a later version adds are ignored."""
+    """Mark data of a later version as data of the highest known version, which ignores bytes that were added later."""
     version = int.from_bytes(data[:2], "big", signed=True)
     return _VERSION_MAX.to_bytes(2, "big") + data[2:] if version > _VERSION_MAX else data

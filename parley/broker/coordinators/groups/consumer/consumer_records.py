@@ -4,7 +4,7 @@
 key (first two bytes)  key                                                value
 =====================  =================================================  ==========================
 3                      group                                              group epoch, hash of its topics
-4                      group                                              topics (before Kafka 4.1, only deleted now)
+4                      group                                              topics (until Kafka 4.0, now only deleted)
 5                      group, member                                      a member and its subscription
 6                      group                                              epoch of the target assignment
 7                      group, member                                      a member's target assignment
@@ -219,7 +219,7 @@ Change = Callable[[ConsumerGroup], None]
 
 
 def decode_change(kind: int, key: bytes, value: bytes | None) -> tuple[str, Change, bool]:
-    """Decode a record. Returns its group id, a function that applies it to the group, and True if it ends the group.
+    """Decode a record. Returns its group id, a function that applies it to the group, and True if it deletes the group.
 
     Raises MalformedMessage if the record cannot be decoded.
     """
@@ -317,7 +317,7 @@ def _current(key: ConsumerGroupCurrentMemberAssignmentKey, value: bytes | None) 
 
 
 def _owned(stored: Iterable[_Topics], member_epoch: int) -> Owned:
-    """Return partitions with their epochs. Before Kafka 4.3 no epochs were stored: the member epoch is used then."""
+    """Return partitions with their epochs. Kafka before 4.3 stored no epochs: the member epoch is used instead."""
     owned: dict[UUID, dict[int, int]] = {}
     for each in stored:
         epochs = each.assignment_epochs

@@ -1,7 +1,7 @@
 """The changes that one event makes to a consumer group: new values of members and epochs, and their records.
 
-The group itself changes when the records are replayed, and its state that is not stored when ``Decision.change`` is
-called. Until then, a ``GroupChange`` reads the group with its own changes applied.
+The stored state of the group changes when the records are replayed, the rest of its state when ``Decision.change`` is
+called. Until then, reads through a ``GroupChange`` include its changes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class GroupChange:
     """The changes that one event makes to a consumer group, with the resulting timers and records."""
 
     def __init__(self, shard: GroupShard, group: ConsumerGroup, now_ms: int, records: Iterable[KeyValue] = ()) -> None:
-        """``records`` precede those of the change: they create ``group`` if it does not exist yet."""
+        """``records`` precede the records of the change: they create ``group`` if it does not exist yet."""
         self.shard = shard
         self.group = group
         self.now_ms = now_ms
@@ -93,7 +93,8 @@ class GroupChange:
         self._notes.append((message, facts))
 
     def afterwards(self, effect: Callable[[], None]) -> None:
-        """Call ``effect`` when the change is applied."""
+        """Call ``effect`` as soon as the records are applied to the group, before they are replicated
+        (``Decision.change``)."""
         self._effects.append(effect)
 
     # --- Reading ---
@@ -186,7 +187,7 @@ class GroupChange:
     # --- Epochs ---
 
     def check_metadata(self, *, bump: bool) -> None:
-        """Begin a new epoch if ``bump``, or if the topics that members subscribe to have changed."""
+        """Start a new epoch if ``bump``, or if the topics that members subscribe to have changed."""
         found = metadata_hash(self.shard.image(), self.subscribed_topics())
         self._checked_metadata = True
         if bump or found != self.group.metadata_hash:
@@ -195,7 +196,7 @@ class GroupChange:
             self.records.append(old_metadata_tombstone(self.group_id))
 
     def bump(self, found_hash: int | None = None) -> None:
-        """Begin a new epoch of the group, which needs a new target assignment."""
+        """Start a new group epoch, which needs a new target assignment."""
         if found_hash is None:
             found_hash = metadata_hash(self.shard.image(), self.subscribed_topics())
             self._checked_metadata = True
@@ -261,7 +262,7 @@ class GroupChange:
             self._targets[member_id] = target
         self.records.append(target_epoch_record(self.group_id, epoch, self.now_ms))
         self.target_epoch = epoch
-        # Log one line for all epochs since the last assignment: members that start together begin hundreds a second.
+        # Log one line for all epochs since the last assignment: members that join together cause hundreds per second.
         self.note("consumer group has a new target assignment", epoch=epoch, members=len(decided))
 
 

@@ -2,7 +2,7 @@
 
 A heartbeat is decided in three steps, unless it changes nothing.
 
-1. Add or update the member. A new subscription begins a new epoch of the group.
+1. Add or update the member. A new subscription starts a new group epoch.
 2. If the group's epoch is higher than that of its target assignment, decide a new target assignment.
 3. Move the member toward its target assignment.
 """
@@ -90,7 +90,7 @@ def in_all_steps(
 
 
 def changes_nothing(request: ConsumerGroupHeartbeatRequest, context: RequestContext, shard: GroupShard) -> bool:
-    """Return True if a heartbeat only keeps the member alive, and there is nothing new to tell the member.
+    """Return True if a heartbeat only keeps the member alive, and the member already has its target assignment.
 
     Most heartbeats are like that. This check is cheaper than the three steps, which would change nothing.
     """
@@ -136,7 +136,7 @@ def _stayed(request: ConsumerGroupHeartbeatRequest, shard: GroupShard) -> Decisi
 def _group(group_id: str, shard: GroupShard, *, joins: bool) -> tuple[ConsumerGroup, Made]:
     """Return the group of a heartbeat. For a joining member, create the group, or convert a classic group to it.
 
-    Raises GROUP_ID_NOT_FOUND, also if a classic group cannot be converted.
+    Raises GROUP_ID_NOT_FOUND if there is no such group, or if a group of another type cannot be converted.
     """
     known = shard.groups.get(group_id)
     if known is not None and known.consumer is not None:
@@ -195,8 +195,8 @@ def _member(
 
 
 def _check_epoch(request: ConsumerGroupHeartbeatRequest, progress: Progress) -> None:
-    """Raise FENCED_MEMBER_EPOCH unless the member is in its current epoch, or has only missed the response that began
-    it."""
+    """Raise FENCED_MEMBER_EPOCH unless the member is in its current epoch, or is in the previous one because the
+    response with the current epoch was lost."""
     epoch = request.member_epoch
     if epoch in (JOIN, progress.epoch):
         return
@@ -288,7 +288,7 @@ def _reported(request: ConsumerGroupHeartbeatRequest) -> Assignment | None:
 
 
 def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Return True if the heartbeat contains all fields: the member may not know its assignment."""
+    """Return True if the heartbeat contains all fields, as it does if the member may not know its assignment."""
     subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     return request.rebalance_timeout_ms != -1 and subscribes and request.topic_partitions is not None
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 def leave(
     request: ConsumerGroupHeartbeatRequest, shard: GroupShard, now_ms: int
 ) -> Decision[ConsumerGroupHeartbeatResponse]:
-    """Remove a member that leaves. A static member may leave temporarily, and keeps its partitions until its session
+    """Remove a member that leaves. A static member that leaves temporarily keeps its partitions until its session
     expires.
 
     Raises GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
@@ -41,7 +41,7 @@ def leave(
         if request.member_epoch == LEFT_FOR_NOW:
             change = GroupChange(shard, group, now_ms)
             change.note("static member left temporarily", member=member.member_id)
-            # The member owns its partitions all the time, whatever its next epoch is: let it commit in any epoch.
+            # The member keeps its partitions, whatever its next epoch is: let it commit in any epoch.
             kept = in_epoch(partitions_of(member.progress.assigned), 0)
             change.put_progress(member, replace(member.progress, epoch=LEFT_FOR_NOW, assigned=kept, revoking=NOTHING))
             change.timers["member-rebalance", group.group_id, member.member_id] = None
@@ -50,7 +50,7 @@ def leave(
 
 
 def require_group(group_id: str, shard: GroupShard) -> ConsumerGroup:
-    """Return a consumer group. Raises GROUP_ID_NOT_FOUND."""
+    """Return the consumer group with this id. Raises GROUP_ID_NOT_FOUND if there is none."""
     known = shard.groups.get(group_id)
     if known is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
@@ -62,7 +62,7 @@ def require_group(group_id: str, shard: GroupShard) -> ConsumerGroup:
 def remove_members(
     group: ConsumerGroup, members: Collection[Member], reply: T, reason: str, shard: GroupShard, now_ms: int
 ) -> Decision[T]:
-    """Remove members, and begin a new epoch.
+    """Remove members, and start a new epoch.
 
     If only members of the classic protocol are left, the group becomes a classic group, unless it is too large.
     """

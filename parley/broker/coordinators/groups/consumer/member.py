@@ -3,7 +3,7 @@
 A member's assignment approaches the target in steps, each acknowledged by a heartbeat (``reconciliation.py``)::
 
     STABLE                   it owns the partitions of its epoch's target
-    UNREVOKED_PARTITIONS     it must give up partitions first, and keeps its epoch until then
+    UNREVOKED_PARTITIONS     it must revoke partitions first, and keeps its epoch until then
     UNRELEASED_PARTITIONS    it waits for partitions that other members still own
 """
 
@@ -58,11 +58,11 @@ class MemberDetails:
     client_id: str = ""
     client_host: str = ""
     topics: tuple[str, ...] = ()
-    """The names of the topics that it subscribes to, in ascending order, without duplicates."""
+    """The names of the topics that the member subscribes to, in ascending order, without duplicates."""
     regex: str | None = None
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
-    """The assignor that the member prefers, or None if it leaves the choice to the coordinator."""
+    """The assignor that the member prefers, or None if it has no preference."""
     classic: ClassicMember | None = None
     """Set while the member uses the classic protocol."""
 
@@ -77,14 +77,14 @@ class Progress:
     state: MemberState = MemberState.STABLE
     assigned: Owned = field(default_factory=lambda: NOTHING)
     revoking: Owned = field(default_factory=lambda: NOTHING)
-    """The partitions that the member must give up, until it reports that it has."""
+    """The partitions that the member must revoke and has not reported as revoked yet."""
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
         """Return True if the member owns the partitions of this epoch's target."""
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def moved_to(self, epoch: int, **changes: Any) -> Progress:
-        """Return a copy in another epoch, or in the same one again, with ``changes``."""
+        """Return a copy with ``changes`` in ``epoch``, which may be the current epoch."""
         return replace(self, epoch=epoch, previous_epoch=self.epoch, **changes)
 
 

@@ -1,4 +1,4 @@
-"""Steps that the decisions about members of both protocols share in a consumer group."""
+"""Steps of a consumer group's decisions, common to its members of both protocols."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def require_static(static: Member | None, member_id: str, instance_id: str) -> M
 
 
 def reconcile(member: Member, reported: Assignment | None, subscription_changed: bool, change: GroupChange) -> Member:
-    """Move a member toward its target assignment. ``reported`` are the partitions that it reports, or None."""
+    """Move a member toward its target assignment. ``reported`` contains the partitions that the member reports, if it
+    reports any."""
     if not subscription_changed and member.progress.is_reconciled_to(change.target_epoch):
         return member
     group = change.group

@@ -1,4 +1,4 @@
-"""Whether a group with members may change its protocol (KIP-848): ``group.consumer.migration.policy``."""
+"""``group.consumer.migration.policy``: in which direction a group with members may change its protocol (KIP-848)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 1. Partitions that are not in the target are revoked first. The member keeps its epoch until it reports that it no
    longer owns them.
 2. Then it enters the target's epoch, and gets the partitions of the target that no other member owns.
-3. It gets the remaining ones in later heartbeats, when other members have given them up.
+3. It gets the remaining ones in later heartbeats, when other members have revoked them.
 
 A partition of a topic that the member no longer subscribes to is revoked immediately, even if it is in the target.
 """
@@ -44,7 +44,7 @@ class Situation:
     reported: Assignment | None
     """The partitions that the member reports as its own, or None if it does not report them."""
     is_free: Callable[[UUID, int], bool]
-    """Returns True if no member, including this one, owns a partition or still has to give it up."""
+    """Returns True if no member, including this one, owns a partition or still has to revoke it."""
 
 
 def reconciled(progress: Progress, situation: Situation) -> Progress:
@@ -70,7 +70,7 @@ def _following(progress: Progress, situation: Situation) -> Progress:
             if situation.reported is None or situation.reported:
                 raise KafkaError(
                     ErrorCode.FENCED_MEMBER_EPOCH,
-                    "The member is in a state that this broker does not know. It must give up its partitions and "
+                    "The consumer group member is in an unknown state. The member must abandon all its partitions and "
                     "rejoin.",
                 )
             return _next(progress, situation.target.epoch, situation)

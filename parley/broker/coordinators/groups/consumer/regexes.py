@@ -2,7 +2,7 @@
 
 A thread matches them against all topics, in short turns, so that other groups get their turns in between. All
 expressions of a group are matched together, so that only one rebalance follows. They are matched again when members
-subscribe to new ones, when topics were created or deleted, and periodically, but at most once in ``AGAIN_AFTER_MS``.
+subscribe to new ones, when topics were created or deleted, and periodically, but at most once per ``AGAIN_AFTER_MS``.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def update_regex(context: RequestContext, before: str | None, now: str | None, c
     """Record the expression that a member subscribes to, and match all expressions of the group again if that is due.
 
     ``before`` and ``now`` are the member's expressions before and after the heartbeat. Raises
-    INVALID_REGULAR_EXPRESSION.
+    INVALID_REGULAR_EXPRESSION if the new expression is invalid, or if the group has too many expressions.
     """
     if before == now and not change.group.regex_subscribers:
         return _NO_UPDATE
@@ -175,10 +175,10 @@ def _end_match(shard: GroupShard, group_id: str) -> None:
 def install_matches(
     group_id: str, found: Mapping[str, frozenset[str]], version: int, shard: GroupShard, now_ms: int
 ) -> Decision[None]:
-    """Store the topics that match the expressions of a group, and begin another epoch if they have changed.
+    """Store the topics that match the expressions of a group, and start another epoch if they have changed.
 
-    An expression that was matched for the first time is a change even if it matches no topic: the member may have
-    subscribed to other topics before, which other members must get now.
+    An expression that was matched for the first time counts as a change even if it matches no topic: the member may
+    have subscribed to other topics before, which other members must get now.
     """
     group = shard.consumer_group(group_id)
     if group is None:

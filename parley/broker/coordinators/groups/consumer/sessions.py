@@ -1,7 +1,7 @@
 """The timers of a consumer group's members, and their events: a silent or slow member is removed.
 
 * Each heartbeat restarts a member's *session*.
-* A member must give up revoked partitions within its *rebalance timeout*.
+* A member must revoke partitions within its *rebalance timeout*.
 * A member of the classic protocol must rejoin within that timeout, and then request its assignment within it.
 """
 
@@ -24,7 +24,7 @@ REMEMBERED_IDS_MAX: Final = 128
 """The maximum length of the group id and member id together for which a timer is cached. Clients choose the ids."""
 
 SESSION_MIN_MS: Final = 10
-"""The minimum session timeout, whatever a stored member says. A shorter one would keep the event loop busy."""
+"""The minimum session timeout, whatever a stored member specifies. A shorter one would keep the event loop busy."""
 
 
 def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
@@ -49,7 +49,8 @@ def session_of(shard: GroupShard, group_id: str, member: Member) -> Mapping[Hash
 
 
 def rebalance_timer(group_id: str, member: Member) -> Mapping[Hashable, Timer | None]:
-    """Return the timer for a member that must revoke partitions, or its cancellation if it need not, or has left."""
+    """Return the timer for a member that must revoke partitions. Return its cancellation if the member need not revoke
+    any, or has left temporarily."""
     key = "member-rebalance", group_id, member.member_id
     progress = member.progress
     if progress.state is not MemberState.UNREVOKED_PARTITIONS or progress.epoch == LEFT_FOR_NOW:
@@ -97,7 +98,7 @@ def member_expired(group_id: str, member_id: str, reason: str, shard: GroupShard
 
 
 def revocation_timed_out(group_id: str, member_id: str, epoch: int, shard: GroupShard, now_ms: int) -> Decision[None]:
-    """Remove a member that has not given up its partitions in time, unless it has left ``epoch`` in the meantime."""
+    """Remove a member that has not revoked its partitions in time, unless its epoch is no longer ``epoch``."""
     group = shard.consumer_group(group_id)
     member = None if group is None else group.members.get(member_id)
     if group is None or member is None or member.progress.epoch != epoch:

@@ -1,4 +1,4 @@
-"""The settings of a consumer group: its own, or else the broker's."""
+"""The settings of a consumer group: those set for the group, or else the broker's."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def group_spec(
 
 
 def size_of(members: int, names: Set[str], image: MetadataImage) -> int:
-    """Return the size of an assignment, which determines how long deciding it takes: its members and partitions."""
+    """Return the number of members and partitions of an assignment, which determines how long deciding it takes."""
     return members + sum(len(image.topics[name].partitions) for name in names if name in image.topics)
 
 

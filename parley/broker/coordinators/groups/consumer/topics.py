@@ -15,7 +15,7 @@ NO_TOPICS_HASH = 0
 """The hash for a group whose topics do not exist."""
 
 HASHES_MAX = 10_000
-"""The number of topics whose hashes are cached, because hashing a topic with many partitions takes long."""
+"""The number of topics whose hashes are cached, because hashing a topic with many partitions is slow."""
 
 _CONTROLLER_EPOCH_SHIFT = 32
 
@@ -68,5 +68,5 @@ def _racks(image: MetadataImage, topic: TopicImage, partition: int) -> frozenset
 
 
 def version_of(image: MetadataImage) -> int:
-    """Return a number that is higher for later metadata, also across controllers."""
+    """Return a number that is higher for later metadata, even if the controller has changed."""
     return image.controller_epoch << _CONTROLLER_EPOCH_SHIFT | image.version

@@ -84,7 +84,8 @@ def _check_may_upgrade(group_id: str, membership: Membership, shard: GroupShard)
 
 
 def _add(member: GroupMember, membership: Membership, group: ConsumerGroup, shard: GroupShard) -> None:
-    """Add a classic member to the consumer group. Raises MalformedMessage."""
+    """Add a classic member to the consumer group. Raises MalformedMessage if its subscription or assignment cannot be
+    decoded."""
     metadata = member.metadata_for(membership.protocol) or member.protocols[0][1]
     subscription = subscription_of(metadata)
     assigned = assignment_of(membership.assignments.get(member.member_id, b""), shard.image())

@@ -1,7 +1,7 @@
 """The changes that one event makes to a share group: new values of members and epochs, and their records.
 
-The group itself changes when the records are replayed, and its state that is not stored when ``Decision.change`` is
-called. Until then, a ``ShareGroupChange`` reads the group with its own changes applied.
+The stored state of the group changes when the records are replayed, the rest of its state when ``Decision.change`` is
+called. Until then, reads through a ``ShareGroupChange`` include its changes.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class ShareGroupChange:
         self.records: list[KeyValue] = []
         self.timers: dict[Hashable, Timer | None] = {}
         self.then: Callable[[], None] | None = None
+        """Called after the in-sync replicas have the records (``Decision.then``)."""
         self.epoch = group.epoch
         self.target_epoch = group.target_epoch
         self._members = dict(group.members)
@@ -97,7 +98,7 @@ class ShareGroupChange:
         self.records.append(current_record(self.group_id, member))
 
     def remove(self, member: ShareMember) -> None:
-        """Remove a member, and begin a new epoch."""
+        """Remove a member, and start a new epoch."""
         del self._members[member.member_id]
         self.records += member_tombstones(self.group_id, member.member_id)
         self.timers["share-session", self.group_id, member.member_id] = None
@@ -114,9 +115,9 @@ class ShareGroupChange:
     # --- Epochs ---
 
     def check_metadata(self, *, bump: bool) -> bool:
-        """Begin a new epoch if ``bump``, or if the topics that members subscribe to have changed.
+        """Start a new epoch if ``bump``, or if the topics that members subscribe to have changed.
 
-        Returns True if a new epoch has begun.
+        Returns True if it has started a new epoch.
         """
         found = metadata_hash(self.shard.image(), self.subscribed_topics())
         self._checked_metadata = True

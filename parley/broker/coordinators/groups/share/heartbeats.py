@@ -2,7 +2,7 @@
 
 A heartbeat is decided in three steps.
 
-1. Add or update the member. A new subscription begins a new epoch of the group.
+1. Add or update the member. A new subscription starts a new group epoch.
 2. If the group's epoch is higher than that of its target assignment, decide a new target assignment.
 3. Let the member enter the target's epoch. It gets its partitions immediately, because members share partitions.
 
@@ -67,7 +67,10 @@ def _group(group_id: str, shard: GroupShard, *, joins: bool) -> ShareGroup:
 
 
 def require_group(group_id: str, shard: GroupShard, absent: str = "Share group {} not found.") -> ShareGroup:
-    """Return a share group. Raises GROUP_ID_NOT_FOUND."""
+    """Return the share group with this id. Raises GROUP_ID_NOT_FOUND if there is none.
+
+    ``absent`` is the error message, without the id, if there is no group of any type.
+    """
     known = shard.groups.get(group_id)
     if known is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, absent.format(group_id))
@@ -77,7 +80,8 @@ def require_group(group_id: str, shard: GroupShard, absent: str = "Share group {
 
 
 def require_empty(group_id: str, shard: GroupShard) -> ShareGroup:
-    """Return a share group, which must have no members. Raises GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP."""
+    """Return the share group with this id. Raises GROUP_ID_NOT_FOUND if there is none, NON_EMPTY_GROUP if it has
+    members."""
     group = require_group(group_id, shard, "Group {} not found.")
     if group.members:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
@@ -122,7 +126,7 @@ def _unknown(request: ShareGroupHeartbeatRequest) -> KafkaError:
 def _updated(
     request: ShareGroupHeartbeatRequest, context: RequestContext, before: ShareMember, change: ShareGroupChange
 ) -> tuple[ShareMember, bool]:
-    """Step 1: add or update the member. Returns it, and True if the group has begun a new epoch."""
+    """Step 1: add or update the member. Returns the member, and True if the group has started a new epoch."""
     names = request.subscribed_topic_names
     member = replace(
         before,
@@ -191,7 +195,7 @@ def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable,
 def loaded_timers(shard: GroupShard, group: ShareGroup) -> dict[Hashable, Timer]:
     """Return the timers of a loaded group, which restart the session of each member.
 
-    One of them removes the topics that were deleted while no broker coordinated the group.
+    One timer removes the topics that were deleted while no broker coordinated the group.
     """
     timeout_ms = shard.share_settings(group.group_id).session_timeout_ms
     timers: dict[Hashable, Timer] = {"share-topics": Timer(0, forget_deleted_topics)}

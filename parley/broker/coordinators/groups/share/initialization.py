@@ -1,7 +1,7 @@
 """Decisions about the stored share partitions of a group: initializing and deleting them.
 
-Each operation has two decisions. The first one stores what is going to happen. Then the persister does it, and the
-second decision stores that it is done. If the coordinator dies in between, the next one starts again: the share
+Each operation has two decisions. The first decision stores what the persister is about to do, and the second one
+stores that it is done. If the coordinator dies in between, the next coordinator starts the operation again: the share
 coordinator accepts a repeated request.
 """
 
@@ -103,7 +103,7 @@ def end_initialization(
 def abandon_initialization(
     group_id: str, failed: Mapping[UUID, TopicPartitions], shard: GroupShard, now_ms: int
 ) -> Decision[None]:
-    """Record that these partitions could not be initialized. The next heartbeat starts again."""
+    """Record that these partitions could not be initialized. The next heartbeat starts their initialization again."""
     group = shard.share_group(group_id)
     if group is None or not group.stored.initializing or not failed:
         return Decision(None)
@@ -131,7 +131,7 @@ def begin_alteration(
 ) -> Decision[Begun]:
     """Record that share partitions are about to get new start offsets. The reply contains the partitions that exist.
 
-    Creates the group if it does not exist. Begins a new epoch if the state of a topic is still being deleted, because a
+    Creates the group if it does not exist. Starts a new epoch if the state of a topic is still being deleted, because a
     slow deletion spares only state with a higher epoch. Raises GROUP_ID_NOT_FOUND for a group of another type, or
     NON_EMPTY_GROUP.
     """
@@ -169,9 +169,9 @@ def _put_initializing(change: ShareGroupChange, topics: Mapping[UUID, TopicParti
 
 
 def begin_deletion(group: ShareGroup, image: MetadataImage, shard: GroupShard, now_ms: int) -> Decision[Begun]:
-    """Record that the state of all share partitions of a group is about to be deleted. The reply contains them.
+    """Record that the state of all share partitions of a group is about to be deleted.
 
-    They include those of an earlier deletion that did not succeed.
+    The reply contains these share partitions, including those of an earlier deletion that failed.
     """
     stored = group.stored
     if not group.has_stored_record:

@@ -1,4 +1,4 @@
-"""The settings of a share group that its coordinator uses: the group's own, or else the broker's."""
+"""The settings of a share group that its coordinator uses: those set for the group, or else the broker's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parley.broker.metadata.types import ResourceType
 
 @dataclass(frozen=True, slots=True)
 class MembersSettings:
-    """The settings of a share group about its members, all in milliseconds."""
+    """The settings for the members of a share group, all in milliseconds."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int

@@ -1,6 +1,6 @@
 """A share group, as its records describe it: its epochs, members, target assignment and stored share partitions.
 
-Only applying records changes it (``GroupShard.replay``). Decisions return records (``group_change.py``).
+It changes only when records are applied (``GroupShard.replay``). Decisions return records (``group_change.py``).
 
 A partition is assigned only after its state was *initialized* at the share coordinator. Until then it is
 *initializing*. A topic is *deleting* until its state has been deleted. A deletion that fails is retried.
@@ -42,7 +42,7 @@ class ShareMember:
     client_id: str = ""
     client_host: str = ""
     topics: tuple[str, ...] = ()
-    """The names of the topics that it subscribes to, in ascending order, without duplicates."""
+    """The names of the topics that the member subscribes to, in ascending order, without duplicates."""
     epoch: int = 0
     previous_epoch: int = 0
     """The epoch that a member still sends if it did not receive its last response."""
@@ -138,7 +138,7 @@ class ShareGroup:
 def joined(
     first: Mapping[UUID, TopicPartitions], second: Mapping[UUID, TopicPartitions]
 ) -> dict[UUID, TopicPartitions]:
-    """Return the union of both."""
+    """Return the partitions of ``first`` and ``second`` together."""
     result = dict(first)
     for topic_id, added in second.items():
         known = result.get(topic_id)

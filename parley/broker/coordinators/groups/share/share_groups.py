@@ -85,8 +85,8 @@ class ShareGroups:
     def _turn(self, group_id: str) -> asyncio.Lock:
         """Return the lock that serializes calls to the persister for a group. It exists only while it is in use.
 
-        The persister retries each call independently. Without the lock, a deletion that was decided first could happen
-        after an initialization that was decided later.
+        The persister retries each call independently. Without the lock, a deletion could take effect after an
+        initialization that was decided later.
         """
         return self._turns.setdefault(group_id, asyncio.Lock())
 
@@ -110,8 +110,8 @@ class ShareGroups:
     async def _initialize_missing(
         self, shard: GroupShard, group_id: str, state_epoch: int, topics: Mapping[UUID, TopicPartitions]
     ) -> None:
-        """Initialize share partitions, except those that an earlier call has initialized in the meantime: members may
-        have acknowledged records of them, and a higher state epoch would replace that state."""
+        """Initialize share partitions, except those that an earlier call has initialized in the meantime: their members
+        may have acknowledged records, and initialization with a higher state epoch would discard that state."""
         async with self._turn(group_id):
             group = shard.share_group(group_id)
             missing = {} if group is None else without(topics, group.stored.initialized)
@@ -153,8 +153,8 @@ class ShareGroups:
     async def _delete_orphans(self, group_id: str, failed: Mapping[SharePartition, KafkaError]) -> None:
         """Delete state with a higher epoch, which would make every initialization fail.
 
-        It belongs to a deleted group with the same id, whose superseded coordinator initialized it late. This broker is
-        not superseded itself, because its last decision was committed.
+        Such state belongs to a deleted group with the same id, whose superseded coordinator initialized it late. This
+        broker is not superseded itself, because its last decision was committed.
         """
         orphans = [each for each, error in failed.items() if error.code is ErrorCode.FENCED_STATE_EPOCH]
         await self._delete(group_id, orphans, NO_CHECK)
@@ -180,7 +180,7 @@ class ShareGroups:
     async def describe_offsets(
         self, group_id: str, asked: Mapping[str, Iterable[int]] | None
     ) -> dict[str, dict[int, SharePartitionOffset]]:
-        """Return the offsets of share partitions by topic. ``asked`` of None means all initialized partitions.
+        """Return the offsets of share partitions by topic. If ``asked`` is None, return all initialized partitions.
 
         As in Kafka, a partition whose state cannot be read is returned without an offset and without an error. Raises
         KafkaError if this broker does not coordinate the group.
@@ -274,7 +274,8 @@ class ShareGroups:
     async def delete_state(self, group_id: str) -> None:
         """Delete the state of all share partitions of a group, before the group is deleted.
 
-        Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, or the error of the persister. The group must not be deleted then.
+        Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, or the error of the persister. If it raises, the caller must not
+        delete the group.
         """
 
         def decide(shard: GroupShard, now_ms: int) -> Decision[Begun]:
@@ -295,7 +296,7 @@ class ShareGroups:
         failed = await self._each_call(
             partitions, lambda topic_id, index: self._persister.delete(group_id, topic_id, index, state_epoch)
         )
-        gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE)  # the state is deleted with its topic
+        gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE)  # no state is left: it is deleted with its topic
         return {each: error for each, error in failed.items() if error.code not in gone}
 
 

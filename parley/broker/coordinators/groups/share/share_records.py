@@ -49,7 +49,7 @@ MEMBER, GROUP, TARGET_EPOCH, TARGET, CURRENT, STORED = 10, 11, 12, 13, 14, 15
 
 _VALUE_VERSION: Final = 0
 _STABLE: Final = 0
-"""The stored number of the only state of a share group's member."""
+"""The number that is stored as the state of a member. Members of share groups have no other state."""
 
 
 # --- Writing ---
@@ -192,7 +192,7 @@ def is_of_share_group(kind: int) -> bool:
 
 
 def decode_change(kind: int, key: bytes, value: bytes | None) -> tuple[str, Change, bool]:
-    """Decode a record. Returns its group id, a function that applies it to the group, and True if it ends the group.
+    """Decode a record. Returns its group id, a function that applies it to the group, and True if it deletes the group.
 
     Raises MalformedMessage if the record cannot be decoded.
     """

@@ -2,7 +2,7 @@
 
 If all members subscribe to the same topics, it distributes the partitions of all topics together, else topic by topic.
 Each partition gets ``ceil(members / partitions)`` members, and the members' numbers of partitions differ by one at
-most. Balance comes first. As far as it allows, each member keeps its partitions.
+most. A member keeps its partitions as far as this balance allows.
 """
 
 from __future__ import annotations

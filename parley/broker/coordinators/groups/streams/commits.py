@@ -1,7 +1,7 @@
 """Checks whether a member of a streams group may commit or read offsets.
 
 A member may commit in its current epoch. In an earlier epoch, it may commit only for partitions of tasks that it has
-had since then, because other members may have had the other tasks in between (KIP-1251).
+owned since then, because another member may have owned any other task in between (KIP-1251).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 def check_may_commit_to(group: StreamsGroup, member_id: str, epoch: int, api_version: int) -> None:
     """Raise KafkaError if a client may not commit now: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, or UNSUPPORTED_VERSION
-    for a version without member epochs."""
+    if its version of the request has no member epochs."""
     if epoch < 0 and not group.members:
         return
     member = require_member(group, member_id)

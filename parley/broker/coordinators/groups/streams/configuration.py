@@ -1,9 +1,10 @@
 """Configures a topology: finds its topics, and decides the numbers of partitions of its internal topics.
 
-* A repartition topic has the number of partitions that the application requests, or else that of the largest input of
-  its writer.
-* Topics of a copartition group must have the same number. Repartition topics without a requested number adapt to it.
-* A changelog has the number of its subtopology's largest input, which is also the number of the subtopology's tasks.
+* A repartition topic has the number of partitions that the application requests, or else as many partitions as the
+  largest input of its writer.
+* Topics of a copartition group must have the same number of partitions. Repartition topics without a requested number
+  adapt to it.
+* A changelog has as many partitions as its subtopology's largest input. The subtopology also has as many tasks.
 
 If the topics do not fit the topology, it is not ready, and its members get the reason (``Status``). An invalid topology
 raises STREAMS_INVALID_TOPOLOGY. Invalid positions in it raise UNKNOWN_SERVER_ERROR, as in Kafka.
@@ -68,7 +69,7 @@ class ConfiguredSubtopology(NamedTuple):
 
 
 class Configured(NamedTuple):
-    """A topology with its topics, as far as they exist and fit."""
+    """The result of configuring a topology: its subtopologies, its missing topics, and what prevents its use."""
 
     epoch: int
     subtopologies: Mapping[str, ConfiguredSubtopology] | None = None
@@ -76,7 +77,7 @@ class Configured(NamedTuple):
     to_create: tuple[InternalTopic, ...] = ()
     """The topics that do not exist yet."""
     problem: Status | None = None
-    """Why the topology is not ready, or None if it is."""
+    """The reason why the topology is not ready; None if it is ready."""
 
     @property
     def is_ready(self) -> bool:
@@ -93,7 +94,7 @@ class _Unfit(Exception):
 
 
 def check_form(topology: Topology) -> None:
-    """Raise UNKNOWN_SERVER_ERROR, as Kafka does, if the topology is malformed, whatever topics exist."""
+    """Raise UNKNOWN_SERVER_ERROR, as Kafka does, if the topology is malformed regardless of existing topics."""
     if topology.epoch < 0:
         raise _broken("Topology epoch must be non-negative.")
     ids = [each.id for each in topology.subtopologies]
@@ -114,7 +115,7 @@ def configure(topology: Topology, image: MetadataImage) -> Configured:
 
 
 class _Counts:
-    """The numbers of partitions of existing topics, and the decided numbers of the others."""
+    """The numbers of partitions of existing topics, and the numbers decided for the other topics."""
 
     def __init__(self, topology: Topology, image: MetadataImage) -> None:
         self._topology = topology
@@ -168,8 +169,8 @@ class _Counts:
         """Return the numbers of partitions of repartition topics. A topic without a requested number gets that of its
         writer's largest input.
 
-        As in Kafka, this goes over all subtopologies in turns, and only the inputs that are known at a subtopology's
-        turn count. The queue contains only subtopologies with a known input, so the work is linear in the topology.
+        As in Kafka, the subtopologies take turns, and each considers only the inputs whose numbers are known at its
+        turn. The queue contains only subtopologies with such an input, so the work is linear in the topology.
         """
         counts = dict(self._fixed)
         readers: dict[str, list[int]] = {}

@@ -1,6 +1,6 @@
-"""The endpoints of a streams group's programs, and the partitions about which each serves queries.
+"""The endpoints of a streams group's processes, and the partitions for which each of them serves queries.
 
-Heartbeats tell the members about each other's endpoints.
+The responses to heartbeats contain the endpoints of all members.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The changes that one event makes to a streams group: new values of members and epochs, and their records.
 
-The group itself changes when the records are replayed, and its state that is not stored when ``Decision.change`` is
-called. Until then, a ``StreamsGroupChange`` reads the group with its own changes applied.
+The stored state of the group changes when the records are replayed, the rest of its state when ``Decision.change`` is
+called. Until then, reads through a ``StreamsGroupChange`` include its changes.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class StreamsGroupChange:
         return len(known) + sum((new is not None) - (each in known) for each, new in self._members.items())
 
     def put_member(self, member: StreamsMember) -> None:
-        """Add a member, or replace its details. The group will begin a new epoch."""
+        """Add a member, or replace its details. The group will start a new epoch."""
         self._members[member.member_id] = member
         self.records.append(member_record(self.group_id, member))
         self._bumps = True
@@ -127,7 +127,7 @@ class StreamsGroupChange:
         return member
 
     def remove(self, member: StreamsMember) -> None:
-        """Remove a member, and begin a new epoch."""
+        """Remove a member, and start a new epoch."""
         group, member_id = self.group, member.member_id
         self._members[member_id] = None
         self.records += member_tombstones(self.group_id, member_id)
@@ -159,7 +159,7 @@ class StreamsGroupChange:
     # --- Epochs ---
 
     def begin_epoch_if_changed(self, validated_epoch: int) -> None:
-        """Begin a new epoch if the members, the topics or the settings of the assignor have changed."""
+        """Start a new epoch if the members, the topics or the settings of the assignor have changed."""
         settings = self.settings.of_assignor()
         has_changed = validated_epoch != self.group.validated_epoch or settings != self.group.last_settings
         if self._bumps or has_changed:

@@ -4,7 +4,7 @@ A heartbeat is decided in these steps, as in Kafka.
 
 1. Add or update the member.
 2. Take the group's topology from the first member, and configure it. Its internal topics may have to be created.
-3. If any of that has changed, begin a new epoch of the group.
+3. If any of these has changed, start a new group epoch.
 4. If the group's epoch is higher than that of its target assignment, decide a new target assignment.
 5. Move the member toward its target (``reconciliation.py``).
 """
@@ -105,7 +105,7 @@ def in_all_steps(
 
 
 def changes_nothing(request: StreamsGroupHeartbeatRequest, context: RequestContext, shard: GroupShard) -> bool:
-    """Return True if a heartbeat only keeps the member alive, and there is nothing new to tell the member.
+    """Return True if a heartbeat only keeps the member alive, and the member already has its target tasks.
 
     Most heartbeats are like that. This check is cheaper than the steps, which would change nothing.
     """
@@ -170,7 +170,8 @@ def _stayed(request: StreamsGroupHeartbeatRequest, shard: GroupShard) -> Decisio
 
 
 def _group(group_id: str, shard: GroupShard, *, joins: bool) -> StreamsGroup:
-    """Return the group of a heartbeat. For a joining member, create it, also in place of an empty classic group.
+    """Return the group of a heartbeat. For a joining member, create it if it does not exist or is an empty classic
+    group.
 
     Raises GROUP_ID_NOT_FOUND or GROUP_MAX_SIZE_REACHED.
     """
@@ -193,7 +194,10 @@ def _is_vacant(known: Group) -> bool:
 
 
 def require_group(group_id: str, shard: GroupShard, absent: str = "Group {} not found.") -> StreamsGroup:
-    """Return a streams group. Raises GROUP_ID_NOT_FOUND."""
+    """Return the streams group with this id. Raises GROUP_ID_NOT_FOUND if there is none.
+
+    ``absent`` is the error message, without the id, if there is no group of any type.
+    """
     known = shard.groups.get(group_id)
     if known is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, absent.format(group_id))
@@ -203,7 +207,7 @@ def require_group(group_id: str, shard: GroupShard, absent: str = "Group {} not 
 
 
 def _converted(decision: Decision[Outcome], group_id: str, shard: GroupShard) -> Decision[Outcome]:
-    """Let a new group replace a classic group without members. The offsets stay."""
+    """Let the decision that creates a streams group also replace a classic group without members. The offsets stay."""
     known = shard.groups.get(group_id)
     if known is None:
         return decision
@@ -262,7 +266,7 @@ def _has_only(request: StreamsGroupHeartbeatRequest, assigned: CurrentTasks) -> 
 
 
 def _owned(request: StreamsGroupHeartbeatRequest) -> TargetTasks | None:
-    """Return the tasks that a member reports, or None if it does not report any."""
+    """Return the tasks that a member reports, or None if it does not report all three kinds."""
     active, standby, warmup = request.active_tasks, request.standby_tasks, request.warmup_tasks
     if active is None or standby is None or warmup is None:
         return None
@@ -457,7 +461,8 @@ def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable,
 
 
 def rebalance_timer(group_id: str, member: StreamsMember) -> Mapping[Hashable, Timer | None]:
-    """Return the timer for a member that must give up tasks, or its cancellation if it need not."""
+    """Return the timer for a member that must revoke tasks. Return its cancellation if the member need not revoke
+    any."""
     key = "streams-rebalance", group_id, member.member_id
     if member.progress.state is not MemberState.UNREVOKED_TASKS:
         return {key: None}
@@ -476,8 +481,8 @@ def loaded_timers(shard: GroupShard, group: StreamsGroup) -> dict[Hashable, Time
 
 
 def _removed(group_id: str, member_id: str, epoch: int | None, shard: GroupShard, now_ms: int) -> Decision[Any]:
-    """Remove a member whose session has expired (``epoch`` is None), or that has not given up tasks in ``epoch`` in
-    time."""
+    """Remove a member whose session has expired (``epoch`` is None), or that has not revoked its tasks in time and is
+    still in ``epoch``."""
     group = shard.streams_group(group_id)
     member = None if group is None else group.members.get(member_id)
     if group is None or member is None or epoch not in (None, member.progress.epoch):

@@ -1,7 +1,8 @@
-"""Creating the internal topics of streams applications, in the name of their clients.
+"""Creating the internal topics of streams applications, on behalf of their clients.
 
-A heartbeat starts the creation and does not wait for it. If it fails, a later heartbeat reports the error to the
-client, and the creation is not retried until the error is forgotten. Both are limited, because clients name the topics.
+A heartbeat starts the creation and does not wait for it. If the creation fails, a later heartbeat reports the error to
+the client, and the creation is not retried until the error is forgotten. The numbers of creations in progress and of
+remembered errors are limited, because clients choose the topic names.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ ERRORS_MAX: Final = 1_000
 """The maximum number of topics whose errors are remembered, as in Kafka."""
 
 IN_PROGRESS_MAX: Final = 1_000
-"""The maximum number of topics that are being created at a time."""
+"""The maximum number of topics that are being created at the same time."""
 
 Create = Callable[[RequestContext, CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
-"""Creates topics in the name of a client, at the controller, which checks the client's rights and quota."""
+"""Creates topics on behalf of a client, at the controller, which checks the client's rights and quota."""
 
 
 class AsClient:
@@ -55,12 +56,12 @@ class AsClient:
 
 
 class InternalTopics:
-    """Creates topics, and remembers for some time why topics could not be created."""
+    """Creates topics, and remembers the errors of topics that could not be created for some time."""
 
     def __init__(
         self, create: Create, tasks: TaskSet, monotonic: Callable[[], float], timeout_ms: Callable[[], int]
     ) -> None:
-        """``timeout_ms()`` is how long the controller may take."""
+        """``timeout_ms()`` returns how long the controller may take."""
         self._create = create
         self._tasks = tasks
         self._monotonic = monotonic

@@ -3,14 +3,17 @@
 =====================  ==========================================================  =============================
 state                  the member makes a step if                                  the step
 =====================  ==========================================================  =============================
-STABLE                 the target has another epoch                                it gives up tasks first
-UNREVOKED_TASKS        it reports that it no longer has the revoked tasks          it enters the target's epoch
+STABLE                 the target has another epoch                                it revokes tasks first
+UNREVOKED_TASKS        it reports that it no longer has the revoked tasks          it enters the target's epoch (*)
 UNRELEASED_TASKS       always                                                      it gets tasks that became free
 UNKNOWN                it reports that it has no tasks (else it is fenced)         it enters the target's epoch
 =====================  ==========================================================  =============================
 
-A member gets an active task only if no process has it as an active task, and the member's own process has no copy of
-it. It gets a standby task only if its own process does not have the task in any form.
+(*) If a newer target takes more tasks away, the member enters the next epoch and stays in this state, as in Kafka. It
+enters the target's epoch when it has revoked them, too.
+
+A member gets an active task only if no process has it as an active task, and the member's process has no copy of it.
+It gets a standby task only if the member's process does not have the task in any form.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 def reconciled(
     member: StreamsMember, target_epoch: int, target: TargetTasks, owned: TargetTasks | None, owners: TaskOwners
 ) -> Progress:
-    """Return a member's progress after a heartbeat. ``owned`` are the tasks that it reports, or None.
+    """Return a member's progress after a heartbeat. ``owned`` contains the tasks that the member reports, if any.
 
     Raises FENCED_MEMBER_EPOCH for a member in an unknown state, unless it reports that it has no tasks.
     """
@@ -44,11 +47,11 @@ def reconciled(
         case MemberState.UNREVOKED_TASKS if owned is None or still_has_any(owned, now.revoking):
             return now
         case MemberState.UNREVOKED_TASKS:
-            epoch = now.epoch + 1
+            epoch = now.epoch + 1  # as in Kafka; only used if the latest target takes more tasks away
         case MemberState.UNKNOWN:
             if owned is None or any(owned):
                 text = (
-                    "The streams group member is in a unknown state. The member must abandon all its tasks and rejoin."
+                    "The streams group member is in an unknown state. The member must abandon all its tasks and rejoin."
                 )
                 raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, text)
             epoch = target_epoch
@@ -125,7 +128,7 @@ def _filtered(tasks: TasksSince, keep: Callable[[str, int], bool]) -> TasksSince
 def _free(
     target: Tasks, now: Mapping[str, Iterable[int]], is_taken: Callable[[TaskId], bool]
 ) -> tuple[dict[str, frozenset[int]], bool]:
-    """Return the free tasks that a member does not have yet, and True if it must wait for others."""
+    """Return the free tasks that a member does not have yet, and True if it must wait for tasks that are not free."""
     found, waits = {}, False
     for subtopology, tasks in target.items():
         wanted = tasks.difference(now.get(subtopology, ()))

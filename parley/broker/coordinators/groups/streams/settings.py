@@ -1,4 +1,4 @@
-"""The settings of a streams group that its coordinator uses: the group's own, or else the broker's."""
+"""The settings of a streams group that its coordinator uses: those set for the group, or else the broker's."""
 
 from __future__ import annotations
 

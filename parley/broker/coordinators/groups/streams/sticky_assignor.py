@@ -1,8 +1,10 @@
-"""The assignor ``sticky``: members keep their tasks as far as the load stays balanced (Kafka's StickyTaskAssignor).
+"""The assignor ``sticky``: balances the load, and moves few tasks (Kafka's StickyTaskAssignor).
 
-1. An active task goes to the member that had it, if that member has fewer tasks than its share.
-2. Otherwise to a member that had it as a standby task, under the same condition.
-3. Otherwise to the process with the least load (tasks per member), and there to the member with the fewest tasks.
+An active task is assigned to the first of these members that exists:
+
+1. the member that had the task, if it has fewer tasks than its share;
+2. a member that had it as a standby task, under the same condition;
+3. in the process with the least load (tasks per member), the member with the fewest tasks.
 
 Then the standby tasks of each stateful task are assigned in the same way, but only to processes that do not have the
 task: two copies in one process would be lost together. If there are too few processes, there are fewer standby tasks.
@@ -80,9 +82,9 @@ class _Process:
 
 @dataclass(slots=True)
 class _Share:
-    """The number of tasks that a member may keep before the other members get theirs.
+    """The number of tasks that a member may keep. A member with more would leave too few for the other members.
 
-    It is the average of the remaining tasks and members, so it adapts when members reach it.
+    It is the number of remaining tasks per remaining member, and is computed again when a member reaches it.
     """
 
     tasks: int
@@ -155,7 +157,7 @@ class _Assignment:
 
     def _returned(self, task: TaskId, member: _Member | None) -> bool:
         """Assign an active task to a member that had it, if the member has fewer tasks than its share. Returns True if
-        so."""
+        the task was assigned."""
         if member is None or member.count >= self._active_share.quota:
             return False
         self._note_active(member.process.add(member, task, is_active=True))
@@ -188,7 +190,7 @@ class _Assignment:
 
     def _keeps_copy(self, task: TaskId) -> bool:
         """Assign a standby task to a member that had the task, if the member has fewer tasks than its share. Returns
-        True if so."""
+        True if the task was assigned."""
         return self._returned_copy(task, self._had_active.get(task)) or self._returned_copy(
             task, _least_loaded(self._had_standby.get(task, ()), task)
         )
@@ -200,8 +202,8 @@ class _Assignment:
         return True
 
     def _copied(self, task: TaskId, queue: list[tuple[float, int]]) -> bool:
-        """Assign a standby task to the least loaded process that does not have the task. Returns False if all have
-        it."""
+        """Assign a standby task to the least loaded process that does not have the task. Returns False if all processes
+        have it."""
         passed = []
         found = None
         while queue and found is None:
@@ -220,10 +222,10 @@ class _Assignment:
 
 
 def _least_loaded(members: Iterable[_Member], task: TaskId | None = None) -> _Member | None:
-    """Return the first member, unless a later one has both a less loaded process and fewer tasks: then that one.
+    """Return the first member, or a later one if its process has less load and it has fewer tasks itself.
 
-    With ``task``, a member whose process has the task is not chosen. As in Kafka, the result is then None if the first
-    member's process has it.
+    With ``task``, skip later members whose process has the task and, as in Kafka, return None if the process of the
+    first member has it.
     """
     known = list(members)
     if not known:

@@ -1,8 +1,8 @@
 """A streams group, as its records describe it: its epochs, topology, members and their tasks.
 
-Only applying records changes the stored state (``GroupShard.replay``). Decisions return records (``group_change.py``).
-Some state is kept only in memory, because a new coordinator can do without it: the configured topology, the member that
-requested a shutdown, and whether the first assignment waits for more members.
+The stored state changes only when records are applied (``GroupShard.replay``). Decisions return records
+(``group_change.py``). Some state is kept only in memory, because a new coordinator does not need it: the configured
+topology, the member that requested a shutdown, and whether the first assignment waits for more members.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class MemberState(IntEnum):
 
     STABLE = 1
     UNREVOKED_TASKS = 2
-    """The member must give up tasks before it enters the next epoch."""
+    """The member must revoke tasks before it enters the next epoch."""
     UNRELEASED_TASKS = 3
-    """The member is in the epoch of the target, and waits for tasks that other members must give up."""
+    """The member is in the epoch of the target, and waits for tasks that other members must revoke."""
     UNKNOWN = 127
     """A state that a later version of the broker has stored."""
 
@@ -64,9 +64,9 @@ class MemberDetails:
     rebalance_timeout_ms: int = -1
     topology_epoch: int = -1
     process_id: str = ""
-    """The id of the program whose thread the member is. The members of a program share its state stores."""
+    """The id of the process in which the member is a thread. The members of a process share its state stores."""
     endpoint: tuple[str, int] | None = None
-    """The host and port at which the program serves queries about its state."""
+    """The host and port at which the process serves queries about its state."""
     tags: tuple[tuple[str, str], ...] = ()
     """The client's tags, in ascending order."""
 
@@ -81,7 +81,7 @@ class Progress:
     state: MemberState = MemberState.STABLE
     assigned: CurrentTasks = NO_TASKS
     revoking: CurrentTasks = NO_TASKS
-    """The tasks that the member must give up."""
+    """The tasks that the member must revoke."""
 
 
 NO_DETAILS: Final = MemberDetails()
@@ -103,7 +103,7 @@ class StreamsMember:
 
 @dataclass(slots=True)
 class TaskOwners:
-    """The processes that have each task, including tasks that they must give up."""
+    """The processes that have each task, including tasks that they must still revoke."""
 
     active: dict[TaskId, str] = field(default_factory=dict)
     standby: dict[TaskId, frozenset[str]] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class StreamsGroup:
 
     # Not stored:
     configured: Configured | None = None
-    """The topology with its topics, as they were at the last check."""
+    """The result of the last configuration of the topology."""
     metadata_checked: bool = False
     """True if ``metadata_hash`` is the hash of the current topics."""
     is_assigning: bool = False

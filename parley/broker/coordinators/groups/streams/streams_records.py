@@ -7,7 +7,7 @@ key (first two bytes)  key                                                value
 19                     group, member                                      a member
 20                     group                                              epoch of the target assignment
 21                     group, member                                      a member's target assignment
-22                     group, member                                      the tasks that a member has
+22                     group, member                                      a member's epochs and tasks
 23                     group                                              the topology
 =====================  =================================================  ==========================
 """
@@ -146,7 +146,7 @@ def target_record(group_id: str, member_id: str, target: TargetTasks) -> KeyValu
 
 
 def current_record(group_id: str, member: StreamsMember) -> KeyValue:
-    """Return the record of the tasks that a member has."""
+    """Return the record of a member's epochs and tasks."""
     progress = member.progress
     value = StreamsGroupCurrentMemberAssignmentValue(
         member_epoch=progress.epoch,
@@ -242,7 +242,7 @@ def is_of_streams_group(kind: int) -> bool:
 
 
 def decode_change(kind: int, key: bytes, value: bytes | None) -> tuple[str, Change, bool]:
-    """Decode a record. Returns its group id, a function that applies it to the group, and True if it ends the group.
+    """Decode a record. Returns its group id, a function that applies it to the group, and True if it deletes the group.
 
     Raises MalformedMessage if the record cannot be decoded.
     """
@@ -344,7 +344,7 @@ def _active(stored: Sequence[StreamsGroupCurrentMemberAssignmentValue.TaskIds], 
     found: dict[str, dict[int, int]] = {}
     for each in stored:
         epochs = each.assignment_epochs or ()
-        if len(epochs) != len(each.partitions):  # Kafka before 4.3 stored none
+        if len(epochs) != len(each.partitions):  # Kafka before 4.3 stored no epochs
             epochs = [member_epoch] * len(each.partitions)
         found[each.subtopology_id] = dict(zip(each.partitions, epochs, strict=True))
     return found or NOTHING

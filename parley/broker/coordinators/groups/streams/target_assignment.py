@@ -21,8 +21,8 @@ LARGE: Final = 2_000
 
 
 def size_of(members: int, configured: Configured | None, settings: Mapping[str, str]) -> int:
-    """Return the size of an assignment, which determines how long deciding it takes: members, tasks and standby
-    tasks."""
+    """Return the number of members, tasks and standby tasks of an assignment, which determines how long deciding it
+    takes."""
     subtopologies = (configured.subtopologies if configured is not None else None) or {}
     copies = _replicas(settings)
     return members + sum(each.tasks * (1 + copies * each.is_stateful) for each in subtopologies.values())
@@ -34,7 +34,7 @@ def deciding(
     configured: Configured | None,
     settings: Mapping[str, str],
 ) -> Callable[[], dict[str, TargetTasks]]:
-    """Return a function that decides the target of every member. It shares no mutable data with the group."""
+    """Return a function that decides the target of every member. The function shares no mutable data with the group."""
     ordered = sorted(members, key=lambda member: member.member_id)
     if configured is None or not configured.is_ready or configured.subtopologies is None:
         return partial(dict, [(member.member_id, NO_TARGET) for member in ordered])

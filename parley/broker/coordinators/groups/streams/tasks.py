@@ -15,7 +15,7 @@ TaskId = tuple[str, int]
 """A task: its subtopology and partition."""
 
 Tasks = Mapping[str, frozenset[int]]
-"""The partitions of tasks by subtopology, without subtopologies that have none."""
+"""The partitions of tasks by subtopology. A subtopology without tasks is missing."""
 
 TasksSince = Mapping[str, Mapping[int, int]]
 """The epochs in which active tasks were assigned, by subtopology and partition."""
@@ -32,7 +32,7 @@ class TargetTasks(NamedTuple):
 
 
 class CurrentTasks(NamedTuple):
-    """The tasks that a member has."""
+    """The tasks that a member has, or that it must revoke."""
 
     active: TasksSince = NOTHING
     standby: Tasks = NOTHING
@@ -54,7 +54,7 @@ def ids_of(tasks: Mapping[str, Iterable[int]]) -> Iterable[TaskId]:
 
 
 def grouped(ids: Iterable[TaskId]) -> dict[str, frozenset[int]]:
-    """Return tasks by subtopology, in ascending order."""
+    """Return tasks by subtopology, in ascending order of the subtopologies."""
     found: dict[str, set[int]] = {}
     for subtopology, partition in ids:
         found.setdefault(subtopology, set()).add(partition)
@@ -62,7 +62,7 @@ def grouped(ids: Iterable[TaskId]) -> dict[str, frozenset[int]]:
 
 
 def overlap(first: Mapping[str, Iterable[int]], second: Mapping[str, Iterable[int]]) -> bool:
-    """Return True if both contain the same task."""
+    """Return True if ``first`` and ``second`` have a task in common."""
     return any(not set(first[each]).isdisjoint(second[each]) for each in first.keys() & second.keys())
 
 

@@ -42,19 +42,19 @@ class Subtopology:
     regexes: tuple[str, ...]
     changelogs: tuple[InternalTopic, ...]
     sinks: tuple[str, ...]
-    """The names of the repartition topics that it writes."""
+    """The names of the repartition topics that the subtopology writes."""
     repartitions: tuple[InternalTopic, ...]
-    """The repartition topics that it reads."""
+    """The repartition topics that the subtopology reads."""
     copartition_groups: tuple[CopartitionGroup, ...]
 
     def inputs(self) -> list[str]:
-        """Return the names of the topics that it reads."""
+        """Return the names of the topics that the subtopology reads."""
         return [*self.sources, *(topic.name for topic in self.repartitions)]
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The topology of an application. The application chooses its epoch."""
+    """The topology of an application, with an epoch that the application chooses."""
 
     epoch: int
     subtopologies: tuple[Subtopology, ...]

@@ -1,6 +1,6 @@
 """The assignor ``range``: divides the partitions of each topic into ranges, one for each subscriber, in the same order.
 
-So members that subscribe to the same topics get the same partitions of each topic, as joins of topics need.
+Members that subscribe to the same topics therefore get the same partitions of each topic, as joins of topics require.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ _BUILT_IN: Final[Mapping[str, type[PartitionAssignor]]] = {
 def load_assignors(names: Sequence[str]) -> dict[str, PartitionAssignor]:
     """Return the assignors that ``group.consumer.assignors`` names, by name, in the same order.
 
-    A name is that of a built-in assignor or of an entry point, or a class with its module. Raises ConfigError.
+    A name is a built-in assignor, an entry point, or a class as ``package.module.Class``. Raises ConfigError if a name
+    is unknown or repeated, or if there are no names.
     """
     assignors: dict[str, PartitionAssignor] = {}
     for name in names:

@@ -1,7 +1,7 @@
 """The assignor ``uniform``: all members get about the same number of partitions, and keep most of their partitions.
 
 If all members subscribe to the same topics, their numbers of partitions differ by one at most. Otherwise, a partition
-moves only to a subscriber that has at least two partitions less.
+moves only to a subscriber that has at least two partitions fewer.
 """
 
 from __future__ import annotations
@@ -177,4 +177,4 @@ class _Heterogeneous(_Draft):
 
 
 ROUNDS_MAX = 16
-"""The maximum number of times that all topics are balanced. A round can pass on partitions that the previous moved."""
+"""The maximum number of times that all topics are balanced. A round can move the same partitions as the one before."""
