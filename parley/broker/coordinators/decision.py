@@ -6,7 +6,8 @@ stored state changes only in ``ShardState.replay``, both when a record is writte
 election, so the two cannot differ.
 
 A state may also contain data that is not stored, such as a group's rebalance in progress. A decision returns a function
-that changes it (``Decision.change``). It is lost with the shard, and ``loaded`` rebuilds it from the records.
+that changes this data (``Decision.change``). The data is lost with the shard, and ``loaded`` rebuilds it from the
+records.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class Timer(NamedTuple):
     event: Callable[[Any, int], Decision[Any]]
     is_patient: bool = False
     """True if the event penalizes a client for being silent. It is then postponed until the event loop is no longer
-    late. Any other event is postponed once at most, because clients wait for what it ends."""
+    late. Any other event is postponed at most once, because clients are waiting for its result."""
 
 
 class Held(NamedTuple):
-    """In place of a reply: the caller waits until a later decision releases a reply under this key. If the shard is
-    closed first, the caller gets its error."""
+    """Takes the place of a reply: the caller waits until a later decision releases a reply under this key. If the shard
+    is closed first, the caller gets an error."""
 
     key: Hashable
 
@@ -82,8 +83,8 @@ class Decision(NamedTuple, Generic[T]):
     """Starts work outside the shard that must not precede the records, such as writing markers. Called when the in-sync
     replicas have the records, however long that takes. Not called if the shard is closed first."""
     refused: Callable[[Any, int, KafkaError], Decision[Any]] | None = None
-    """Decides instead if the log rejects the records: ``refused(state, now_ms, error)``. Its decision must not contain
-    records, and its reply is ignored: the caller gets the error."""
+    """Called as ``refused(state, now_ms, error)`` if the log rejects the records. The decision that it returns takes
+    the place of this one. It must not contain records, and its reply is ignored: the caller gets the error."""
 
 
 class ShardState(Protocol):
@@ -105,7 +106,7 @@ class ShardState(Protocol):
         ...
 
     def loaded(self, now_ms: int) -> Mapping[Hashable, Timer]:
-        """Begin serving, after the whole log has been read back. Returns the timers to set."""
+        """Start serving, after the whole log has been read back. Returns the timers to set."""
         ...
 
     def unloaded(self) -> None:

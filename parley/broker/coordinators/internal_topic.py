@@ -1,4 +1,4 @@
-"""An internal topic, whose partitions store the state of coordinators: appending to it, and reading it back.
+"""Internal topics, whose partitions store the state of coordinators: appending to them, and reading them back.
 
 A key, such as a group id or a transactional id, is stored in the partition that it hashes to, as in Kafka.
 """
@@ -89,7 +89,7 @@ class ShardLog(Protocol):
         ...
 
     def outcome(self, offset: int) -> ErrorCode | None:
-        """Return the outcome of an append up to ``offset``, or None while in-sync replicas lack records."""
+        """Return the outcome of the appends up to ``offset``, or None while an in-sync replica lacks the records."""
         ...
 
     def is_committed(self, offset: int) -> bool:
@@ -111,11 +111,12 @@ class ShardStore(Protocol):
     name: str
 
     async def read(self, partition: int, state: ShardState) -> ReadBack:
-        """Apply all records of a partition, up to its log end offset, to ``state``. Raises KafkaError."""
+        """Apply all records of a partition, up to its log end offset, to ``state``. Raises KafkaError if the partition
+        cannot be read."""
         ...
 
     def open(self, partition: int) -> ShardLog:
-        """Return the log of a partition that has been read. Raises KafkaError."""
+        """Return the log of a partition that has been read. Raises KafkaError if there is no log."""
         ...
 
 
@@ -134,9 +135,10 @@ class InternalTopic:
     async def read(self, partition: int, state: ShardState) -> ReadBack:
         """Apply all records of a partition, up to its log end offset, to ``state``, in a thread.
 
-        This broker may have been elected while it, as a follower, was truncating the log. So this waits for the
-        truncation first: removed records must not become part of the state. A damaged range is skipped if no live
-        replica has a copy. Raises KafkaError, also while a damaged range may still be healed.
+        This broker may have been elected while it was still truncating the log as a follower. This method first waits
+        for the truncation, because removed records must not become part of the state. It skips a damaged range if no
+        live replica has a copy. Raises KafkaError if the log cannot be read, or while a damaged range may still be
+        healed.
         """
         await self._partitions.opened()
         replica = self._partitions.find(self.name, partition)
@@ -205,8 +207,8 @@ class InternalPartition:
             self._subscriber.on_change(self._replica, 0)
 
     def outcome(self, offset: int) -> ErrorCode | None:
-        """Return the outcome of an append up to ``offset``, or None until the in-sync replicas have it and this broker
-        has flushed it."""
+        """Return the outcome of the appends up to ``offset``, or None until the in-sync replicas have the records and
+        this broker has flushed them."""
         if self._flush_failed:
             return ErrorCode.KAFKA_STORAGE_ERROR
         code = self._replica.is_acknowledged(offset)
@@ -231,7 +233,8 @@ class InternalPartition:
 def read_back(log: Log, state: ShardState, has_no_copy: Callable[[DamagedRange], bool]) -> ReadBack:
     """Apply all records of a log to ``state``. Blocks while it reads from disk.
 
-    Skips a damaged range if ``has_no_copy`` returns True for it: it cannot be healed then. Raises KafkaError.
+    Skips a damaged range that cannot be healed: one for which ``has_no_copy`` returns True. Raises KafkaError if the
+    log cannot be read.
     """
     found = ReadBack()
     offset, end = log.log_start_offset, log.log_end_offset

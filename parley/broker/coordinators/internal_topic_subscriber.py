@@ -1,4 +1,4 @@
-"""Notifies a coordinator which partitions of its internal topic this broker leads.
+"""Notifies a coordinator of the partitions of its internal topic that this broker starts or stops leading.
 
 Until a restarted broker has registered again, the metadata may still name it as a leader, under a leader epoch of its
 earlier process. Such metadata is ignored. The log may lack the last records that the earlier process wrote, so records

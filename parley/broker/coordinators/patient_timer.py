@@ -1,7 +1,7 @@
 """Timers that do not penalize clients for a busy event loop.
 
-When the event loop is busy, requests wait in the sockets, and the timers of the clients that sent them run out. So a
-timer that fires late is postponed by the same delay: the requests that have already arrived are handled first.
+When the event loop is busy, requests wait in the sockets, and the timers of the clients that sent them run out. A timer
+that fires late is therefore postponed by the same delay: the requests that have already arrived are handled first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 LATE_S: Final = 0.1
 """The delay beyond which a timer counts as late, in seconds. Smaller delays are normal."""
 GRACE_MAX_S: Final = 10.0
-"""The maximum time by which a timer is postponed at a time, in seconds, however late the loop was."""
+"""The longest single postponement of a timer, in seconds, however late the loop was."""
 EARLY_S: Final = 0.001
 """How early the loop may call a timer, in seconds: uvloop rounds delays to milliseconds."""
 
@@ -21,7 +21,7 @@ EARLY_S: Final = 0.001
 class PatientTimer:
     """Calls ``call`` on the running loop after ``delay_s``, unless the timer is cancelled.
 
-    The timer is postponed as often as the loop is late, or at most once if ``once`` is set.
+    The timer is postponed each time the loop is late, or at most once if ``once`` is set.
     """
 
     __slots__ = ("_call", "_due", "_has_fired", "_may_postpone", "_once", "_timer", "at")

@@ -15,8 +15,8 @@ REGEX_MAX: Final = 2_048
 """The maximum length of an expression, in characters."""
 
 REGEX_MEMORY_MAX: Final = 1 << 16
-"""The maximum memory that RE2 may use for an expression, in bytes. An expression that needs more would also be slow:
-it is rejected as invalid."""
+"""The maximum memory that RE2 may use for an expression, in bytes. An expression that needs more is rejected as
+invalid, because it would also be slow."""
 
 COMPILED_MAX: Final = 64
 """The number of compiled expressions to cache."""

@@ -34,7 +34,7 @@ S = TypeVar("S", bound=ShardState)
 _log = logging.getLogger(__name__)
 
 READ_AGAIN_FIRST_S, READ_AGAIN_MAX_S = 0.1, 10.0
-"""The first and the longest pause before a failed load is retried, in seconds. The pause doubles in between."""
+"""The first and the longest pause before a failed load is retried, in seconds. The pause doubles after each attempt."""
 
 LOADS_AT_ONCE: Final = 4
 """The maximum number of partitions to load at the same time. More would not be faster, and each load holds up to
@@ -80,8 +80,8 @@ class CoordinatorRuntime(Generic[S]):
     ) -> None:
         """``make_state(partition)`` returns a new, empty state. It is called for each load of a partition.
 
-        ``partition_count()`` is the number of partitions of the topic, or 0 while it does not exist. ``timeout_ms()``
-        is how long a reply waits for the in-sync replicas.
+        ``partition_count()`` returns the number of partitions of the topic, or 0 while it does not exist.
+        ``timeout_ms()`` returns how long a reply waits for the in-sync replicas.
         """
         self.topic = store.name
         self._store = store
@@ -168,7 +168,7 @@ class CoordinatorRuntime(Generic[S]):
             )
 
     async def _read(self, hosted: _Hosted[S]) -> tuple[ShardLog, S, ReadBack]:
-        """Read a partition, and retry until that succeeds. The task is cancelled when another broker is elected.
+        """Read a partition, and retry until it can be read. The task is cancelled when another broker is elected.
 
         Logs why the partition cannot be read, once for each new reason.
         """
@@ -242,8 +242,9 @@ class CoordinatorRuntime(Generic[S]):
     ) -> asyncio.Future[T]:
         """Call ``decide(state, now_ms)`` for the shard of a key, or of a partition, in the next turn of the event loop.
 
-        With ``at_once``, the shard decides before this method returns, unless other events are queued. The future may
-        be done then. Decisions made this way rarely share an append, so use it for shards with few events at a time.
+        With ``at_once``, the shard decides before this method returns, unless other events are queued, and the future
+        may already be done. Such decisions rarely share an append, so use ``at_once`` for shards with few events at a
+        time.
 
         A decision without records is a read. The reply is sent when all in-sync replicas have everything that the shard
         had written when it decided. ``decide`` must change nothing. If it raises KafkaError, the future fails with it.
@@ -255,7 +256,7 @@ class CoordinatorRuntime(Generic[S]):
           written.
         * ``NotCommittedInTime`` (COORDINATOR_NOT_AVAILABLE) if the replicas are slow. They may still store the records.
         * COORDINATOR_NOT_AVAILABLE if there are too few in-sync replicas.
-        * MESSAGE_TOO_LARGE if the topic does not accept the records. Nothing was written then.
+        * MESSAGE_TOO_LARGE if the topic does not accept the records. In this case, nothing was written.
         """
         return self._active(key).submit(decide, at_once=at_once)
 
@@ -263,8 +264,8 @@ class CoordinatorRuntime(Generic[S]):
         """Return the reply of a decision without records, immediately and without a task.
 
         The decision is made before the queued events. Returns None if the reply would have to wait for the in-sync
-        replicas: call ``submit`` then. Raises NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, and what ``decide``
-        raises.
+        replicas. In this case, call ``submit``. Raises NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, and what
+        ``decide`` raises.
         """
         return self._active(key).read(decide)
 
@@ -281,7 +282,7 @@ class CoordinatorRuntime(Generic[S]):
         return self._active(key).decide_at_once(decide)
 
     def decide_when_committed(self, key: str | int, decide: Callable[[S, int], Decision[T]]) -> T | asyncio.Future[T]:
-        """Decide now if nothing has to be written and nothing written is uncommitted, or else as ``submit`` does.
+        """Decide now if the decision writes nothing and all earlier records are committed. Otherwise, ``submit`` it.
 
         This is for frequent events that reply with stored state and rarely change it. Returns and raises what
         ``decide_at_once`` does.

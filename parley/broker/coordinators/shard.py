@@ -2,9 +2,9 @@
 
 * Events are queued. A turn handles up to ``EVENTS_PER_TURN`` of them. It applies each decision's records to the state
   immediately, so that the next decision sees them, and usually appends the records of all decisions in one batch. An
-  event submitted with ``at_once`` gets its own turn during ``submit``, unless other events are queued.
-* The log may reject a transactional batch or a marker because of its producer's epoch. So these are appended first and
-  applied afterwards, and a rejection affects only their caller.
+  event submitted with ``at_once`` gets a separate turn during ``submit``, unless other events are queued.
+* The log may reject a transactional batch or a marker because of its producer's epoch. They are therefore appended
+  first and applied afterwards, so that a rejection affects only their caller.
 * A reply is sent when the in-sync replicas have everything that was appended before it. ``read`` and
   ``decide_when_committed`` check that immediately. ``decide_at_once`` does not wait for it if it writes nothing.
 * A turn first checks that the log is writable. If an append fails nevertheless, or the turn fails unexpectedly, state
@@ -43,8 +43,8 @@ EVENTS_PER_TURN: Final = 1_000
 """The maximum number of events in one turn (some 10 ms), so that the event loop serves other clients in between."""
 
 UNEXPECTED: Final = (Exception, asyncio.CancelledError)
-"""The exceptions to expect from code that a turn calls. CancelledError, the result of a cancelled future, is not an
-Exception."""
+"""The exceptions that code called by a turn may raise, apart from those it documents. CancelledError, which a cancelled
+future raises, is not an Exception."""
 
 RECORD_BYTES: Final = 24
 """The maximum overhead of a record in a batch, in bytes, on top of its key and value."""
@@ -121,7 +121,7 @@ class _MarkerEvent(NamedTuple):
 
 @dataclass(slots=True)
 class _Turn:
-    """What one turn of the event loop has decided so far."""
+    """The records, replies and effects that one turn of the event loop has decided so far."""
 
     now_ms: int
     unwritable: KafkaError | None
@@ -157,8 +157,8 @@ class Shard(Generic[S]):
     ) -> None:
         """``state`` contains all records before ``loaded_offset``. ``facts`` identify the partition in log lines.
 
-        ``timeout_ms()`` is how long a reply waits for the replicas. ``on_lost`` is called after the shard has closed
-        itself because its state must be reloaded from the log.
+        ``timeout_ms()`` returns how long a reply waits for the replicas. ``on_lost`` is called after the shard has
+        closed itself because its state must be reloaded from the log.
         """
         self.state = state
         self._timeout_ms = timeout_ms
@@ -188,13 +188,13 @@ class Shard(Generic[S]):
     # --- Events ---
 
     def submit(self, decide: Callable[[S, int], Decision[T]], *, at_once: bool = False) -> asyncio.Future[T]:
-        """Decide in the next turn of the event loop. See ``CoordinatorRuntime.submit``."""
+        """Decide in the next turn of the event loop, as ``CoordinatorRuntime.submit`` describes."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._enqueue(_Event(decide, future), at_once=at_once)
         return future
 
     def read(self, decide: Callable[[S, int], Decision[T]]) -> T | None:
-        """Decide now, without a turn, and return the reply. See ``CoordinatorRuntime.read``."""
+        """Decide now, without a turn, and return the reply, as ``CoordinatorRuntime.read`` describes."""
         if self._closed is not None:
             raise KafkaError(self._closed)
         if not self._log.is_committed(self._last_offset):
@@ -204,7 +204,7 @@ class Shard(Generic[S]):
         return reply
 
     def decide_at_once(self, decide: Callable[[S, int], Decision[T]]) -> T | asyncio.Future[T]:
-        """Decide now if nothing has to be written. See ``CoordinatorRuntime.decide_at_once``."""
+        """Decide now if the decision writes nothing, as ``CoordinatorRuntime.decide_at_once`` describes."""
         if self._closed is not None:
             raise KafkaError(self._closed)
         decision = decide(self.state, self._now_ms())
@@ -220,8 +220,8 @@ class Shard(Generic[S]):
         return reply
 
     def decide_when_committed(self, decide: Callable[[S, int], Decision[T]]) -> T | asyncio.Future[T]:
-        """Decide now if nothing has to be written and nothing is uncommitted. See
-        ``CoordinatorRuntime.decide_when_committed``."""
+        """Decide now if the decision writes nothing and all earlier records are committed, as
+        ``CoordinatorRuntime.decide_when_committed`` describes."""
         if self._closed is not None:
             raise KafkaError(self._closed)
         if self._queue or not self._log.is_committed(self._last_offset):
@@ -237,7 +237,7 @@ class Shard(Generic[S]):
         coordinator_epoch: int,
         transaction_version: int = 0,
     ) -> asyncio.Future[None]:
-        """Append a marker in the next turn of the event loop. See ``CoordinatorRuntime.append_marker``."""
+        """Append a marker in the next turn of the event loop, as ``CoordinatorRuntime.append_marker`` describes."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._enqueue(
             _MarkerEvent(producer_id, producer_epoch, committed, coordinator_epoch, transaction_version, future)
@@ -326,7 +326,7 @@ class Shard(Generic[S]):
             turn.effects.append(decision.then)
 
     def _release(self, decision: Decision[Any]) -> list[_Reply]:
-        """Remove from the held callers those that the decision releases, and return their replies."""
+        """Stop holding the callers that the decision releases, and return their replies."""
         held = self._held
         return [_Reply(held.pop(key), value) for key, value in decision.released.items() if key in held]
 
@@ -487,7 +487,7 @@ class Shard(Generic[S]):
         self._set_expiry()
 
     def on_change(self, key: Hashable, amount: int) -> None:
-        """Send the replies that can be sent now that the partition has changed."""
+        """Handle a change of the partition: send or fail the replies that no longer have to wait."""
         self._settle()
 
     def _settle(self) -> None:

@@ -31,7 +31,8 @@ class _Running:
         self.alarm = PatientTimer(timer.delay_ms / 1000, lambda: due(self), once=not timer.is_patient)
 
     def prolong(self, timer: Timer) -> bool:
-        """Become ``timer``, keeping the alarm. Returns False, and changes nothing, if ``timer`` needs a new alarm."""
+        """Replace the timer with ``timer``, but keep the alarm. Returns False, and changes nothing, if ``timer`` needs
+        a new alarm."""
         if timer.is_patient is self.timer.is_patient and self.alarm.prolong(timer.delay_ms / 1000):
             self.timer = timer
             return True
@@ -46,7 +47,7 @@ class ShardTimers:
         self._submit = submit
         self._running: dict[Hashable, _Running] = {}
         self._decided: dict[Hashable, _Running] = {}
-        """The timers whose events have been decided and wait for the replicas, unless the key was set in between."""
+        """The timers whose events have been decided and wait for the replicas. Setting a key removes its old timer."""
         self._is_closed = False
 
     def set(self, timers: Mapping[Hashable, Timer | None]) -> None:

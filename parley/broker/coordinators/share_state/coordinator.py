@@ -59,7 +59,7 @@ class ShareCoordinator:
     """The share partitions that this broker coordinates.
 
     Each method raises the errors of its decision and of ``CoordinatorRuntime.submit``. Each also raises
-    UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist (``read`` and ``write`` only if it has state),
+    UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist (``read`` and ``write`` only if its state exists),
     INVALID_REQUEST for a negative partition, and UNKNOWN_SERVER_ERROR if the state does not fit in a record.
     """
 
@@ -72,7 +72,7 @@ class ShareCoordinator:
         await self._submit(key, partial(decisions.initialize, key, state_epoch, start_offset, leader_epoch))
 
     async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
-        """Return the state, and fence earlier leaders of the partition."""
+        """Return the state of a share partition, and fence earlier leaders of the partition."""
         return await self._submit_led(key, partial(decisions.read, key, leader_epoch))
 
     async def write(
@@ -84,7 +84,7 @@ class ShareCoordinator:
         delivery_complete_count: int,
         batches: Sequence[StateBatch],
     ) -> None:
-        """Store a change."""
+        """Store a change of the state of a share partition."""
         await self._submit_led(
             key,
             partial(
@@ -97,7 +97,7 @@ class ShareCoordinator:
         await self._submit(key, partial(decisions.delete, key, state_epoch))
 
     async def summarize(self, key: SharePartitionKey) -> ShareStateSummary:
-        """Return the state without its batches."""
+        """Return the state of a share partition, without its batches."""
         return await self._submit(key, partial(decisions.summarize, key))
 
     def _check_exists(self, key: SharePartitionKey) -> None:

@@ -37,11 +37,12 @@ def initialize(
     shard: ShareStateShard,
     now_ms: int,
 ) -> Decision[None]:
-    """Initialize the state of a share partition. Raises FENCED_STATE_EPOCH; for a leader also what ``write`` raises.
+    """Initialize the state of a share partition.
 
     A group coordinator that does not know whether its initialization was stored repeats it, perhaps after members have
-    acknowledged records. So an initialization with the stored state epoch and without an offset changes nothing. If a
-    leader replaces the state in the same state epoch, earlier leaders stay fenced.
+    acknowledged records. An initialization with the stored state epoch and without an offset therefore changes nothing.
+    If a leader replaces the state in the same state epoch, earlier leaders stay fenced. Raises FENCED_STATE_EPOCH if a
+    higher state epoch is stored. For a leader, it also raises what ``write`` raises.
     """
     if leader_epoch != NO_CHECK:
         known: StoredState | None = _led(key, "Initialize", leader_epoch, state_epoch, shard)
@@ -84,7 +85,7 @@ def write(
     shard: ShareStateShard,
     now_ms: int,
 ) -> Decision[None]:
-    """Store a change. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH or FENCED_STATE_EPOCH."""
+    """Store a change of the state. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH or FENCED_STATE_EPOCH."""
     known = _led(key, "Write", leader_epoch, state_epoch, shard)
     _check_batches(batches)
     changed = replace(
@@ -123,7 +124,7 @@ def _changed(
     shard: ShareStateShard,
     now_ms: int,
 ) -> KeyValue:
-    """Return the record that stores a change: an update, or a snapshot if there are enough updates since the last."""
+    """Return the record that stores a change: an update, or a snapshot if enough updates follow the last snapshot."""
     if known.updates < shard.config().share_coordinator_snapshot_update_records_per_snapshot:
         return update_record(
             key,

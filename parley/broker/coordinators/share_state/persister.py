@@ -30,7 +30,7 @@ from typing import Final, NamedTuple, Protocol
 from parley.protocol.uuids import UUID
 
 UNINITIALIZED_OFFSET: Final = -1
-"""The start offset of state without a known position. The group then begins at ``share.auto.offset.reset``."""
+"""The start offset of state without a known position. The group then starts at ``share.auto.offset.reset``."""
 
 NO_CHECK: Final = -1
 """The leader epoch or state epoch of a request that must not be checked for fencing."""
@@ -99,7 +99,7 @@ class Persister(Protocol):
         """Return the state, and fence leaders of the partition with a lower leader epoch than ``leader_epoch``.
 
         A leader epoch of -1 fences no leader. Raises FENCED_LEADER_EPOCH, or INVALID_REQUEST if the group coordinator
-        has not initialized the share partition: the group does not subscribe to it, or has only just begun to.
+        has not initialized the share partition: the group does not subscribe to it, or has only just subscribed.
         """
         ...
 

@@ -34,7 +34,7 @@ def prune(shard: ShareStateShard, now_ms: int) -> Decision[None]:
 
 
 def store_cold(shard: ShareStateShard, now_ms: int) -> Decision[None]:
-    """Store the share partitions again that have not changed for the configured interval, and set the timer again.
+    """Store again all share partitions that have not changed for the configured interval. Set the timer again.
 
     Stores nothing if no share partition has changed.
     """

@@ -1,7 +1,7 @@
 """The records of ``__share_group_state``, in Kafka's formats: a snapshot of a share partition, or an update to it.
 
 A tombstone with the key of a snapshot deletes the share partition. Updates have no tombstones: the topic is not
-compacted, and updates that a snapshot has superseded are deleted with the beginning of the log.
+compacted, and updates that a snapshot has superseded are deleted with the start of the log.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def read_snapshot(value: bytes) -> StoredState:
 
 
 def is_sound(batch: StateBatch) -> bool:
-    """Return True if the batch is one that a leader may write."""
+    """Return True if the offsets, the state and the delivery count of the batch are valid."""
     is_range = 0 <= batch.first_offset <= batch.last_offset
     return is_range and batch.delivery_state in STORED and batch.delivery_count >= 0
 
@@ -116,7 +116,7 @@ def read_update(value: bytes) -> tuple[ShareUpdateValue, list[StateBatch]]:
 
 
 def _batches(stored: Iterable[ShareSnapshotValue.StateBatch | ShareUpdateValue.StateBatch]) -> list[StateBatch]:
-    """Return the sound batches. If any other batch were kept, no leader could load the share partition."""
+    """Return the valid batches. With an invalid batch, no leader could load the share partition."""
     read = (
         StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count) for each in stored
     )

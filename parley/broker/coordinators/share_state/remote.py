@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
-"""The first and the longest pause before a call is retried, in seconds. The pause doubles in between."""
+"""The first and the longest pause before a call is retried, in seconds. The pause doubles after each attempt."""
 
 PATIENCE_S: Final = 10.0
 """How long a call is retried, in seconds. Clients wait longer than that."""
@@ -180,7 +180,7 @@ class SharePersister:
         delivery_complete_count: int,
         batches: Sequence[StateBatch],
     ) -> None:
-        """Store a change."""
+        """Store a change of the state."""
         key = SharePartitionKey(group_id, topic_id, partition)
         data = _WRITE.partition(
             partition=partition,
@@ -277,8 +277,8 @@ class SharePersister:
                 _fail(call, KafkaError(ErrorCode.NETWORK_EXCEPTION, "The broker is stopping."))
 
     def _taken(self, line: _Line) -> list[_Call]:
-        """Remove and return the calls for the next request, at most one for each share partition. The others keep their
-        order."""
+        """Remove and return the calls for the next request, at most one for each share partition. The remaining calls
+        keep their order."""
         taken: dict[SharePartitionKey, _Call] = {}
         left: list[_Call] = []
         for call in self._lines[line]:

@@ -1,6 +1,6 @@
 """The share partitions of one partition of ``__share_group_state``, rebuilt from its records (``ShardState``).
 
-The log must begin at the oldest snapshot that no later snapshot supersedes. Share partitions that have not changed for
+The log must start at the oldest snapshot that no later snapshot supersedes. Share partitions that have not changed for
 a long time are periodically stored again, so that older records can be deleted (``pruning.py``).
 """
 
@@ -21,8 +21,7 @@ from parley.protocol.sentinels import NO_OFFSET
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Everything outside its share partitions on which the decisions of a shard depend, and the actions that they cause
-    outside it."""
+    """Everything outside a shard that its decisions depend on, and the actions that they start outside it."""
 
     config: Callable[[], BrokerConfig]
     image: Callable[[], MetadataImage]

@@ -1,5 +1,4 @@
-"""A share partition (a partition as one share group sees it), and the state that the share coordinator stores for
-it."""
+"""A share partition (a partition as one share group sees it), and its state at the share coordinator."""
 
 from __future__ import annotations
 
@@ -30,7 +29,8 @@ class SharePartitionKey(NamedTuple):
 
 
 def parse_key(text: str) -> SharePartitionKey:
-    """Parse the key of a share partition. The group id in it may contain colons. Raises INVALID_REQUEST."""
+    """Parse the key of a share partition, whose group id may contain colons. Raises INVALID_REQUEST if it is
+    malformed."""
     head, _, partition = text.rpartition(":")
     group_id, _, topic = head.rpartition(":")
     try:

@@ -57,10 +57,10 @@ class TransactionCoordinator:
     Each method, or the future that it returns, fails with the errors of the decision that it submits and of
     ``CoordinatorRuntime.submit``. An empty transactional id gets INVALID_REQUEST.
 
-    A coordinator that may have been superseded rejects nothing as wrong, because the new coordinator may know more. Nor
-    does it confirm that a partition belongs to a transaction: no append would prove that it still coordinates, and the
-    new coordinator may have ended the transaction. In both cases it raises NOT_COORDINATOR, and the producer or the
-    partition's leader retries.
+    A coordinator that may have been superseded does not reject a request with a final error, because the new
+    coordinator may have later state. It does not confirm that a partition belongs to a transaction, either: that needs
+    no append, which would prove that this broker still coordinates, and the new coordinator may have ended the
+    transaction. In both cases it raises NOT_COORDINATOR, and the producer or the partition's leader retries.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class TransactionCoordinator:
         two_phase_commit: bool = False,
         keep_prepared: bool = False,
     ) -> ProducerIdentity:
-        """Return the identity of a producer that begins, or that continues after an error.
+        """Return the identity of a producer that starts, or that continues after an error.
 
         Raises INVALID_TRANSACTION_TIMEOUT; TRANSACTIONAL_ID_AUTHORIZATION_FAILED for two-phase commit (KIP-939) unless
         ``transaction.two.phase.commit.enable`` is set; and UNSUPPORTED_VERSION for ``keep_prepared``, as in Kafka.
@@ -117,9 +117,10 @@ class TransactionCoordinator:
         return result
 
     async def _after_previous_markers(self, transactional_id: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of ``attempt``, repeated when the markers of the previous transaction have been written.
+        """Return the result of ``attempt``. If it raises CONCURRENT_TRANSACTIONS, call it again when the markers of the
+        previous transaction have been written.
 
-        Otherwise, the client would have to retry, after a pause that is longer than writing the markers takes. Raises
+        Otherwise, the client would retry, after a pause that is longer than writing the markers takes. Raises
         CONCURRENT_TRANSACTIONS if the markers take longer than ``HELD_S``.
         """
         loop = asyncio.get_running_loop()
@@ -138,7 +139,7 @@ class TransactionCoordinator:
     async def add_when_ended(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], version: int
     ) -> None:
-        """Add partitions, as ``add`` does, after the markers of the producer's previous transaction were written."""
+        """Add partitions like ``add``, but first wait for the markers of the producer's previous transaction."""
         await self._after_previous_markers(
             transactional_id, lambda: self.add(transactional_id, producer, partitions, version)
         )
@@ -193,7 +194,8 @@ class TransactionCoordinator:
         return self._submit(transactional_id, partial(describe, transactional_id=transactional_id))
 
     async def select(self, filter: Filter) -> list[tuple[str, Transaction]]:
-        """Return the transactional ids on this broker that match the filter. Raises COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return the transactional ids on this broker that match the filter. Raises COORDINATOR_LOAD_IN_PROGRESS while
+        a partition is being loaded."""
         if self.runtime.is_loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         decide = partial(select, filter=filter)

@@ -107,9 +107,9 @@ def _end_keeping_epoch(
 
 
 def _repeated(known: Transaction, committed: bool) -> ProducerIdentity:
-    """Return the result that the first EndTxn had, for a retried EndTxn.
+    """Return the result of a retried EndTxn: the same as that of the first EndTxn.
 
-    Raises CONCURRENT_TRANSACTIONS or INVALID_TXN_STATE.
+    Raises CONCURRENT_TRANSACTIONS while the markers are being written, or INVALID_TXN_STATE if the outcome is another.
     """
     if known.state not in (_COMMITS if committed else _ABORTS):
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
@@ -121,7 +121,7 @@ def _repeated(known: Transaction, committed: bool) -> ProducerIdentity:
 def _replace_id(now_ms: int, transactional_id: str, known: Transaction, new_id: int | None) -> Decision[Ended]:
     """Decide about EndTxn for a transaction that the coordinator has aborted under the last epoch of its id.
 
-    No producer may use that epoch, so the producer goes on under a new id.
+    No producer may use that epoch, so the producer continues with a new id.
     """
     if new_id is None:
         return Decision(None)
@@ -164,17 +164,17 @@ def _store_outcome(
 
 
 def enqueue_markers(shard: TransactionShard, prepared: Mapping[str, Transaction]) -> None:
-    """Have the markers of prepared transactions written. Call it when the in-sync replicas have their outcomes."""
+    """Queue the markers of prepared transactions. Call this when the in-sync replicas have the outcomes."""
     for transactional_id, transaction in prepared.items():
         shard.markers.enqueue(shard, transactional_id, transaction)
 
 
 def resume_markers(shard: TransactionShard, now_ms: int) -> Decision[None]:
-    """Have the markers of all prepared transactions written, and set the timer again.
+    """Queue the markers of all prepared transactions, and set the timer again.
 
-    The first call, when the shard has been loaded, continues the work of the previous coordinator: it may have failed
-    before it wrote all markers. Later calls find a transaction whose completion failed unexpectedly. Markers that are
-    being written are not written twice.
+    The first call, when the shard has been loaded, continues the work of the previous coordinator, which may have
+    failed before it wrote all markers. Later calls are for transactions whose completion failed unexpectedly. Markers
+    that are already queued are not queued again.
     """
     prepared = {each: shard.transactions[each] for each in shard.prepared}
     pause_ms = shard.config().transaction_abort_timed_out_transaction_cleanup_interval_ms
@@ -220,7 +220,7 @@ def complete(
 def aborted_by_coordinator(ongoing: Transaction, now_ms: int, next_producer_id: int = NO_PRODUCER_ID) -> Transaction:
     """Return the state that follows ``ongoing`` when the coordinator aborts it. The next epoch fences its producer.
 
-    ``next_producer_id`` replaces an exhausted id. Without it, the id is replaced when the producer goes on.
+    ``next_producer_id`` replaces an exhausted id. Without it, the id is replaced when the producer continues.
     """
     return _with_next_epoch(
         ongoing, now_ms, committed=False, version=EPOCH_PER_TRANSACTION, next_producer_id=next_producer_id

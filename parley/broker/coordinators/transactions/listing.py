@@ -13,7 +13,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The selection of transactional ids to list. ``states`` of None and an empty set of ``producer_ids`` match all."""
+    """The selection of transactional ids to list. None for ``states``, or no ``producer_ids``, matches all."""
 
     states: frozenset[TransactionState] | None = None
     producer_ids: frozenset[int] = frozenset()
@@ -33,7 +33,7 @@ class Filter:
 
 
 def describe(shard: TransactionShard, now_ms: int, *, transactional_id: str) -> Decision[Transaction]:
-    """Return the state of a transactional id. Raises TRANSACTIONAL_ID_NOT_FOUND."""
+    """Return the state of a transactional id. Raises TRANSACTIONAL_ID_NOT_FOUND if it does not exist."""
     known = shard.transactions.get(transactional_id)
     if known is None:
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)

@@ -2,8 +2,8 @@
 
 Markers for the same broker share requests. If a leader cannot write a marker now, the sender retries with the
 partition's current leader until the marker is written or the topic is deleted. When this broker no longer coordinates
-the transaction's shard, the sender stops, and the next coordinator starts again from the log. So a marker may be
-written twice: ``docs/transactions.md`` explains why that is harmless, except with some old clients.
+the transaction's shard, the sender stops, and the next coordinator starts again from the log. A marker may therefore be
+written twice. ``docs/transactions.md`` explains why that is harmless, except with some old clients.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 RETRY_FIRST_S: Final = 0.02
 RETRY_MAX_S: Final = 1.0
-"""The first and the longest pause before a marker is sent again, in seconds. The pause doubles in between."""
+"""The first and the longest pause before a marker is sent again, in seconds. The pause doubles after each attempt."""
 
 REQUESTS_IN_FLIGHT: Final = 5
 """The maximum number of requests to one broker at a time. Further markers for that broker wait for the next request."""
@@ -94,7 +94,7 @@ class MarkerSender:
         self._runtime: Submits | None = None
         self._failures = FailureLog(_log)
         self.leaderless = 0
-        """How often a marker could not be sent because its partition had no leader."""
+        """The number of times that a marker could not be sent because its partition had no leader."""
 
     def serve(self, runtime: Submits) -> None:
         """Complete transactions through ``runtime``. Call this before the first ``enqueue``."""
@@ -215,7 +215,7 @@ class MarkerSender:
         partitions: list[TopicPartition],
         results: dict[tuple[int, TopicPartition], ErrorCode],
     ) -> None:
-        """Record the results of a request, and retry the partitions that need it. A missing result is retried, too."""
+        """Record the results of a request. Retry partitions without a final result or without any result."""
         if pending.stopped:
             return
         retried: list[TopicPartition] = []

@@ -105,7 +105,7 @@ class Transaction(NamedTuple):
         return self.identity
 
     def is_awaited_by(self, producer: ProducerIdentity) -> bool:
-        """Return True if the producer has begun its next transaction while markers are being written. It must wait."""
+        """Return True if the producer must wait with its next transaction, because markers are still being written."""
         return self.state in PREPARED and producer == self.next_identity and producer.producer_epoch < EPOCH_MAX
 
     @property
