@@ -3,7 +3,7 @@
 A *shard* is the state machine of one partition of an internal topic. An event is a function of the shard's state and
 the time. It returns a ``Decision``: what to write, what to reply, which timers to set. It changes nothing itself. The
 stored state changes only in ``ShardState.replay``, both when a record is written and when it is read back after an
-election, so the two cannot differ.
+election. Both therefore result in the same state.
 
 A state may also contain data that is not stored, such as a group's rebalance in progress. A decision returns a function
 that changes this data (``Decision.change``). The data is lost with the shard, and ``loaded`` rebuilds it from the

@@ -78,7 +78,7 @@ class ShardLog(Protocol):
         ...
 
     def check_writable(self) -> None:
-        """Raise KafkaError if an append would be refused now: not the leader, no log, too few in-sync replicas."""
+        """Raise KafkaError if an append would be rejected now: not the leader, no log, too few in-sync replicas."""
         ...
 
     def append(self, batch: bytearray, *, transaction_version: int = 0) -> int:
@@ -180,7 +180,7 @@ class InternalPartition:
         return min(config.max_message_bytes, config.segment_bytes)
 
     def check_writable(self) -> None:
-        """Raise KafkaError if an append would be refused now: not the leader, no log, too few in-sync replicas."""
+        """Raise KafkaError if an append would be rejected now: not the leader, no log, too few in-sync replicas."""
         replica = self._replica
         replica.check_leader()
         if not replica.is_open:

@@ -2,7 +2,7 @@
 
 Until a restarted broker has registered again, the metadata may still name it as a leader, under a leader epoch of its
 earlier process. Such metadata is ignored. The log may lack the last records that the earlier process wrote, so records
-appended under the same epoch would conflict with those of the followers.
+appended under the same epoch would conflict with the followers' records.
 """
 
 from __future__ import annotations

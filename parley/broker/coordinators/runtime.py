@@ -42,7 +42,7 @@ LOADS_AT_ONCE: Final = 4
 
 
 class ShardPhase(Enum):
-    """The phase of a shard of this broker. The values are those of Kafka's metric ``num-partitions``."""
+    """The phase of a shard of this broker. The values are the states in Kafka's metric ``num-partitions``."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -274,7 +274,7 @@ class CoordinatorRuntime(Generic[S]):
 
         This is for events about state that is not stored: their replies do not depend on records that may be lost, so
         they wait for no replica. If the decision contains records or an effect (``then``), it is discarded, and the
-        event is submitted as by ``submit``.
+        event is passed to ``submit``.
 
         Returns the reply, or a future if the reply is ``Held`` or the event was submitted. Raises what ``submit`` and
         ``decide`` raise.
@@ -284,8 +284,8 @@ class CoordinatorRuntime(Generic[S]):
     def decide_when_committed(self, key: str | int, decide: Callable[[S, int], Decision[T]]) -> T | asyncio.Future[T]:
         """Decide now if the decision writes nothing and all earlier records are committed. Otherwise, ``submit`` it.
 
-        This is for frequent events that reply with stored state and rarely change it. Returns and raises what
-        ``decide_at_once`` does.
+        This is for frequent events that reply with stored state and rarely change it. Returns and raises the same as
+        ``decide_at_once``.
         """
         return self._active(key).decide_when_committed(decide)
 

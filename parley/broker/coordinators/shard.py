@@ -98,7 +98,7 @@ class _Waiting:
 
     offset: int
     since: float
-    """The loop time at which the wait began."""
+    """The loop time at which the wait started."""
     has_appended: bool
     deadline: float
     replies: list[_Reply]

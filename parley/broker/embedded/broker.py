@@ -1,8 +1,8 @@
 """A broker inside a Python program: on a free local port, with temporary data. docs/embedding.md has examples.
 
-``async with Broker() as broker`` runs it in the current event loop, ``with Broker() as broker`` in its own thread. With
-a ``data_dir`` the data is kept, including the embedded coordination store: the next broker on that directory, embedded
-or started with ``parley start``, finds everything.
+``async with Broker() as broker`` runs it in the current event loop, ``with Broker() as broker`` in a separate thread.
+With a ``data_dir`` the data is kept, including the embedded coordination store: the next broker in that directory,
+embedded or started with ``parley start``, finds it again.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class Cluster(ReentrantBlock):
     def _broker(self, broker_id: int) -> ClusterBroker:
         broker = self._brokers.get(broker_id)
         if broker is None:
-            ids = ", ".join(map(str, self._brokers)) or "none: it runs only inside its with block"
+            ids = ", ".join(map(str, self._brokers)) or "unknown outside its with block"
             raise ValueError(f"there is no broker {broker_id} in this cluster; the ids are {ids}")
         return broker
 
@@ -180,7 +180,7 @@ class Cluster(ReentrantBlock):
         folder = Path(self._data_dir or self._temporary.name)  # type: ignore[union-attr]
         store = f"local://{folder / 'coordination'}" if self._data_dir else f"memory://cluster-{next(_stores)}"
         self._brokers = {each: ClusterBroker(each, self._settings(each, folder, store)) for each in self._ids}
-        # An in-memory store is deleted with its last reference: keep one for times when no broker is running.
+        # An in-memory store is deleted with its last reference. Keep a reference while no broker is running.
         settings = self._settings(1, folder, store)
         self._store = await backend_factory(settings)(configured_url(settings, folder))
         try:

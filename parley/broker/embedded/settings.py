@@ -53,7 +53,9 @@ def _from_properties(properties: Mapping[str, Setting] | None) -> dict[str, str]
         )
     for name in properties:
         if not isinstance(name, str):
-            raise ValueError(f'the key {name!r} is not a string: write it as in server.properties: "num.partitions"')
+            raise ValueError(
+                f'the key {name!r} is not a string: write it as in server.properties, for example "num.partitions"'
+            )
     return {name: _as_text(name, value) for name, value in properties.items()}
 
 

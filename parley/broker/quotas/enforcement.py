@@ -112,7 +112,7 @@ class QuotaEnforcement:
         monotonic: Callable[[], float],
         callback: ClientQuotaCallback | None = None,
     ) -> None:
-        """``callback`` determines the quotas instead of the stored ones."""
+        """``callback``, if given, determines the quotas instead of the stored quotas."""
         self.is_active = callback is not None
         """False if no client has a quota."""
         self.exempt_seconds = 0.0

@@ -1,8 +1,8 @@
 """The usage of quotas, for each user and client id that share one.
 
 Clients choose their client ids, so there may be any number of them. An entry that has not been used for an hour is
-removed, as in Kafka. There are at most ``ENTRIES_MAX``: beyond that, the least recently used is removed. A client that
-keeps using its quota keeps its entry, whatever ids another client invents.
+removed, as in Kafka. There are at most ``ENTRIES_MAX`` entries: beyond that, the least recently used entry is removed.
+A client that keeps using its quota keeps its entry, whatever ids another client invents.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _INTEGERS: Final = {
 }
 """The keys with integer values: the largest value as a double, and its type in Kafka."""
 _FRACTION_MAX: Final = 1e-6
-"""The largest fractional part of an integer key's value, because the protocol transmits doubles."""
+"""The largest fractional part that the value of an integer key may have: the protocol transmits doubles."""
 
 
 def valid_entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:

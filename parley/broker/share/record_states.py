@@ -57,5 +57,5 @@ STEPS: Final = {
 
 
 def after(state: RecordState, event: RecordEvent) -> RecordState:
-    """Return the state that follows ``state`` after ``event``. Raises IllegalStep."""
+    """Return the state that follows ``state`` after ``event``. Raises IllegalStep if the table has no such step."""
     return step("record", STEPS, state, event)

@@ -395,7 +395,7 @@ class SharePartition:
 
 
 def before(batches: Sequence[StateBatch], offset: int) -> tuple[StateBatch, ...]:
-    """Return the batches, without the offsets that are not before ``offset``."""
+    """Return the batches with only their offsets before ``offset``."""
     return tuple(
         each._replace(last_offset=min(each.last_offset, offset - 1)) for each in batches if each.first_offset < offset
     )

@@ -1,8 +1,8 @@
 """The controller's part in a move to another coordination store: it carries out requested moves, one at a time.
 
-A move is requested through the brokers (``MigrateCoordination``), not through a key in the store. So the operator
-needs no access to the store, and learns of a mistake immediately. A move ends with the term of the controller that
-drives it: the next controller finds the unfinished move and abandons it. The states of the driver::
+A move is requested through the brokers (``MigrateCoordination``), not through a key in the store: the operator needs no
+access to the store, and learns of a mistake immediately. A move ends with the term of the controller that drives it:
+the next controller finds the unfinished move and abandons it. The states of the driver::
 
     NOT_CONTROLLER  this broker is not the controller                    IDLE        no move is under way
     REQUESTED       a move was requested but has not started             DRIVING     a move is being carried out

@@ -1,7 +1,7 @@
 """A broker's part in a move to another coordination store: it follows the store that is in charge of the cluster.
 
 Every broker watches which store is in charge. During a move it tests the connection to the new store and reports the
-result in the old one. When the cluster has moved, the broker continues in the new store: the move is complete then,
+result in the old one. When the cluster has moved, the broker continues in the new store. The move is then complete,
 even if the controller that drove it has died. From the freeze until the broker knows a controller that was elected in
 the new store, requests for the controller wait instead of failing. The states, and what changes them::
 
@@ -80,7 +80,7 @@ class MoveEvent(Enum):
 MOVE_TRANSITIONS: dict[tuple[MoveState, MoveEvent], MoveState] = {
     (MoveState.SETTLED, MoveEvent.STORE_FROZEN): MoveState.FROZEN,
     (MoveState.FROZEN, MoveEvent.STORE_FROZEN): MoveState.FROZEN,
-    (MoveState.ELECTING, MoveEvent.STORE_FROZEN): MoveState.FROZEN,  # the next move has already begun
+    (MoveState.ELECTING, MoveEvent.STORE_FROZEN): MoveState.FROZEN,  # the next move has already started
     (MoveState.SETTLED, MoveEvent.STORE_WRITABLE): MoveState.SETTLED,
     (MoveState.FROZEN, MoveEvent.STORE_WRITABLE): MoveState.SETTLED,
     (MoveState.ELECTING, MoveEvent.STORE_WRITABLE): MoveState.ELECTING,
@@ -188,7 +188,7 @@ class StoreMoveParticipant:
                 finally:
                     await backend.close()
         except WrongStore as wrong:
-            error = f"this is not the store that the controller reaches ({wrong}): all brokers must use the same store"
+            error = f"this is not the store that the controller uses ({wrong}); all brokers must use the same store"
             _log.warning("the store to move to cannot be used", extra={"reason": error})
         except (CoordinationError, TimeoutError) as wrong:
             error = str(wrong) or f"no response in {OPEN_MAX_S:g} s"

@@ -1,7 +1,7 @@
 """The committed offsets of one group, in a compact form: a cluster may have millions of them.
 
-Most offsets are plain: they contain neither metadata nor a retention time. A plain offset is kept as bytes, namely its
-record's value and its log offset. The bytes take a third of the memory of the same numbers as objects, and the garbage
+Most offsets are plain: they contain neither metadata nor a retention time. A plain offset is kept as bytes: the value
+of its record, and its log offset. The bytes take a third of the memory of the same numbers as objects, and the garbage
 collector does not visit them. Readers get a ``CommittedOffset``.
 """
 

@@ -260,7 +260,8 @@ class GroupCoordinator:
         return self.runtime.submit(request.group_id, partial(sync, request))
 
     def heartbeat(self, request: HeartbeatRequest) -> ErrorCode:
-        """Keep a member's session alive. Returns REBALANCE_IN_PROGRESS if the member must rejoin. Raises KafkaError."""
+        """Keep a member's session alive. Returns REBALANCE_IN_PROGRESS if the member must rejoin. Raises the KafkaError
+        that the client gets."""
         code = self._decide(request.group_id, partial(heartbeat, request))
         assert not isinstance(code, asyncio.Future), "a heartbeat has no records, and does not wait"
         return code
@@ -360,8 +361,8 @@ class GroupCoordinator:
     async def delete_offsets(
         self, group_id: str, wanted: Mapping[TopicPartition, ErrorCode]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Delete committed offsets, and return the outcome of each partition. ``wanted`` and the errors are those of
-        ``offset_decisions.delete_offsets``."""
+        """Delete committed offsets, and return the outcome of each partition. ``offset_decisions.delete_offsets``
+        describes ``wanted`` and the errors."""
         self.check_owned(group_id)
         return await self._write(
             group_id, lambda shard, now_ms: offset_decisions.delete_offsets(shard, group_id, wanted)

@@ -12,7 +12,7 @@ from parley.broker.coordinators.decision import KeyValue
 T = TypeVar("T")
 
 NOT_ENCODED: Final[Mapping[str, KeyValue]] = MappingProxyType({})
-"""The encoded records of an assignment that was not decided in a thread: none."""
+"""No encoded records, because the assignment was not decided in a thread."""
 
 
 class DecidedTargets(NamedTuple, Generic[T]):

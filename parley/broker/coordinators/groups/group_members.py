@@ -21,7 +21,7 @@ class HasMembers(Protocol[M_co]):
 
 
 def require_member(group: HasMembers[M_co], member_id: str) -> M_co:
-    """Return the member with this id. Raises UNKNOWN_MEMBER_ID."""
+    """Return the member with this id. Raises UNKNOWN_MEMBER_ID if there is none."""
     member = group.members.get(member_id)
     if member is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")

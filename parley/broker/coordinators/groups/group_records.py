@@ -85,13 +85,13 @@ def group_tombstone(group_id: str) -> KeyValue:
 
 
 def decode_offset_key(key: bytes) -> tuple[str, TopicPartition]:
-    """Decode the group and the partition from the key of an offset. Raises MalformedMessage."""
+    """Decode the group and the partition from the key of an offset. Raises MalformedMessage if it cannot be decoded."""
     found = decode_stored(OffsetCommitKey, key)[0]
     return found.group, (found.topic, found.partition)
 
 
 def decode_offset(value: bytes, log_offset: int) -> CommittedOffset:
-    """Decode the committed offset in a record at ``log_offset``. Raises MalformedMessage."""
+    """Decode the committed offset in a record at ``log_offset``. Raises MalformedMessage if the value is malformed."""
     stored, _ = decode_stored(OffsetCommitValue, value)
     return CommittedOffset(
         offset=stored.offset,
@@ -104,7 +104,7 @@ def decode_offset(value: bytes, log_offset: int) -> CommittedOffset:
 
 
 def decode_group_key(key: bytes) -> str:
-    """Decode the group id from the key of a generation. Raises MalformedMessage."""
+    """Decode the group id from the key of a generation. Raises MalformedMessage if it cannot be decoded."""
     return decode_stored(GroupMetadataKey, key)[0].group
 
 

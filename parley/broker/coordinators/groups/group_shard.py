@@ -131,7 +131,7 @@ class GroupShard:
             group.membership = REMOVED
 
     def assign_in_thread(self, group_id: str) -> None:
-        """Start deciding the target assignment of a consumer group or streams group, unless that is in progress."""
+        """Start deciding the target assignment of a consumer group or streams group, unless it is being decided."""
         self._surroundings.assign_in_thread(self, group_id)
 
     # --- Consumer groups ---
@@ -142,7 +142,7 @@ class GroupShard:
         return None if group is None else group.consumer
 
     def match_in_thread(self, group_id: str, context: RequestContext) -> None:
-        """Start matching the regular expressions of a consumer group, unless that is in progress."""
+        """Start matching the regular expressions of a consumer group, unless they are being matched."""
         self._surroundings.match_in_thread(self, group_id, context)
 
     # --- Share groups ---
@@ -259,7 +259,7 @@ class GroupShard:
             return
         group.stored = None
         if group.membership.state is GroupState.EMPTY:
-            group.membership = replace(group.membership, generation=0)  # if the group is still in use, it starts over
+            group.membership = replace(group.membership, generation=0)  # a group that is still in use starts over
         self.drop_unused(group)
 
     def _replay_consumer_group(self, kind: int, key: bytes, value: bytes | None) -> None:

@@ -65,7 +65,8 @@ def initialize(
 
 
 def read(key: SharePartitionKey, leader_epoch: int, shard: ShareStateShard, now_ms: int) -> Decision[ShareState]:
-    """Return the state, and fence earlier leaders. Raises INVALID_REQUEST or FENCED_LEADER_EPOCH."""
+    """Return the state of a share partition, and fence earlier leaders. Raises INVALID_REQUEST or
+    FENCED_LEADER_EPOCH."""
     known = _initialized(key, "Read", shard)
     _check_leader_epoch(known, leader_epoch)
     state = ShareState(known.state_epoch, known.start_offset, known.delivery_complete_count, known.batches)
@@ -85,7 +86,8 @@ def write(
     shard: ShareStateShard,
     now_ms: int,
 ) -> Decision[None]:
-    """Store a change of the state. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH or FENCED_STATE_EPOCH."""
+    """Store a change of the state of a share partition. Raises INVALID_REQUEST, FENCED_LEADER_EPOCH or
+    FENCED_STATE_EPOCH."""
     known = _led(key, "Write", leader_epoch, state_epoch, shard)
     _check_batches(batches)
     changed = replace(
@@ -106,7 +108,7 @@ def delete(key: SharePartitionKey, state_epoch: int, shard: ShareStateShard, now
 
 
 def summarize(key: SharePartitionKey, shard: ShareStateShard, now_ms: int) -> Decision[ShareStateSummary]:
-    """Return the state without its batches."""
+    """Return the state of a share partition, without its batches."""
     known = shard.states.get(key)
     if known is None:
         return Decision(ShareStateSummary(0, UNINITIALIZED_OFFSET, UNKNOWN_COUNT, 0))

@@ -76,7 +76,7 @@ def _snapshot_key(key: SharePartitionKey) -> bytes:
 
 
 def read_key(key: bytes) -> tuple[int, SharePartitionKey]:
-    """Decode the kind of a record and its share partition. Raises MalformedMessage."""
+    """Decode the kind of a record and its share partition. Raises MalformedMessage if it cannot be decoded."""
     kind = int.from_bytes(key[:2], "big") if len(key) >= 2 else -1
     if kind == SNAPSHOT:
         snapshot = decode_stored(ShareSnapshotKey, key)[0]
@@ -88,7 +88,7 @@ def read_key(key: bytes) -> tuple[int, SharePartitionKey]:
 
 
 def read_snapshot(value: bytes) -> StoredState:
-    """Decode a snapshot. Raises MalformedMessage."""
+    """Decode a snapshot. Raises MalformedMessage if it cannot be decoded."""
     stored = decode_stored(ShareSnapshotValue, value)[0]
     return StoredState(
         snapshot_epoch=stored.snapshot_epoch,
@@ -110,7 +110,7 @@ def is_sound(batch: StateBatch) -> bool:
 
 
 def read_update(value: bytes) -> tuple[ShareUpdateValue, list[StateBatch]]:
-    """Decode an update and its batches. Raises MalformedMessage."""
+    """Decode an update and its batches. Raises MalformedMessage if it cannot be decoded."""
     stored = decode_stored(ShareUpdateValue, value)[0]
     return stored, _batches(stored.state_batches)
 

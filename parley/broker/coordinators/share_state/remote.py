@@ -65,7 +65,7 @@ Ask = Callable[[int, Any], Awaitable[Any]]
 """Sends a request to another broker. Raises KafkaError or OSError."""
 
 CreateTopic = Callable[[str], Awaitable[None]]
-"""Creates an internal topic if it does not exist. Raises KafkaError."""
+"""Creates an internal topic if it does not exist. Raises KafkaError if it cannot be created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class SharePersister:
         )
 
     async def read(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int) -> ShareState:
-        """Return the state, and fence earlier leaders of the partition."""
+        """Return the state of a share partition, and fence earlier leaders of the partition."""
         key = SharePartitionKey(group_id, topic_id, partition)
         data = _READ.partition(partition=partition, leader_epoch=leader_epoch)
         found = await self._call(key, _READ, data, lambda: self._coordinator.read(key, leader_epoch))
@@ -180,7 +180,7 @@ class SharePersister:
         delivery_complete_count: int,
         batches: Sequence[StateBatch],
     ) -> None:
-        """Store a change of the state."""
+        """Store a change of the state of a share partition."""
         key = SharePartitionKey(group_id, topic_id, partition)
         data = _WRITE.partition(
             partition=partition,
@@ -200,13 +200,13 @@ class SharePersister:
         )
 
     async def delete(self, group_id: str, topic_id: UUID, partition: int, state_epoch: int) -> None:
-        """Delete the state."""
+        """Delete the state of a share partition."""
         key = SharePartitionKey(group_id, topic_id, partition)
         data = _DELETE.partition(partition=partition, state_epoch=state_epoch)
         await self._call(key, _DELETE, data, lambda: self._coordinator.delete(key, state_epoch))
 
     async def summary(self, group_id: str, topic_id: UUID, partition: int, leader_epoch: int) -> ShareStateSummary:
-        """Return the state without its batches."""
+        """Return the state of a share partition, without its batches."""
         key = SharePartitionKey(group_id, topic_id, partition)
         data = _SUMMARIZE.partition(partition=partition, leader_epoch=leader_epoch)
         found = await self._call(key, _SUMMARIZE, data, lambda: self._coordinator.summarize(key))

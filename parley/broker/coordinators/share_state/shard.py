@@ -62,7 +62,7 @@ class ShareStateShard:
         return next(iter(self.snapshots.values()), self.last_offset)
 
     def replay(self, key: bytes, value: bytes | None, producer: ProducerIdentity | None, offset: int) -> None:
-        """Apply one record. Raises MalformedMessage."""
+        """Apply one record. Raises MalformedMessage if it cannot be decoded."""
         kind, share_partition = read_key(key)
         if kind != SNAPSHOT:
             self._replay_update(share_partition, value)

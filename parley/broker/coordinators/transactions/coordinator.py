@@ -45,7 +45,7 @@ def make_shard(
 ) -> TransactionShard:
     """Return the empty state of a partition of ``__transaction_state``.
 
-    ``batch_bytes_max()`` is the size of the largest batch that the partition accepts.
+    ``batch_bytes_max()`` returns the size of the largest batch that the partition accepts.
     """
     periodic = {TIMED_OUT: abort_timed_out, RESUME_MARKERS: resume_markers, EXPIRED: expire}
     return TransactionShard(partition, coordinator_epoch, config, batch_bytes_max, markers, periodic)

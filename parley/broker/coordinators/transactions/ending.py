@@ -109,7 +109,8 @@ def _end_keeping_epoch(
 def _repeated(known: Transaction, committed: bool) -> ProducerIdentity:
     """Return the result of a retried EndTxn: the same as that of the first EndTxn.
 
-    Raises CONCURRENT_TRANSACTIONS while the markers are being written, or INVALID_TXN_STATE if the outcome is another.
+    Raises CONCURRENT_TRANSACTIONS while the markers are being written, or INVALID_TXN_STATE if the transaction had the
+    other outcome.
     """
     if known.state not in (_COMMITS if committed else _ABORTS):
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
@@ -136,7 +137,7 @@ def _outcome(committed: bool) -> TransactionState:
 def _with_next_epoch(
     known: Transaction, now_ms: int, *, committed: bool, version: int, next_producer_id: int = NO_PRODUCER_ID
 ) -> Transaction:
-    """Return the prepared transaction with the next epoch, which fences late writes of the ended one (KIP-890)."""
+    """Return the prepared transaction with the next epoch, which fences late writes in the old epoch (KIP-890)."""
     return known.entered(
         _outcome(committed),
         now_ms,

@@ -43,7 +43,7 @@ PARTITIONS_PER_REQUEST: Final = 5_000
 _FINAL_RESULTS: Final = frozenset(
     {
         ErrorCode.NONE,
-        # The partition knows a later epoch of the producer: the marker was written, or the transaction ended otherwise.
+        # The partition knows a later epoch of the producer: the marker was written, or the transaction ended earlier.
         ErrorCode.INVALID_PRODUCER_EPOCH,
         # The partition cannot contain records of a transaction.
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,

@@ -42,9 +42,9 @@ class TransactionShard:
         markers: Markers,
         periodic: Mapping[str, Periodic],
     ) -> None:
-        """``coordinator_epoch`` is the partition's leader epoch, which markers contain. ``batch_bytes_max()`` is the
-        size of the largest batch that the topic accepts. ``periodic`` maps the keys of timers to the events that start
-        when the shard is loaded."""
+        """``coordinator_epoch`` is the partition's leader epoch, which markers contain. ``batch_bytes_max()`` returns
+        the size of the largest batch that the topic accepts. ``periodic`` maps the keys of timers to the events that
+        start when the shard is loaded."""
         self.partition = partition
         self.coordinator_epoch = coordinator_epoch
         self.config = config
@@ -60,7 +60,7 @@ class TransactionShard:
         self._periodic = periodic
 
     def replay(self, key: bytes, value: bytes | None, producer: ProducerIdentity | None, offset: int) -> None:
-        """Apply one record. Raises MalformedMessage."""
+        """Apply one record. Raises MalformedMessage if it cannot be decoded."""
         transactional_id = read_key(key)
         transaction = None if value is None else read_value(value)
         state = None if transaction is None else transaction.state

@@ -23,9 +23,9 @@ TIMED_OUT: Final = "timed-out"
 def abort_timed_out(shard: TransactionShard, now_ms: int) -> Decision[None]:
     """Abort the open transactions that have timed out, fence their producers, and set the timer again.
 
-    The records of one call fit in one batch; if more transactions have timed out, the timer is due immediately. If the
-    topic's size limit was lowered, the record of an abort may be too large for it. Such a transaction stays open, and
-    the other transactions are still aborted.
+    The records of one call fit in one batch. If more transactions have timed out, the timer is due immediately. If the
+    topic's size limit was lowered, the record of an abort may be too large. Such a transaction stays open, and the
+    other transactions are still aborted.
     """
     records: list[KeyValue] = []
     aborted: dict[str, Transaction] = {}

@@ -1,4 +1,4 @@
-"""The records of ``__transaction_state``. A key is a transactional id, and its value the ``Transaction``; null deletes
+"""The records of ``__transaction_state``. Keys are transactional ids, values are ``Transaction``s, or null to delete
 the id.
 
 The formats are Kafka's, so that Kafka's tools can read the topic. Values are written in version 1, and read in versions
@@ -81,7 +81,7 @@ def _topics(partitions: Iterable[TopicPartition]) -> list[TransactionLogValue.Pa
 
 
 def read_key(key: bytes | None) -> str:
-    """Decode the transactional id from a key. Raises MalformedMessage."""
+    """Decode the transactional id from a key. Raises MalformedMessage if it cannot be decoded."""
     if key is None:
         raise MalformedMessage("a record of __transaction_state has no key")
     return decode_stored(TransactionLogKey, key)[0].transactional_id

@@ -81,11 +81,11 @@ class ConsumerGroup:
     is_resolving: bool = False
     """True while a thread matches the regular expressions. Not stored."""
     match_tried_ms: int = 0
-    """When a thread last started matching the regular expressions, or 0 if it has succeeded. Not stored."""
+    """When a thread last started matching the regular expressions, or 0 if the last match succeeded. Not stored."""
     unmatched_regexes: set[str] = field(default_factory=set)
     """The regular expressions for which a failure to match has been logged. Not stored."""
     joining_again: set[str] = field(default_factory=set)
-    """The members of the classic protocol that must rejoin and know it from a heartbeat. Not stored."""
+    """The members of the classic protocol that got REBALANCE_IN_PROGRESS and have not rejoined yet. Not stored."""
 
     # --- Reading ---
 

@@ -18,7 +18,7 @@ _VERSION_MAX: Final = 3
 
 
 def subscription_of(metadata: bytes) -> ConsumerProtocolSubscription:
-    """Decode the subscription in a member's metadata. Raises MalformedMessage."""
+    """Decode the subscription in a member's metadata. Raises MalformedMessage if it cannot be decoded."""
     return decode_stored(ConsumerProtocolSubscription, _known_version(metadata))[0]
 
 

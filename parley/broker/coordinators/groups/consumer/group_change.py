@@ -221,11 +221,11 @@ class GroupChange:
     # --- The target assignment ---
 
     def update_target(self) -> None:
-        """Decide a new target assignment if the group's epoch is higher than that of the last one.
+        """Decide a new target assignment if the last one is for an earlier group epoch.
 
         The decision waits until ``consumer.assignment.interval.ms`` have passed since the last one. A large target
-        assignment is decided in a thread. Until then, the last one stays valid. Raises UNKNOWN_SERVER_ERROR if the
-        assignor fails.
+        assignment is decided in a thread. Until then, the last target assignment stays valid. Raises
+        UNKNOWN_SERVER_ERROR if the assignor fails.
         """
         if self.epoch <= self.target_epoch or self.group.is_assigning:
             return

@@ -3,7 +3,7 @@
 A heartbeat is decided in three steps, unless it changes nothing.
 
 1. Add or update the member. A new subscription starts a new group epoch.
-2. If the group's epoch is higher than that of its target assignment, decide a new target assignment.
+2. If the group epoch is higher than the target epoch, decide a new target assignment.
 3. Move the member toward its target assignment.
 """
 
@@ -213,7 +213,7 @@ def _check_epoch(request: ConsumerGroupHeartbeatRequest, progress: Progress) -> 
 def _updated(
     request: ConsumerGroupHeartbeatRequest, sender: Sender, before: Member, is_new: bool, change: GroupChange
 ) -> tuple[Member, bool]:
-    """Step 1: add or update the member. Returns it, and True if its subscription has changed."""
+    """Step 1: add or update the member. Returns the member, and True if its subscription has changed."""
     details = _details(request, sender.context, before.details)
     member = before
     if is_new or details != before.details:

@@ -1,4 +1,4 @@
-"""Steps of a consumer group's decisions, common to its members of both protocols."""
+"""Steps of the decisions about members of a consumer group, for members of both protocols."""
 
 from __future__ import annotations
 

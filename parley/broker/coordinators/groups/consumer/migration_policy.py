@@ -1,4 +1,4 @@
-"""``group.consumer.migration.policy``: in which direction a group with members may change its protocol (KIP-848)."""
+"""The policy for protocol changes of groups with members: ``group.consumer.migration.policy`` (KIP-848)."""
 
 from __future__ import annotations
 

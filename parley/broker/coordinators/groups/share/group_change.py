@@ -137,10 +137,10 @@ class ShareGroupChange:
     # --- The target assignment ---
 
     def update_target(self) -> None:
-        """Decide a new target assignment if the group's epoch is higher than that of the last one.
+        """Decide a new target assignment if the last one is for an earlier group epoch.
 
-        The decision waits until ``share.assignment.interval.ms`` have passed since the last one, which stays valid
-        until then.
+        The decision waits until ``share.assignment.interval.ms`` have passed since the last one. Until then, the last
+        target assignment stays valid.
         """
         if self.epoch <= self.target_epoch:
             return

@@ -3,7 +3,7 @@
 A heartbeat is decided in three steps.
 
 1. Add or update the member. A new subscription starts a new group epoch.
-2. If the group's epoch is higher than that of its target assignment, decide a new target assignment.
+2. If the group epoch is higher than the target epoch, decide a new target assignment.
 3. Let the member enter the target's epoch. It gets its partitions immediately, because members share partitions.
 
 Partitions that members subscribe to for the first time are initialized at the share coordinator before they are
@@ -69,7 +69,7 @@ def _group(group_id: str, shard: GroupShard, *, joins: bool) -> ShareGroup:
 def require_group(group_id: str, shard: GroupShard, absent: str = "Share group {} not found.") -> ShareGroup:
     """Return the share group with this id. Raises GROUP_ID_NOT_FOUND if there is none.
 
-    ``absent`` is the error message, without the id, if there is no group of any type.
+    ``absent`` is the error message if there is no group of any type, with ``{}`` for the id.
     """
     known = shard.groups.get(group_id)
     if known is None:

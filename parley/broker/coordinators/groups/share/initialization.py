@@ -28,7 +28,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.uuids import UUID
 
 RETRY_MS: Final = 30_000
-"""The time after which an initialization is started again, as in Kafka. It may have been lost with a coordinator."""
+"""The time after which an initialization is started again, as in Kafka: it may have been lost with a coordinator."""
 
 
 def is_assignment_pending(group: ShareGroup, image: MetadataImage) -> bool:
@@ -70,7 +70,7 @@ def _missing(change: ShareGroupChange) -> dict[UUID, TopicPartitions]:
 
 
 def _known(group: ShareGroup, topic_id: UUID, now_ms: int) -> frozenset[int]:
-    """Return the partitions of a topic that are initialized, or whose initialization began less than ``RETRY_MS``
+    """Return the partitions of a topic that are initialized, or whose initialization started less than ``RETRY_MS``
     ago."""
     initialized = group.stored.initialized.get(topic_id)
     initializing = group.stored.initializing.get(topic_id)
@@ -183,7 +183,7 @@ def begin_deletion(group: ShareGroup, image: MetadataImage, shard: GroupShard, n
 
 
 def _all_of(deleting: Mapping[UUID, str], image: MetadataImage) -> dict[UUID, TopicPartitions]:
-    """Return all partitions of those topics in ``deleting`` that still exist."""
+    """Return all partitions of the topics in ``deleting`` that still exist."""
     found = {}
     for topic_id in deleting:
         name = image.topic_names.get(topic_id)

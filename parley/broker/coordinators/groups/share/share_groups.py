@@ -1,4 +1,4 @@
-"""The group coordinator's calls to the share coordinator about share partitions of its groups.
+"""The group coordinator's calls to the share coordinator, for the share partitions of its groups.
 
 A decision (``initialization.py``) first stores what to initialize or delete. Then ``ShareGroups`` calls the persister,
 and submits the decision that stores the outcome.
@@ -52,7 +52,7 @@ CALLS_AT_ONCE: Final = 1_000
 SharePartition = tuple[UUID, int]
 
 LatestOffset = Callable[[str, int], Awaitable[int]]
-"""Returns the latest offset of a partition, from its leader. Raises KafkaError."""
+"""Returns the latest offset of a partition, from its leader. Raises KafkaError if it cannot get the offset."""
 
 
 class SharePartitionOffset(NamedTuple):
@@ -291,8 +291,8 @@ class ShareGroups:
     async def _delete(
         self, group_id: str, partitions: Sequence[SharePartition], state_epoch: int
     ) -> dict[SharePartition, KafkaError]:
-        """Delete the state of share partitions, unless its epoch is higher. Returns the error of each partition that
-        still has state."""
+        """Delete the state of share partitions, unless its epoch is higher than ``state_epoch``. Returns the error of
+        each partition that still has state."""
         failed = await self._each_call(
             partitions, lambda topic_id, index: self._persister.delete(group_id, topic_id, index, state_epoch)
         )

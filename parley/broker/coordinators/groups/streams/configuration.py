@@ -166,8 +166,8 @@ class _Counts:
             raise _Unfit(StatusCode.MISSING_SOURCE_TOPICS, text)
 
     def _repartition_counts(self) -> dict[str, int]:
-        """Return the numbers of partitions of repartition topics. A topic without a requested number gets that of its
-        writer's largest input.
+        """Return the numbers of partitions of repartition topics. A topic without a requested number gets as many
+        partitions as its writer's largest input.
 
         As in Kafka, the subtopologies take turns, and each considers only the inputs whose numbers are known at its
         turn. The queue contains only subtopologies with such an input, so the work is linear in the topology.
@@ -235,7 +235,8 @@ class _Counts:
         return name in self._fixed or name in self._flexible
 
     def _count_of_fixed(self, repartitions: Mapping[str, int]) -> int:
-        """Return the number of partitions that all repartition topics with a requested number share, as Kafka demands.
+        """Return the number of partitions of all repartition topics with a requested number. As in Kafka, they must all
+        have the same number.
 
         No copartition group changes it, so it is computed only once.
         """
@@ -267,8 +268,8 @@ class _Counts:
         return InternalTopic(topic.name, partitions, topic.replication_factor, topic.configs)
 
     def _missing(self, configured: Iterable[ConfiguredSubtopology]) -> tuple[InternalTopic, ...]:
-        """Return the internal topics that do not exist. Raises _Unfit if an existing one has another number of
-        partitions."""
+        """Return the internal topics that do not exist. Raises _Unfit if an existing internal topic has another number
+        of partitions."""
         wanted = {topic.name: topic for each in configured for topic in (*each.repartitions, *each.changelogs)}
         missing = []
         for name in sorted(wanted):

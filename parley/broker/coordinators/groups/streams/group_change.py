@@ -184,10 +184,10 @@ class StreamsGroupChange:
             self.timers["streams-delay", self.group_id] = Timer(delay_ms, partial(delay_ended, self.group_id))
 
     def update_target(self, settings: Mapping[str, str]) -> None:
-        """Decide a new target assignment if the group's epoch is higher than that of the last one.
+        """Decide a new target assignment if the last one is for an earlier group epoch.
 
         The decision waits until ``streams.assignment.interval.ms`` have passed since the last one. A large target
-        assignment is decided in a thread. Until then, the last one stays valid.
+        assignment is decided in a thread. Until then, the last target assignment stays valid.
         """
         if self.is_delayed:
             self._note_delay("Assignment delayed due to the configured initial rebalance delay.")

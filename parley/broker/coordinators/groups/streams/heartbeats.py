@@ -5,7 +5,7 @@ A heartbeat is decided in these steps, as in Kafka.
 1. Add or update the member.
 2. Take the group's topology from the first member, and configure it. Its internal topics may have to be created.
 3. If any of these has changed, start a new group epoch.
-4. If the group's epoch is higher than that of its target assignment, decide a new target assignment.
+4. If the group epoch is higher than the target epoch, decide a new target assignment.
 5. Move the member toward its target (``reconciliation.py``).
 """
 
@@ -196,7 +196,7 @@ def _is_vacant(known: Group) -> bool:
 def require_group(group_id: str, shard: GroupShard, absent: str = "Group {} not found.") -> StreamsGroup:
     """Return the streams group with this id. Raises GROUP_ID_NOT_FOUND if there is none.
 
-    ``absent`` is the error message, without the id, if there is no group of any type.
+    ``absent`` is the error message if there is no group of any type, with ``{}`` for the id.
     """
     known = shard.groups.get(group_id)
     if known is None:

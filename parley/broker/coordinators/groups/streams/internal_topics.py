@@ -56,7 +56,7 @@ class AsClient:
 
 
 class InternalTopics:
-    """Creates topics, and remembers the errors of topics that could not be created for some time."""
+    """Creates topics, and remembers for some time the errors of topics that could not be created."""
 
     def __init__(
         self, create: Create, tasks: TaskSet, monotonic: Callable[[], float], timeout_ms: Callable[[], int]

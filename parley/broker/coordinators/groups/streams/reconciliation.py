@@ -1,4 +1,4 @@
-"""The steps of a member toward its target assignment, which ensure that no task runs twice.
+"""The steps of a member toward its target assignment, which ensure that no task runs twice at the same time.
 
 =====================  ==========================================================  =============================
 state                  the member makes a step if                                  the step
