@@ -58,11 +58,13 @@ def acknowledged(batches: Sequence[_Encoded], *, may_renew: bool) -> list[Acknow
     for batch in batches:
         first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
         if first > last:
-            raise _invalid("The first offset of an acknowledgement is greater than the last one.")
+            raise _invalid(f"The first offset {first} of an acknowledgement is greater than its last offset {last}.")
         if first <= previous_last:
-            raise _invalid("Acknowledgements overlap or are not in the order of offsets.")
+            raise _invalid(
+                f"The acknowledgements up to {previous_last} and from {first} on overlap or are out of order."
+            )
         if not types or (len(types) > 1 and len(types) != last - first + 1):
-            raise _invalid("An acknowledgement must contain one type, or one type for each offset.")
+            raise _invalid(f"The offsets {first} to {last} need one acknowledgement type, or one for each offset.")
         if min(types) < GAP or max(types) > (RENEW if may_renew else REJECT):
             wrong = min(types) if min(types) < GAP else max(types)
             raise _invalid(f"Invalid acknowledgement type {wrong} for the offsets {first} to {last}.")
