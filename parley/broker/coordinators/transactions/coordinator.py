@@ -239,7 +239,9 @@ class TransactionCoordinator:
         except KafkaError as refusal:
             if refusal.code.retriable or not self._may_be_superseded():
                 raise
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{_OUT_OF_TOUCH} If it still is, the error is: {refusal}") from refusal
+            raise KafkaError(
+                ErrorCode.NOT_COORDINATOR, f"{_OUT_OF_TOUCH} If it still is, the error is: {refusal}"
+            ) from refusal
 
     def _verify(self, shard: TransactionShard, now_ms: int, **asked: Any) -> Decision[dict[TopicPartition, ErrorCode]]:
         if self._may_be_superseded():
