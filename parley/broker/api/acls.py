@@ -45,9 +45,9 @@ T = TypeVar("T")
 _LITERAL: Final = PatternType.LITERAL
 
 APPLIED_MAX_S = 1.0
-"""How many seconds a change waits for brokers that have not applied it yet."""
+"""The maximum time, in seconds, that a change waits for brokers that have not applied it yet."""
 EXAMINED_IN_A_STEP: Final = 1_000
-"""ACLs that are compared with a filter before the event loop serves other clients: one or two milliseconds."""
+"""The number of ACLs compared with a filter before the event loop serves other clients: one or two milliseconds."""
 SELECTED_MAX: Final = 3 * CHANGES_MAX
 """The maximum number of ACLs in the response to a DeleteAcls. An ACL that several filters select counts for each."""
 PATTERN_TYPES_SINCE = 1
@@ -83,7 +83,7 @@ class AclsApi:
         return now_or_in_turns(describing(authorizer.index, wanted, context))
 
     async def create_acls(self, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
-        """Add ACLs. Each fails independently."""
+        """Add ACLs. Each creation succeeds or fails on its own."""
         try:
             self._acl_authorizer()
             bindings, outcomes = _each(partial(_binding, version=context.api_version), request.creations)
@@ -133,8 +133,8 @@ class AclsApi:
 
 
 def selecting(index: AclIndex, filters: Sequence[AclFilter]) -> Steps[list[list[AclBinding]]]:
-    """Return the ACLs that each filter selects. Raises INVALID_REQUEST if one filter selects too many to delete, or all
-    of them together ``SELECTED_MAX``."""
+    """Return the ACLs that each filter selects. Raises KafkaError (INVALID_REQUEST) if one filter selects more ACLs
+    than one request may delete, or all filters together select more than ``SELECTED_MAX``."""
     selected = []
     count = 0
     for wanted in filters:

@@ -1,7 +1,7 @@
 """ApiVersions: the APIs and versions that this broker supports (KIP-35), and the cluster's features (KIP-584).
 
-The broker advertises exactly the APIs that have a handler. The dispatcher responds to unsupported versions of
-ApiVersions itself.
+The broker advertises exactly the APIs that have a handler. The dispatcher itself responds to ApiVersions requests of an
+unsupported version.
 """
 
 from __future__ import annotations

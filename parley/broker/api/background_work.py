@@ -1,5 +1,5 @@
-"""DescribeBackgroundWork: the compactions, verifications and healings in progress on this broker; from the controller
-also the brokers that are opening their logs."""
+"""DescribeBackgroundWork: the compactions, verifications and healings in progress on this broker. The controller's
+response also contains the recoveries of brokers that are starting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from parley.storage.compaction.log_cleaner import LogCleaner
 from parley.storage.damage.scrubber import Scrubber
 
 _READ_MAX_S: Final = 2.0
-"""How long the answer waits for the store."""
+"""The maximum time, in seconds, that the response waits for the store."""
 
 Work = DescribeBackgroundWorkResponse.Work
 
@@ -58,7 +58,7 @@ class BackgroundWorkApi:
     async def describe(
         self, context: RequestContext, request: DescribeBackgroundWorkRequest
     ) -> DescribeBackgroundWorkResponse:
-        """Return the work in progress. The recoveries are left out if the store does not respond in time."""
+        """Return the work in progress. Recoveries are omitted if the store does not respond in time."""
         works = [*self._compactions(), *self._verifications(), *map(self._healed, self._healing.in_progress)]
         if self._is_controller():
             works += await self._recoveries()

@@ -78,7 +78,7 @@ class BrokerLifecycleApi:
     async def hand_over_leadership(
         self, context: RequestContext, request: HandOverLeadershipRequest
     ) -> HandOverLeadershipResponse:
-        """Elect other leaders for the partitions whose logs are damaged on the leading broker, or remove it from their
+        """Elect other leaders for the partitions whose logs are damaged on the sender, or remove the sender from their
         ISRs."""
         replicas = [(topic.topic_id, index) for topic in request.topics for index in topic.partitions]
         decide = remove_damaged_replicas if request.starts_over else elect_other_leaders

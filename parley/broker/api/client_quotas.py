@@ -1,8 +1,8 @@
 """DescribeClientQuotas, AlterClientQuotas (KIP-546): the quotas of users, client ids and addresses.
 
 Any broker describes the quotas that it knows. The controller changes them. The response to a change is sent when all
-live brokers have applied it, or after ``APPLIED_MAX_S``. Quotas are stored by address. Unlike Kafka's, brokers do not
-resolve host names, because a name server that does not respond would delay other requests.
+live brokers have applied it, or after ``APPLIED_MAX_S``. Quotas are stored by address. Unlike Kafka's brokers, Parley's
+do not resolve host names, because an unresponsive name server would delay other requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from parley.protocol.messages.quotas import (
 )
 
 APPLIED_MAX_S = 1.0
-"""How many seconds a change waits for brokers that have not applied it yet."""
+"""The maximum time, in seconds, that a change waits for brokers that have not applied it yet."""
 
 
 class ClientQuotasApi:
@@ -58,7 +58,7 @@ class ClientQuotasApi:
         return DescribeClientQuotasResponse(entries=entries)
 
     async def alter(self, context: RequestContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
-        """Set and remove quotas. Each entity fails independently."""
+        """Set and remove quotas. The changes of each entity succeed or fail on their own."""
         wanted = [
             QuotaAlteration(
                 tuple((each.entity_type, each.entity_name) for each in entry.entity),

@@ -1,8 +1,8 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
-Any broker describes topics. A broker describes only itself, because only this broker knows the properties that it was
-started with. The controller makes the changes. The levels of loggers (BROKER_LOGGER, KIP-412) belong to this process
-and are not stored.
+Any broker describes topics and groups. The configuration of a broker is described by that broker only, because no other
+broker knows the properties that it was started with. The controller makes the changes. The levels of loggers
+(BROKER_LOGGER, KIP-412) belong to the broker's process and are not stored.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ResourceKey: TypeAlias = tuple[int, str]
 """The type and name of a resource, as in requests."""
 
 RESOURCES_PER_SLICE = 10
-"""Resources described before the event loop serves other requests. Each resource has dozens of entries."""
+"""The number of resources described before the event loop serves other requests. Each has dozens of entries."""
 
 
 class ConfigsApi:

@@ -36,8 +36,8 @@ CHOOSES_ID_SINCE: Final = 1
 """The first version of ConsumerGroupHeartbeat whose members choose their own ids (KIP-1082)."""
 
 MEMBER_ID_MAX: Final = 8_192
-"""The maximum number of characters of member id, group id and instance id together. They must leave room in the keys of
-records."""
+"""The maximum total length, in characters, of the member id, the group id and the instance id: they must fit in the
+keys of records."""
 
 CLASSIC_TYPE, CONSUMER_TYPE = 0, 1
 """The member types in ConsumerGroupDescribe: the protocol that a member uses."""

@@ -1,8 +1,8 @@
 """CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, DescribeDelegationToken (KIP-48, KIP-373).
 
-The broker that receives a request makes the decision, because it knows the client. The controller stores the token,
-unless the stored token has changed meanwhile (StoreDelegationToken, Parley's own). The response is sent when this
-broker has applied the change.
+The broker that receives a request makes the decision, because it knows the client. The controller stores the token
+(StoreDelegationToken, an API that only Parley has), unless the stored token has changed in the meantime. The response
+is sent when the receiving broker has applied the change.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from parley.protocol.messages.delegation_tokens import (
 )
 
 ELECTED_MAX_S: Final = 5.0
-"""How many seconds a request waits for a new controller to be elected."""
+"""The maximum time, in seconds, that a request waits for a new controller to be elected."""
 APPLIED_MAX_S: Final = 1.0
-"""How many seconds a change waits for brokers that have not applied it yet."""
+"""The maximum time, in seconds, that a change waits for this broker to apply it."""
 ID_BYTES: Final = 16
 REQUESTER_SINCE: Final = 3
 """The first version of the responses that names the principal that requested the token (KIP-373)."""
@@ -148,7 +148,7 @@ class DelegationTokensApi:
     def describe(
         self, context: RequestContext, request: DescribeDelegationTokenRequest
     ) -> DescribeDelegationTokenResponse:
-        """Return the tokens that the client may see: all, or those whose owner, requester or renewer is in
+        """Return the tokens that the client may see: all of them, or only those whose owner, requester or renewer is in
         the request."""
         try:
             key = self._checked_key(context)
@@ -179,7 +179,7 @@ class DelegationTokensApi:
         return self._key
 
     def _find(self, hmac: bytes) -> DelegationToken | None:
-        """Return the token with this HMAC; None if there is none."""
+        """Return the token with this HMAC, or None if it does not exist."""
         tokens = self._metadata.image.delegation_tokens
         if self._secrets.keys() != tokens.keys():
             assert self._key is not None

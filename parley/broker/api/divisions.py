@@ -1,9 +1,8 @@
 """The table of how the requests of each API are divided into parts, for the dispatcher.
 
-An API is not in the table if its elements do not fail independently (a fetch session, the partitions of a transaction,
-the assignments of a group), if its requests contain no list, or if its handler works in turns itself (Produce,
-Metadata, DescribeTopicPartitions). ``size`` is smaller if a handler needs more than about 20 microseconds for an
-element.
+An API is not in the table if its elements depend on each other (a fetch session, the partitions of a transaction, the
+assignments of a group), if its requests contain no list, or if its handler itself works in turns (Produce, Metadata,
+DescribeTopicPartitions). ``size`` is smaller if a handler needs more than about 20 microseconds per element.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from parley.protocol.messages.quotas import AlterClientQuotasRequest
 from parley.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest
 
 _COSTLY: Final = 100
-"""Elements of a part if each takes about 100 microseconds, because the controller stores it or it has dozens of
-entries."""
+"""The number of elements in a part if each takes about 100 microseconds, because the controller stores it or it has
+dozens of entries."""
 
 
 _COUNTED_IN_A_STEP: Final = 500
-"""Elements whose sizes are added up before the event loop serves other clients: a millisecond or two."""
+"""The number of elements whose sizes are added up before the event loop serves other clients: a millisecond or two."""
 T = TypeVar("T")
 
 _PARTITIONS: Final = named("partitions", "partition_index")
@@ -73,7 +72,7 @@ _DIVISIONS: Final[dict[str, Division | tuple[Division, ...]]] = {
         (named("markers", "producer_id"), named("topics", "name"), _RESULTS),
         size=_COSTLY,
     ),
-    # What the controller decides
+    # Decisions of the controller
     "DeleteAcls": Division((in_order("filters"),), (in_order("filter_results"),), size=_COSTLY),
     "DeleteTopics": (
         _listed("topics", "responses", "name", "topic_id", size=_COSTLY),
@@ -189,7 +188,8 @@ def _refuses_too_much(config: DynamicConfig, metadata: Metadata, authorization: 
 def divisions(
     config: DynamicConfig, metadata: Metadata, authorization: Authorization = EVERYONE_MAY
 ) -> dict[int, tuple[Division, ...]]:
-    """Return the divisions of each API, by API key. The first division whose lists a request contains applies."""
+    """Return the divisions of each API, by API key. A request is divided by the first division whose lists it
+    contains."""
     table = {**_DIVISIONS, **_refuses_too_much(config, metadata, authorization)}
     keys = {api.name: key for key, api in APIS.items()}
     return {keys[name]: each if isinstance(each, tuple) else (each,) for name, each in table.items()}

@@ -26,7 +26,7 @@ from parley.protocol.messages.elections import ElectLeadersRequest, ElectLeaders
 
 ERROR_OF_ALL_SINCE = 1
 ELECTED_AT_ONCE = 1_000
-"""Partitions in one decision, which takes the controller about 10 ms."""
+"""The number of partitions in one decision, which takes the controller about 10 ms."""
 
 
 class ElectLeadersApi:

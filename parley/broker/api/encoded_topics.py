@@ -50,7 +50,7 @@ class _Kept:
             self.all = None
 
     def follow(self, topics: Mapping[str, TopicImage]) -> None:
-        """Drop the array of other topics than these. If more topics are kept than exist, drop the deleted ones."""
+        """Drop the array if it is not of these topics. If more topics are kept than exist, drop the deleted topics."""
         if self.all is not None and self.all[0] is not topics:
             self.forget_all_in_one()
         if len(self.topics) > len(topics):
@@ -72,7 +72,7 @@ class ShownTopics:
         kept: _Kept | None = None,
         has_room: Callable[[_Kept, int], bool] = lambda kept, size: False,
     ) -> None:
-        """Without ``kept`` nothing is kept, because the topics are for one request only."""
+        """Without ``kept``, encoded topics are not kept, because they are for one request only."""
         self.image = image
         self.version = version
         self.view = view
@@ -99,7 +99,7 @@ class ShownTopics:
         return encoded
 
     def partitions_to_encode(self, topics: Iterable[TopicImage]) -> int:
-        """Return the number of partitions of those topics whose encoded form is not kept."""
+        """Return how many partitions of ``topics`` must still be encoded."""
         known = self._kept.topics
         return sum(
             len(topic.partitions) for topic in topics if (kept := known.get(topic.name)) is None or kept[0] is not topic
@@ -142,7 +142,7 @@ class EncodedTopics:
         return sum(shown.kept.size for shown in self._shown.values())
 
     def shown(self, image: MetadataImage, listener: str, version: int, without_listener: ErrorCode) -> ShownTopics:
-        """Return the topics of an image. Call it only if this broker is not opening any log."""
+        """Return the topics of an image. Call this only while this broker is not opening any log."""
         shown = self._shown.get((listener, version))
         if shown is not None and shown.image is image:
             return shown
@@ -157,8 +157,8 @@ class EncodedTopics:
         return shown
 
     def _has_room(self, kept: _Kept, size: int) -> bool:
-        """Return True if ``kept`` may grow. If memory is short, the topics of other listeners and versions are dropped
-        first."""
+        """Return True if ``kept`` may grow by ``size`` bytes. If memory is short, the topics of other listeners and
+        versions are dropped first."""
         if kept.size + size > self._bytes_max:
             return False
         if self.size + size > self._bytes_max:

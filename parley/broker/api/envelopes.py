@@ -1,8 +1,9 @@
 """Envelopes (KIP-590): requests that a broker forwards to the controller on behalf of its client.
 
 The forwarding broker puts the request, the client's principal and the client's address into an envelope. The controller
-accepts envelopes only from senders with ClusterAction, authorizes the request as the client's, and returns the response
-in an envelope. Without an authorizer and quotas, the client does not matter, so brokers forward the bare request.
+accepts envelopes only from senders with ClusterAction, authorizes the request with the client's rights, and returns the
+response in an envelope. Without an authorizer and quotas, the client does not matter, so brokers forward the bare
+request.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class EnvelopesApi:
             response = handler(inner, request)
             while isawaitable(response):
                 response = await response
-            if says_not_controller(response):  # the term has ended meanwhile
+            if says_not_controller(response):  # the controller's term has ended
                 return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
             return _sealed(inner, response)
         except KafkaError as error:
@@ -140,7 +141,7 @@ def _failed(inner: RequestContext, error: KafkaError) -> EnvelopeResponse:
 
 
 def _opened(context: RequestContext, envelope: EnvelopeRequest) -> tuple[RequestContext, Any]:
-    """Return the request in an envelope, with a context of the client that sent it.
+    """Return the request in an envelope, with the context of the client that sent it.
 
     Raises KafkaError: INVALID_REQUEST, UNSUPPORTED_VERSION, PRINCIPAL_DESERIALIZATION_FAILURE.
     """

@@ -1,4 +1,4 @@
-"""FetchMetadata: brokers that follow the controller fetch metadata changes from it."""
+"""FetchMetadata: the other brokers fetch changes of the metadata from the controller."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ SHARE_KEY_SINCE: Final = 6
 """The first version that supports coordinators of share partitions (KIP-932)."""
 
 FIRST_LOAD_S: Final = 1.0
-"""How many seconds FindCoordinator waits for partitions that it has just created."""
+"""The maximum time, in seconds, that FindCoordinator waits for this broker to load the partitions that it
+coordinates."""
 
 
 class InternalTopicCreation(Protocol):
@@ -42,8 +43,8 @@ class InternalTopicCreation(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorKind:
-    """One type of coordinator: the topic that stores its state, and a function that waits until this broker's are
-    loaded."""
+    """One type of coordinator: the topic that stores its state, and a function that waits until this broker has loaded
+    its coordinators of this type."""
 
     topic: str
     until_loaded: Callable[[float], Awaitable[None]]

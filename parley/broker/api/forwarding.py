@@ -1,12 +1,13 @@
-"""Forwards requests for the controller from any other broker, and returns the controller's response.
+"""Forwards clients' requests to the controller, and returns the controller's response.
 
-So a client can send these requests to any broker (KIP-590). A request is forwarded unchanged, in the same version. If
-there is an authorizer or a quota for topic changes, it is forwarded in an envelope with the client's principal.
+Clients can therefore send these requests to any broker (KIP-590). A request is forwarded unchanged, in the same
+version. If there is an authorizer or a quota for topic changes, it is forwarded in an envelope with the client's
+principal.
 
 While a controller is being elected, or the cluster moves to another store, requests wait, as in Kafka, because
 librdkafka and other clients report NOT_CONTROLLER to their users. If no controller is elected in time, this broker
 handles the request itself, and the client gets NOT_CONTROLLER. If this broker cannot use the coordination store, the
-client gets an error that says so.
+client gets an error with this reason.
 """
 
 from __future__ import annotations
@@ -65,10 +66,10 @@ FORWARDED = frozenset(
     )
 )
 ELECTED_MAX_S = 5.0
-"""How many seconds a request waits for a new controller. If an election is possible, it takes a fraction of
-a second."""
+"""The maximum time, in seconds, that a request waits for a new controller. If an election is possible, it takes a
+fraction of a second."""
 PURPOSE = "forwarding"
-_HANDED_ON = re.compile(rf"broker-\d+-{PURPOSE}")  # as parley.broker.network.peers names its clients
+_HANDED_ON = re.compile(rf"broker-\d+-{PURPOSE}")  # the client ids that parley.broker.network.peers uses
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class Forwarding:
         self._refusals = GrowingInterval(lambda: asyncio.get_running_loop().time())
 
     def around(self, routes: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Return the same routes, but forward requests for the controller to it."""
+        """Return the routes, with handlers that forward requests for the controller."""
         return {key: self._forwarded(handler) if key in FORWARDED else handler for key, handler in routes.items()}
 
     def _forwarded(self, handler: Handler) -> Handler:
@@ -167,7 +168,7 @@ async def _handled(handler: Handler, context: RequestContext, request: Any) -> M
 
 
 def _replace_not_controller(response: Any, error: KafkaError) -> None:
-    """Replace each NOT_CONTROLLER in a response by another error."""
+    """Replace each NOT_CONTROLLER in a response with another error."""
     if isinstance(response, list):
         for element in response:
             _replace_not_controller(element, error)
@@ -185,7 +186,7 @@ def _replace_not_controller(response: Any, error: KafkaError) -> None:
 def _is_for_this_broker(context: RequestContext, request: Any) -> bool:
     """Return True if this broker handles the request itself.
 
-    A forwarded request is not forwarded again, because two brokers may each consider the other one the controller. The
+    A forwarded request is not forwarded again, because two brokers may each consider the other the controller. The
     levels of loggers belong to this broker.
     """
     if context.client_id is not None and _HANDED_ON.fullmatch(context.client_id):

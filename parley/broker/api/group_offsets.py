@@ -1,8 +1,8 @@
 """OffsetCommit, OffsetFetch, OffsetDelete: the committed offsets of consumer groups.
 
 The response to a commit is sent when the replicas of the offsets topic have the commit. While the group is being
-loaded, the commit waits. A fetch is served from memory and returns only what the replicas have. A partition without a
-committed offset gets offset -1.
+loaded, the commit waits. A fetch is served from memory and returns only commits that the replicas have. A partition
+without a committed offset gets offset -1.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ P = TypeVar("P", OffsetFetchResponse.OffsetFetchResponsePartition, OffsetFetchRe
 """A partition in a response for one group, or for several groups."""
 
 LAST_MS = 2**63 - 1
-"""The largest timestamp. An offset that expires later never expires."""
+"""The largest timestamp. An offset with this expiry never expires."""
 LOAD_MAX_S = 10.0
-"""How many seconds a commit waits for its group to be loaded. librdkafka does not retry a rejected commit."""
+"""The maximum time, in seconds, that a commit waits for its group to be loaded. librdkafka does not retry a rejected
+commit."""
 NOT_COMMITTED = CommittedOffset(offset=NO_OFFSET, leader_epoch=NO_EPOCH, metadata="", commit_timestamp_ms=-1)
 
 
@@ -297,8 +298,8 @@ def _all_topics(group: Group | None) -> list[tuple[str, list[int]]]:
 
 
 def _fetched(kind: type[P], group: Group | None, partition: TopicPartition, require_stable: bool) -> P:
-    """Return a group's committed offset, or an error if the client requires a stable offset and it is not stable
-    (KIP-447)."""
+    """Return a group's committed offset, or an error if the client requires a stable offset and a transaction is about
+    to change it (KIP-447)."""
     if group is None:
         return _uncommitted(kind, partition[1])
     if require_stable and group.has_pending_offset(partition):

@@ -1,4 +1,4 @@
-"""The requests of group members and administrators (classic group protocol).
+"""Requests of group members (classic group protocol) and of administrators of groups.
 
 The handlers translate between messages and ``parley.broker.coordinators.groups``. ``parley.broker.api.group_offsets``
 handles committed offsets.
@@ -44,7 +44,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 GROUP_OPERATIONS = bit_field(SUPPORTED_OPERATIONS[ResourceType.GROUP])
-"""All operations on a group. If the broker has an authorizer, a guard reduces them to those that the client may
+"""All operations on a group. If the broker has an authorizer, a guard removes the operations that the client may not
 perform."""
 
 DESCRIBES_ABSENT_AS_ERROR = 6
@@ -90,7 +90,7 @@ class GroupsApi:
             if not shortest <= request.session_timeout_ms <= longest:
                 raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
             if sum(len(protocol.metadata) for protocol in request.protocols) > config.message_max_bytes:
-                # No record could contain it: the group would never become stable.
+                # No record could contain the metadata: the group would never become stable.
                 raise KafkaError(ErrorCode.INVALID_REQUEST)
             return responding(self._coordinator.join(context, request), lambda response: response, failed)
         except KafkaError as error:
@@ -99,7 +99,8 @@ class GroupsApi:
     def sync_group(
         self, context: RequestContext, request: SyncGroupRequest
     ) -> SyncGroupResponse | asyncio.Future[SyncGroupResponse]:
-        """Return the member's assignment in this generation. The leader sends the assignments of all members."""
+        """Return the member's assignment in this generation. The group's leader sends the assignments of all
+        members."""
 
         def failed(error: KafkaError) -> SyncGroupResponse:
             return sync_error(code_for_members(error))

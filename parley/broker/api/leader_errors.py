@@ -20,7 +20,7 @@ MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPO
 """The errors whose responses contain the current leader."""
 
 MayBeSuperseded: TypeAlias = Callable[[], bool]
-"""Returns True if another broker may have become leader in place of this broker without this broker knowing."""
+"""Returns True if another broker may have become leader without this broker knowing."""
 
 
 def never_superseded() -> bool:

@@ -33,8 +33,8 @@ class ListenerView:
 
     @property
     def controller_id(self) -> int:
-        """The controller if clients can reach it, else any reachable broker (each forwards to the controller), else
-        -1."""
+        """The id of the controller if clients can reach it, else of a reachable broker (every broker forwards requests
+        to the controller), else -1."""
         if self._controller in self._reachable:
             return self._controller
         return min(self._reachable, default=-1)

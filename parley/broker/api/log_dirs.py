@@ -57,7 +57,7 @@ class LogDirsApi:
     def alter_replica_log_dirs(
         self, context: RequestContext, request: AlterReplicaLogDirsRequest
     ) -> AlterReplicaLogDirsResponse:
-        """Start moving replicas. DescribeLogDirs shows the progress. Each replica fails independently."""
+        """Start moving replicas. DescribeLogDirs shows the progress. Each move succeeds or fails on its own."""
         results: dict[str, list[_Moved]] = {}
         for each in request.dirs:
             for topic in each.topics:
@@ -79,7 +79,8 @@ class LogDirsApi:
         return _Moved(partition_index=index)
 
     def _replica(self, topic: str, index: int, directory: LogDirectory) -> Partition:
-        """Return the replica. If this broker does not have it yet, record that it must be created in ``directory``."""
+        """Return the replica. If this broker does not have it yet, record that it must be created in ``directory``, and
+        raise KafkaError (REPLICA_NOT_AVAILABLE)."""
         try:
             return self._partitions.find(topic, index)
         except KafkaError as error:

@@ -28,7 +28,7 @@ class LogVerificationApi:
     async def verify_logs(self, context: RequestContext, request: VerifyLogsRequest) -> VerifyLogsResponse:
         """Make the scrubber read everything that it has not verified since the given time, and report how much is left.
 
-        A time in the future counts as now. Otherwise the scrubber would consider segments verified until then.
+        A time in the future counts as now. Otherwise every segment would count as unverified until that time.
         """
         now_ms = self._wall_ms()
         since_ms = min(request.since_ms, now_ms) if request.since_ms >= 0 else now_ms
@@ -48,7 +48,7 @@ class LogVerificationApi:
         )
 
     def _described(self, since_ms: int, partition: Partition) -> VerifyLogsResponse.Partition | None:
-        """Have a log verified and return its state; None if the log is not open."""
+        """Request the verification of a log, and return its state. Returns None if the log is not open."""
         if not partition.is_open:
             return None
         log = partition.log

@@ -40,7 +40,7 @@ T = TypeVar("T")
 TOPIC_IDS_SINCE = 12
 """The first version of Metadata in which a client can name a topic by its id."""
 OPENED_MAX_S = 0.5
-"""How many seconds a request may wait for the logs of new partitions to open.
+"""The maximum time, in seconds, that a request waits for the logs of new partitions to open.
 
 Opening a few logs takes milliseconds. The wait lets a client that has just created a topic, perhaps through another
 broker, find its leaders.
@@ -109,7 +109,7 @@ class _AllOpen:
 
 
 ALL_OPEN: Final = _AllOpen()
-"""Every log is open."""
+"""The logs of a broker that has opened all of them."""
 
 
 class MetadataApi:
@@ -141,8 +141,8 @@ class MetadataApi:
     def metadata(
         self, context: RequestContext, request: MetadataRequest
     ) -> MetadataResponse | Awaitable[MetadataResponse]:
-        """Describe the requested topics, or all topics. Create missing ones first if the client and the broker allow
-        it."""
+        """Describe the requested topics, or all topics. Missing topics are created first if the client and the broker
+        allow it."""
         if self._logs.is_opening or self._outages.may_be_unsettled or self._creates_topics(context, request):
             return self._when_settled(context, request)
         return self._described(context, request, frozenset(), 0)
@@ -229,8 +229,8 @@ class MetadataApi:
     async def _create_absent(self, context: RequestContext, names: Iterable[str]) -> tuple[set[str], int]:
         """Create the missing topics that the client may describe and create.
 
-        Returns the topics that the client may not create, and the throttle time in milliseconds for those that were
-        created.
+        Returns the topics that the client may not create, and the throttle time, in milliseconds, for the created
+        topics.
         """
         image, may = self._metadata.image, self._authorization
         may_describe = self._test_of_description(context)
@@ -255,8 +255,8 @@ class MetadataApi:
         return uncreatable, quota.throttle_ms()
 
     def _if_visible(self, context: RequestContext, shown: ShownTopics) -> Callable[[TopicImage], bytes | None]:
-        """Return the function that encodes a topic in a response about all topics, or returns None if the client may
-        not see it."""
+        """Return a function that encodes a topic for a response about all topics, and returns None if the client may
+        not see the topic."""
         may_describe = self._test_of_description(context)
         return lambda topic: shown.encoded(topic) if may_describe(topic.name) else None
 
@@ -264,8 +264,8 @@ class MetadataApi:
         return partial(self._authorization.operations, context, ResourceType.TOPIC)
 
     def _asked(self, context: RequestContext, shown: ShownTopics, uncreatable: Set[str]) -> _DescribeAsked:
-        """Return the function that encodes the description of a requested topic, or the error if the client may not
-        have it.
+        """Return a function that encodes the description of a requested topic, or an error if the client may not see
+        it.
 
         A topic id is not secret, but the name that belongs to it is.
         """

@@ -1,7 +1,8 @@
 """ListOffsets, OffsetForLeaderEpoch: find offsets by position, timestamp and leader epoch.
 
-Positions are negative timestamps, each introduced in some version. Positions of tiered storage get the same results as
-in a Kafka cluster without it: the earliest local offset is the log start offset, and there are no remote segments.
+Positions are negative timestamps, each introduced in some version. The positions of tiered storage have the same
+results as in a Kafka cluster without tiered storage: the earliest local offset is the log start offset, and there are
+no remote segments.
 """
 
 from __future__ import annotations
@@ -115,8 +116,8 @@ class OffsetsApi:
     def offset_for_leader_epoch(
         self, context: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
-        """Return the end offset of each leader epoch. With it, a follower or consumer finds where its log diverged
-        (KIP-101)."""
+        """Return the end offset of each leader epoch. Followers and consumers use it to find where they diverged from
+        the leader (KIP-101)."""
         named = once(((t.topic, t.partitions) for t in request.topics), attrgetter("partition"))
         return OffsetForLeaderEpochResponse(
             topics=[
@@ -197,7 +198,7 @@ def _found(partition: Partition, timestamp: int, isolation: Isolation, version: 
 
 
 def _segment_starts(partition: Partition, timestamp: int, limit: int, isolation: Isolation) -> list[int]:
-    """Return the base offsets of the segments last written to before ``timestamp``, newest first (version 0)."""
+    """Return the base offsets of the segments whose timestamps are at most ``timestamp``, newest first (version 0)."""
     log, segments = partition.log, partition.log.segments  # read once: compaction may replace segments at any time
     end = partition.end_visible(isolation)
     starts = [max(segment.base_offset, log.log_start_offset) for segment in segments]

@@ -18,9 +18,9 @@ from parley.broker.metadata.types import BrokerRegistration
 from parley.protocol.errors import ErrorCode
 
 HOLD_S = 0.5
-"""How many seconds requests wait for the controller's decision after a lost connection."""
+"""The maximum time, in seconds, that requests wait for the controller's decision after a lost connection."""
 LISTED_S = 5.0
-"""How many seconds a fenced broker stays in responses. After that, its clients have refreshed their metadata."""
+"""How long, in seconds, a fenced broker stays in responses. By then, its clients have refreshed their metadata."""
 
 
 class Outages:
@@ -53,8 +53,8 @@ class Outages:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self._is_in_touch() else ErrorCode.LEADER_NOT_AVAILABLE
 
     def listed(self, image: MetadataImage) -> list[BrokerRegistration]:
-        """Return the brokers to list in a response, sorted by id: live brokers, and those fenced within
-        ``LISTED_S``."""
+        """Return the brokers to list in a response, sorted by id: live brokers, and brokers that were fenced within the
+        last ``LISTED_S`` seconds."""
         if self._fenced_at:
             since = asyncio.get_running_loop().time() - LISTED_S
             self._fenced_at = {broker: at for broker, at in self._fenced_at.items() if at >= since}

@@ -1,7 +1,7 @@
 """Tries changes of this broker's own security settings before they are stored.
 
 Only this broker can read the files that its listeners' settings name, and Kafka's clients send such changes to the
-broker that they concern. So the response, and not only this broker's log, reports a key store that cannot be opened.
+broker concerned. If a key store cannot be opened, the response reports the error, and not only this broker's log.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class OwnSecurity:
         self._executor = executor
 
     def around(self, routes: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Return the same routes, but try changes of this broker's security first."""
+        """Return the routes, with handlers that first try changes of this broker's security settings."""
         return {
             **routes,
             AlterConfigsRequest.API_KEY: self._tried(

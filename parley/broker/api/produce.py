@@ -1,10 +1,10 @@
-"""The Produce request: validate, append, and respond when enough replicas have the records.
+"""The Produce API: validates and appends records, and responds when enough replicas have them.
 
 * A partition that a request names twice is rejected, because the order of its batches would be unclear.
-* Each partition succeeds or fails independently. Batches are validated, and converted if necessary, before the append.
+* Each partition succeeds or fails on its own. Batches are validated, and converted if necessary, before the append.
 * With ``acks=0`` there is no response, and an error closes the connection, as in Kafka. With ``acks=1`` the response is
   sent after the append. With ``acks=-1`` it is sent when the ISR has the records: immediately if this broker is the
-  whole ISR.
+  only member of the ISR.
 * Batches that an idempotent producer sent behind a rejected batch are rejected, too (``api.refused_batches``).
 * The first batch of a transaction in a partition is verified with the transaction coordinator (``api.transactional``).
 * Records that take long to decompress or convert are prepared in a thread. A request for many partitions is appended in
@@ -61,7 +61,7 @@ from parley.storage.resource_exhaustion import reserve_for
 _log = logging.getLogger(__name__)
 
 TURN_S = 0.01
-"""Seconds for which one request may prepare records on the event loop, or append, before other clients get a turn."""
+"""How long, in seconds, one request may prepare or append records on the event loop before other clients are served."""
 ALL_REPLICAS = -1
 _KNOWN_ACKS = (1, ALL_REPLICAS, 0)
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
@@ -83,7 +83,7 @@ _NO_ERRORS: list[ProduceResponse.BatchIndexAndErrorMessage] = []
 MaybeResponse = ProduceResponse | None
 """None for ``acks=0``."""
 _Pending = MaybeResponse | Delayed[ProduceResponse] | Coroutine[Any, Any, MaybeResponse | Delayed[ProduceResponse]]
-"""A response, a response that waits for replicas, or a coroutine that returns either."""
+"""A response, a future of a response that waits for replicas, or a coroutine that returns either of them."""
 Ready = dict[int, Prepared | Exception]
 """id() of a partition's data -> its prepared records, or the error of the preparation."""
 Verified = dict[int, Verification]
@@ -93,7 +93,7 @@ Waiting = dict[Partition, tuple[int, _Outcome]]
 
 
 class _Progress:
-    """The appends of one request: settings common to its partitions, and what the response must wait for."""
+    """The appends of one request: the settings that all its partitions share, and what the response must wait for."""
 
     __slots__ = ("acks", "now_ms", "ready", "to_flush", "transactional_id", "verified", "waiting")
 
@@ -159,7 +159,7 @@ class ProduceApi:
         return self._produce(context, request, ready, {})
 
     def _led(self, context: RequestContext, request: ProduceRequest, ready: Ready) -> Iterator[tuple[_Data, Partition]]:
-        """Yield the data of the partitions that this broker leads, with these partitions."""
+        """Yield the data of each partition that this broker leads, with the partition."""
         for topic in request.topic_data:
             for data in topic.partition_data:
                 try:
@@ -210,7 +210,7 @@ class ProduceApi:
         ready: Ready,
         turn_ends: float,
     ) -> bool:
-        """Prepare the records here if that is quick. Returns False if they must be prepared in a thread.
+        """Prepare the records on the event loop if that is quick. Returns False if they must be prepared in a thread.
 
         Large records that need only validation are left to the append. After ``turn_ends`` (monotonic seconds) all
         other records go to a thread, because the request names many partitions.
@@ -407,7 +407,7 @@ class ProduceApi:
         if not isinstance(error, KafkaError):
             facts = {"topic": topic.name or topic.topic_id, "partition": data.index}
             self._failures.report("Produce failed", error, context.received_at, **facts)
-            is_shortage = reserve_for(error) is not None  # producers retry after the first error, not after the second
+            is_shortage = reserve_for(error) is not None  # producers retry KAFKA_STORAGE_ERROR only
             error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR if is_shortage else ErrorCode.UNKNOWN_SERVER_ERROR)
         if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._may_be_superseded():
             error = withheld(error)
@@ -459,7 +459,7 @@ class DelayedProduce(Delayed[ProduceResponse]):
         self._name_leaders = name_leaders
 
     def check_all(self) -> None:
-        """Check every partition, because its replicas may have caught up before the watch began."""
+        """Check every partition, because its replicas may have caught up before the purgatory watched it."""
         for partition in tuple(self._waiting):
             self.on_change(partition, 0)
 
@@ -488,7 +488,7 @@ class DelayedProduce(Delayed[ProduceResponse]):
 
 
 async def _completed(response: _Pending) -> MaybeResponse | Delayed[ProduceResponse]:
-    """Await ``response``, unless it is a response that waits for replicas, which needs no task."""
+    """Await a coroutine. Any other response is returned as it is: waiting for replicas needs no task."""
     return await response if asyncio.iscoroutine(response) else response
 
 

@@ -1,7 +1,7 @@
-"""Preparation of the records of produce requests for the log: the rules of their topic, and which records take long.
+"""Preparation of produced records for the log: the rules of their topic, and which records take long to prepare.
 
-``parley.protocol.records.produce_validation`` makes the checks. Records that take long to decompress or convert are
-prepared in a thread.
+``parley.protocol.records.produce_validation`` validates the records. Records that take long to decompress or convert
+are prepared in a thread.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from parley.storage.resource_exhaustion import no_memory
 OFF_LOOP_BYTES = 256 << 10
 """Records of this size or more are prepared in a thread if they must be decompressed or compressed."""
 DECOMPRESSED_ON_LOOP_BYTES = 2 << 20
-"""Smaller records are decompressed on the event loop up to this size, which takes a few milliseconds. If there is more,
-a thread prepares them from the start. (A thread for every batch of 64 KiB would double the CPU time.)"""
+"""The maximum decompressed size of records that are prepared on the event loop, which takes a few milliseconds. If
+records turn out to be larger, a thread prepares them from the start. (A thread for every batch of 64 KiB would double
+the CPU time.)"""
 LEGACY_ON_LOOP_BYTES = 16 << 10
-"""Messages of the old formats below this size are converted on the event loop, which takes a few milliseconds. A
-megabyte of them takes 0.2 seconds."""
+"""Records of the old formats are converted on the event loop if they are smaller than this, which takes a few
+milliseconds. A megabyte takes 0.2 seconds."""
 
 
 def prepare_records(records: Buffer | None, rules: ProduceRules, now_ms: int, version: int) -> Prepared:
-    """Validate and convert the records as ``prepare`` does. Raises KafkaError: KAFKA_STORAGE_ERROR if
-    memory runs out."""
+    """Validate and convert the records with ``prepare``. Raises KafkaError: the errors of ``prepare``, and
+    KAFKA_STORAGE_ERROR if memory runs out."""
     try:
         return prepare(records, rules, now_ms=now_ms, version=version)
     except MemoryError as error:  # the request has had no effect, so a retry is safe
@@ -54,7 +55,8 @@ def rules_of(partition: Partition) -> ProduceRules:
 
 
 def rules_and_bounds(partition: Partition) -> tuple[LogConfig, ProduceRules, ProduceRules]:
-    """Return the partition's configuration, its rules, and the rules for preparing records on the event loop."""
+    """Return the partition's configuration, its validation rules, and the stricter rules for preparation on the event
+    loop."""
     config = partition.log.config
     known = partition.produce_rules
     if known is None or known[0] is not config:

@@ -25,7 +25,7 @@ from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
 from parley.storage.producer_snapshots import ProducerEntry
 
 KNOWS_FENCED: Final = 4
-"""The first version of InitProducerId whose senders know PRODUCER_FENCED (KIP-588)."""
+"""The first version of InitProducerId whose senders understand PRODUCER_FENCED (KIP-588)."""
 
 
 class ProducersApi:
@@ -52,7 +52,7 @@ class ProducersApi:
     async def init_producer_id(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
         """Return a producer id and an epoch.
 
-        A producer without a transactional id always gets a new id, even if the request contains one.
+        A producer without a transactional id always gets a new id, even if the request contains a producer id.
         """
         try:
             expected = _expected(request)

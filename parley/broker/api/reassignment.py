@@ -1,7 +1,7 @@
 """AlterPartitionReassignments, ListPartitionReassignments: move partitions to other replicas (KIP-455, KIP-860).
 
-Only the controller handles both requests. Another broker might list reassignments before it knows a reassignment that
-the client has just started. ``timeout_ms`` is not needed: the response is sent when the reassignment has started.
+Only the controller handles these requests: another broker might not know yet of a reassignment that the client has just
+started. ``timeout_ms`` is not needed: the response is sent when the reassignment has started.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ReassignmentApi:
         }
 
     async def move(self, context: RequestContext, request: AlterPartitionReassignmentsRequest) -> Response:
-        """Start or cancel reassignments. Each partition fails independently."""
+        """Start or cancel reassignments. Each partition's change succeeds or fails on its own."""
         asked = [_move(topic.name, partition) for topic in request.topics for partition in topic.partitions]
         twice = named_twice((move.topic, move.partition) for move in asked)
         moves = [move for move in asked if (move.topic, move.partition) not in twice]

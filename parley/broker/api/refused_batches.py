@@ -1,10 +1,9 @@
 """Remembers rejected batches of idempotent producers, so that the batches sent behind them are rejected, too.
 
-1. A batch that continues a rejected batch, and not the log, gets the error of that batch and counts as rejected, too.
-   The producer then resends all of them in order.
-2. Each broker remembers only its own rejections.
-3. Rejected records were not validated. The memory is limited and shared among the client hosts: when it is full, the
-   host with the most rejected batches loses its oldest batch.
+1. If a batch continues a rejected batch instead of the log, it is rejected with the same error, and remembered, too.
+The producer then resends all these batches in order. 2. Each broker remembers only its own rejections. 3. Rejected
+records have not been validated. Memory for them is limited and shared among the client hosts: when it is full, a host
+with more than its share loses its oldest batch.
 
 docs/architecture.md, "Batches behind a rejected one", has the reasons.
 """
@@ -38,7 +37,7 @@ PASSING = frozenset(
 """Errors after which a producer resends the same batch: the retriable errors of Kafka's Java client.
 
 CORRUPT_MESSAGE is one of them, because the batch may arrive intact the next time. If its header was corrupt, the
-remembered sequence number belongs to no batch, which does no harm.
+remembered sequence number matches no batch, which is harmless.
 """
 
 _Place = tuple[str | UUID, int, int]
@@ -63,7 +62,8 @@ class Refusals:
         return len(self._last)
 
     def note(self, topic: str | UUID, index: int, records: Buffer | None, code: ErrorCode, *, host: str) -> None:
-        """Record that records from ``host`` were rejected. They were not validated, so they may contain anything."""
+        """Record that records from ``host`` were rejected. The records have not been validated, so they may contain
+        anything."""
         header = _idempotent(records)
         if header is None or code not in PASSING or (isinstance(topic, str) and len(topic) > NAME_LENGTH_MAX):
             return
@@ -83,7 +83,7 @@ class Refusals:
                 del self._of[refusal.host]
 
     def _most(self, host: str) -> OrderedDict[_Place, None]:
-        """Return the batches of the host that must give up memory.
+        """Return the rejected batches of the host that must give up one of them.
 
         This is ``host`` if it exceeds its share, and otherwise the host with the most batches.
         """

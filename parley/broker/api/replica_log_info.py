@@ -19,5 +19,5 @@ class ReplicaLogInfoApi:
     def get_replica_log_info(
         self, context: RequestContext, request: GetReplicaLogInfoRequest
     ) -> GetReplicaLogInfoResponse:
-        """Return one page of the requested logs."""
+        """Return one page of the requested end offsets."""
         return self._reports.page(request)

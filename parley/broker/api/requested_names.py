@@ -1,10 +1,9 @@
-"""Resources named in a request: handles duplicates, and serves many resources in slices.
+"""Resources that a request names: handles duplicates, and serves many resources in slices.
 
-A name takes a few bytes in a request, but thousands in the response. So if a request that reads names a resource
-several times, the response contains one result, as in Kafka. (For ShareGroupDescribe, Kafka returns one result each.)
-If a request that changes something names a resource several times, it is rejected for this resource, because it is
-unclear which entry applies. A response about many resources is built in slices, so that the event loop can serve other
-requests in between.
+A name takes a few bytes in a request, but thousands in the response. If a read request repeats a name, the response
+therefore contains only one result for it, as in Kafka. (For ShareGroupDescribe, Kafka repeats the result.) If a request
+that makes changes repeats a name, it is rejected for this resource, because it is unclear which entry applies. A
+response about many resources is built in slices, so that the event loop can serve other requests in between.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 SLICE = 200
-"""Resources described before the event loop serves other requests. That takes one or two milliseconds."""
+"""The number of resources described before the event loop serves other requests. They take one or two milliseconds."""
 
 
 def more_than_once(what: str) -> KafkaError:
@@ -54,7 +53,7 @@ def once(named: Iterable[tuple[K, Iterable[T]]], key: Callable[[T], N]) -> dict[
 async def in_slices(describe: Callable[[T], R], asked: Iterable[T], size: int = SLICE) -> list[R]:
     """Return ``describe(item)`` for each item. The event loop serves other requests after every ``size`` items.
 
-    The data must not change meanwhile: use an image of the metadata, not a live table.
+    The data must not change in the meantime: use an image of the metadata, not a live table.
     """
     results: list[R] = []
     await in_turns(each_of(asked, size, lambda each: results.append(describe(each))))

@@ -2,7 +2,8 @@
 
 The rules of a login are in ``parley.broker.security.sasl.login``. The response to a failed login is delayed by
 ``connection.failed.authentication.delay.ms``, and then the connection is closed. A client that waits for this, or for a
-mechanism that calls another server, does not count as work in progress, so other clients' requests can begin meanwhile.
+mechanism that calls another server, does not count as work in progress, so other clients' requests are served in the
+meantime.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class SaslApi:
     def handshake(
         self, context: RequestContext, request: SaslHandshakeRequest
     ) -> SaslHandshakeResponse | Awaitable[LoginFailed]:
-        """Begin a login. Returns ILLEGAL_SASL_STATE if the client cannot or need not log in now."""
+        """Start a login. Returns ILLEGAL_SASL_STATE if the client cannot or need not log in now."""
         login = context.client.login
         if login is None:
             return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])

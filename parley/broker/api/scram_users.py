@@ -30,7 +30,7 @@ from parley.protocol.messages.scram import (
 )
 
 APPLIED_MAX_S = 1.0
-"""How many seconds a change waits for brokers that have not applied it yet."""
+"""The maximum time, in seconds, that a change waits for brokers that have not applied it yet."""
 
 _NUMBERS = {name: number for number, name in MECHANISMS.items()}
 _Described = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
@@ -84,7 +84,7 @@ class ScramUsersApi:
     async def alter(
         self, context: RequestContext, request: AlterUserScramCredentialsRequest
     ) -> AlterUserScramCredentialsResponse:
-        """Set and delete credentials. Each user fails independently."""
+        """Set and delete credentials. The changes of each user succeed or fail on their own."""
         wanted: list[ScramAlteration] = [ScramDeletion(each.name, each.mechanism) for each in request.deletions]
         wanted += [
             ScramUpsertion(each.name, each.mechanism, each.iterations, bytes(each.salt), bytes(each.salted_password))

@@ -39,10 +39,10 @@ from parley.protocol.schema import ZERO_UUID
 from parley.protocol.uuids import UUID
 
 MEMBER_ID_MAX: Final = 36
-"""The maximum number of characters of a member id, which is a UUID."""
+"""The maximum length, in characters, of a member id, which is a UUID."""
 
 GROUP_ID_MAX: Final = 8_192
-"""The maximum number of characters of a group id. It must leave room in the keys of records."""
+"""The maximum length, in characters, of a group id, which must fit in the keys of records."""
 
 
 class ShareGroupsApi:
@@ -156,8 +156,8 @@ class ShareGroupsApi:
     ) -> AlterShareGroupOffsetsResponse:
         """Set the start offsets of a group without members.
 
-        Offset -1 stands for the group's reset policy. A partition with a lower offset gets INVALID_REQUEST; Kafka
-        stores any number.
+        Offset -1 stands for the group's reset policy. A partition with a lower offset gets INVALID_REQUEST, although
+        Kafka would store any number.
         """
         make = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition
         named = once(((t.topic_name, t.partitions) for t in request.topics), lambda each: each.partition_index)

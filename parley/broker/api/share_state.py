@@ -1,7 +1,7 @@
-"""The requests of brokers to the share coordinator about the stored state of share partitions (KIP-932).
+"""Brokers' requests to the share coordinator about the stored state of share partitions (KIP-932).
 
 The handlers translate between messages and ``parley.broker.coordinators.share_state``. Each share partition of a
-request fails independently.
+request succeeds or fails on its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from parley.protocol.messages.share_state import (
 from parley.protocol.uuids import UUID
 
 AT_ONCE: Final = 1_000
-"""Share partitions of a request that are submitted before the first one is awaited."""
+"""The number of share partitions of a request that are handled concurrently."""
 
 
 class ShareStateApi:

@@ -31,8 +31,7 @@ FROM_ELSEWHERE = (
 
 
 def guard_store_moves(handlers: Mapping[int, Handler], authorizer_is_used: Callable[[], bool]) -> dict[int, Handler]:
-    """Return the same handlers, but reject remote clients' MigrateCoordination requests while there is no
-    authorizer."""
+    """Return the handlers, but reject MigrateCoordination requests of remote clients while there is no authorizer."""
     handler = handlers[MigrateCoordinationRequest.API_KEY]
 
     def guarded(context: RequestContext, request: Any) -> Any:

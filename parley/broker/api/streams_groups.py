@@ -34,7 +34,7 @@ from parley.protocol.messages.streams_groups import (
 )
 
 ID_MAX: Final = 8_192
-"""The maximum number of characters of a group id and of a member id. Both must leave room in the keys of records."""
+"""The maximum length, in characters, of a group id and of a member id. Both must fit in the keys of records."""
 
 HEARTBEATS_REMEMBERED: Final = 2
 """The number of heartbeat intervals for which a creation error is remembered, as in Kafka."""
@@ -238,7 +238,7 @@ def _check_id(value: str | None, name: str) -> None:
 
 
 def _check_supported(request: StreamsGroupHeartbeatRequest) -> None:
-    """Reject features that Kafka 4.3 does not support yet either."""
+    """Reject features that Kafka 4.3 does not support, either."""
     _require(request.instance_id is None, "Static membership is not yet supported.")
     _require(request.task_offsets is None, "TaskOffsets are not supported yet.")
     _require(request.task_end_offsets is None, "TaskEndOffsets are not supported yet.")

@@ -101,12 +101,12 @@ class TopicPartitionsApi:
         return names[bisect_left(names, first) :]
 
     def _test_of_rights(self, context: RequestContext, *, is_about_all: bool) -> Callable[[str], bool]:
-        """Return the function that checks if the client may describe a topic. Checks of named topics are audited."""
+        """Return a function that checks if the client may describe a topic. Checks of named topics are audited."""
         asked = (context, Operation.DESCRIBE, ResourceType.TOPIC)
         return self._authorization.probe(*asked) if is_about_all else partial(self._authorization.may, *asked)
 
     def _description(self, context: RequestContext, image: MetadataImage) -> Callable[[str, int, int], _Topic]:
-        """Return the function that describes up to ``room`` partitions of a topic, starting at ``first_partition``."""
+        """Return a function that describes up to ``room`` partitions of a topic, starting at ``first_partition``."""
         view = ListenerView(image, context.listener, lacks_log=self._logs.lacks_log)
 
         def describe(name: str, first_partition: int, room: int) -> _Topic:

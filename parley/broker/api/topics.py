@@ -1,9 +1,9 @@
 """CreateTopics, DeleteTopics, CreatePartitions.
 
-The controller handles these requests. Any other broker forwards them to the controller (``forwarding``). Each topic
-fails independently. A client that changes more partitions than its quota allows is throttled (KIP-599); the controller
-counts the partitions. ``timeout_ms`` is not needed: when the response is sent, the change is durable and this broker
-has applied it.
+The controller handles these requests. Any other broker forwards them to the controller (``forwarding``). Each topic's
+change succeeds or fails on its own. A client that changes more partitions than its quota allows is throttled (KIP-599);
+the controller counts the partitions. ``timeout_ms`` is not needed: when the response is sent, the change is durable and
+this broker has applied it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from parley.protocol.schema import ZERO_UUID
 from parley.protocol.uuids import UUID
 
 CREATED_PER_SLICE = 50
-"""New topics described before the event loop serves other requests. Each has dozens of configuration entries."""
+"""The number of new topics described before the event loop serves other requests. Each has dozens of configuration
+entries."""
 
 CREATE_STRICT_SINCE = 6
-"""The first version of CreateTopics whose clients know THROTTLING_QUOTA_EXCEEDED."""
+"""The first version of CreateTopics whose clients understand THROTTLING_QUOTA_EXCEEDED."""
 DELETE_STRICT_SINCE = 5
 ADD_STRICT_SINCE = 3
 
@@ -94,8 +95,8 @@ class TopicsApi:
     ) -> Callable[[TopicOutcome], CreateTopicsResponse.CreatableTopicResult]:
         """Return a function that describes outcomes.
 
-        Topics with equal configurations share one description of it, because it is larger than the rest. Most
-        configurations are equal.
+        Topics with equal configurations share the description of the configuration, which is the largest part of a
+        result. Most configurations are equal.
         """
         config = self._config()
         known: dict[frozenset[tuple[str, str]], list[CreateTopicsResponse.CreatableTopicConfigs]] = {}
@@ -120,7 +121,7 @@ class TopicsApi:
         ]
         twice = named_twice(name or str(topic_id) for name, topic_id in asked)
         responses, names = [], []
-        # The ids of topics named by id: when the controller decides, the name may belong to another topic.
+        # The ids of topics named by id: when the controller decides, a name may belong to another topic.
         ids: dict[str, UUID] = {}
 
         def look_up(each: tuple[str | None, UUID]) -> None:

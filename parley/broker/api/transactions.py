@@ -1,4 +1,4 @@
-"""The requests of transactional producers and of tools to the transaction coordinator (KIP-98, KIP-664, KIP-890).
+"""Requests of transactional producers and tools to the transaction coordinator (KIP-98, KIP-664, KIP-890).
 
 The handlers translate between messages and ``parley.broker.coordinators.transactions``. ``parley.broker.api.producers``
 handles InitProducerId, and ``parley.broker.api.transactional`` the markers and offsets of transactions.
@@ -50,13 +50,13 @@ from parley.protocol.messages.transactions import (
 from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
 
 KNOWS_FENCED: Final = 2
-"""The first version of these requests whose senders know PRODUCER_FENCED (KIP-588)."""
+"""The first version of these requests whose senders understand PRODUCER_FENCED (KIP-588)."""
 
 BATCHED: Final = 4
 """The first version of AddPartitionsToTxn for several transactions, which brokers send (KIP-890)."""
 
 BROKERS_VERSION: Final = 5
-"""The version of AddPartitionsToTxn that brokers send. Its senders know TRANSACTION_ABORTABLE."""
+"""The version of AddPartitionsToTxn that brokers send. Its senders understand TRANSACTION_ABORTABLE."""
 
 BUMPS_EPOCH: Final = 5
 """The first version of EndTxn whose senders use a new epoch after each transaction (KIP-890, part 2)."""
@@ -67,7 +67,8 @@ _WRITTEN_BY_COORDINATORS = frozenset({TRANSACTIONS_TOPIC})
 topic."""
 
 PARTITIONS_PER_TURN: Final = 500
-"""Partitions of a request that are handled before the event loop serves other clients. They take about 5 ms."""
+"""The number of partitions of a request that are handled before the event loop serves other clients. They take about 5
+ms."""
 
 _TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 _PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
@@ -125,7 +126,8 @@ class TransactionsApi:
     ) -> AddPartitionsToTxnResponse | Coroutine[Any, Any, AddPartitionsToTxnResponse]:
         """Add partitions to a transaction, or verify for other brokers that they were added."""
         version = context.api_version
-        # A request about several transactions does not wait for the markers of one: it would delay the others.
+        # A request about several transactions does not wait for the markers of one: that would delay the other
+        # transactions.
         is_single = version < BATCHED or len(request.transactions) == 1
         return at_once(self._add_partitions(version, request, waits=is_single))
 
@@ -136,7 +138,7 @@ class TransactionsApi:
     def verify_at_once(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode] | None:
-        """Verify partitions that this broker leads, like ``add_for_brokers``. None if that must wait."""
+        """Verify partitions that this broker leads, like ``add_for_brokers``. Returns None if it would have to wait."""
         image = self._metadata.image
         if any(_obstacle(image, _WRITTEN_BY_COORDINATORS, each) for each in partitions):
             return None
@@ -175,7 +177,8 @@ class TransactionsApi:
         )
 
     def _add_or_verify(self, version: int, waits: bool, asked: _Asked) -> _Pending:
-        """Submit one transaction of a request. If ``waits``, the previous one must have its markers first."""
+        """Submit one transaction of a request. If ``waits``, the markers of the previous transaction must be written
+        first."""
         codes, transaction = asked.codes, asked.transaction
         if any(codes.values()):
             return lambda partition: codes[partition] or ErrorCode.OPERATION_NOT_ATTEMPTED
@@ -380,7 +383,7 @@ def _listed(each: tuple[str, Transaction]) -> ListTransactionsResponse.Transacti
 
 
 def _undescribed(transactional_id: str, code: ErrorCode) -> DescribeTransactionsResponse.TransactionState:
-    """Return an error, with zeros in the fields that Kafka leaves out."""
+    """Return an error result, with zeros in the fields that Kafka does not set."""
     return DescribeTransactionsResponse.TransactionState(
         error_code=code,
         transactional_id=transactional_id,

@@ -19,12 +19,12 @@ from parley.storage.resource_exhaustion import reserve_for
 _log = logging.getLogger(__name__)
 
 ACCEPTED_AT_ONCE = 8
-"""Connections accepted before the event loop does other work."""
+"""The number of connections accepted before the event loop does other work."""
 SHORTAGE_PAUSE_S = 0.1
-"""Seconds for which nothing is accepted after the process has run out of file descriptors or memory. Idle connections
-are closed meanwhile."""
+"""How long, in seconds, no connection is accepted after the process has run out of file descriptors or memory. Idle
+connections are closed in the meantime."""
 SHORTAGE_LOGGED_S = 30.0
-"""The shortest interval between two log lines about a shortage, in seconds."""
+"""The minimum interval, in seconds, between two log lines about a shortage."""
 
 
 class Acceptor:

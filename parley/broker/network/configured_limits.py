@@ -33,7 +33,7 @@ class Limits:
     by_listener: Mapping[str, ListenerLimits] = field(default_factory=dict)
     idle_s: float = 600.0
     login_s: float = 30.0
-    """How many seconds a client may take for the TLS handshake, and for its login."""
+    """The maximum time, in seconds, for a client's TLS handshake, and for its login."""
 
 
 def limits_of(config: BrokerConfig) -> Limits:

@@ -50,22 +50,22 @@ from parley.storage.resource_exhaustion import MEMORY
 PIPELINED_MAX = 64
 """The maximum number of produce requests of one connection that may wait for replication at the same time."""
 UNSENT_MAX = 256 << 10
-"""Bytes of responses that a connection gathers before it sends them and begins the next request."""
+"""The number of bytes of responses that a connection gathers before it sends them and begins the next request."""
 TURN_S = 0.005
-"""Seconds that a connection may spend handling requests, in one read or several, before other connections
-get a turn."""
+"""How long, in seconds, a connection may handle requests, in one read or several, before other connections get a
+turn."""
 LOGIN_USUAL_S = 2.0
-"""Well-behaved clients authenticate within this many seconds. Slower ones are closed first if file
+"""Well-behaved clients authenticate within this many seconds. Connections of slower clients are closed first if file
 descriptors run out."""
 RECEIVING_USUAL_S = 10.0
-"""Seconds after which a large request may lose its memory to waiting requests. Counted is the time in which the broker
-is willing to read the request, or the client keeps it from beginning."""
+"""How long, in seconds, a large request may hold memory before it can lose this memory to waiting requests. Only the
+time counts in which the broker is ready to read the request, or in which the client delays its start."""
 SLOW_BYTES_PER_S = 64 << 10
 """After ``RECEIVING_USUAL_S``, a request that arrives at a lower rate than this is too slow."""
 PRODUCE_KEY = b"\x00\x00"
 URGENT_KEY = EndTxnRequest.API_KEY.to_bytes(2, "big")
-"""The API key of EndTxn. A commit is cheap and its client can do nothing else meanwhile, so it does not wait behind the
-records of other clients."""
+"""The API key of EndTxn. A commit is cheap, and its client can do nothing else in the meantime, so it does not wait
+behind other clients' records."""
 _PRODUCE = 0
 _discarded = bytearray(4096)  # receives what arrives on a closing connection
 _DISCONNECTED = getattr(select, "POLLRDHUP", 0)  # without it, poll reports only a completely closed connection
@@ -126,7 +126,7 @@ class ConnectionOwner(Protocol):
     def logged_in(self, client: ConnectedClient, *, again: bool) -> None:
         """Set the client's session and count its login; ``again`` is True for a re-authentication.
 
-        Raises whatever the operator's principal builder raises.
+        Raises the errors of the operator's principal builder.
         """
 
     def login_failed(self, client: ConnectedClient, reason: str) -> None:
@@ -203,13 +203,13 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._unsent = 0  # bytes in ``_out``
         self._written: list[RequestContext] = []  # the requests whose responses are in ``_out``
-        self._unread: list[tuple[RequestContext, float]] = []  # whose responses wait for the client, and since when
+        self._unread: list[tuple[RequestContext, float]] = []  # requests with unread responses, and since when
         self._waiting_for_load = False
         self._waiting_for_turn = False
         self._turn_left_s = TURN_S
         self._reserved = 0  # bytes reserved for the large frame that is being received or waits to be handled
         self._receiving_s = 0.0  # how long the broker has been willing to read that frame
-        self._held_up_s = 0.0  # how long the client kept it from beginning
+        self._held_up_s = 0.0  # how long the client has delayed its start
         self._starved = False  # a large frame must wait for memory
         self._seen_sent = 0
         self._seen_acknowledged = -1  # at the last check of unread responses
@@ -218,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         """True if the first request came from another broker."""
         self.last_active = 0.0
         self.stalled_s = 0.0
-        """How many seconds the client has read nothing although responses wait for it."""
+        """How long, in seconds, the client has read nothing although responses wait for it."""
 
     def _step(self, event: ConnectionEvent) -> None:
         try:
@@ -422,9 +422,9 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _is_held_up_by_client(self) -> bool:
-        """True if a large request has arrived completely, and only its own client keeps it from beginning.
+        """True if a large request has arrived completely, and its own client delays its start.
 
-        Earlier produce requests and the broker's limits may also keep it from beginning. They do not count.
+        A delay because of earlier produce requests or the broker's limits does not count.
         """
         waits = bool(self._pending) and self._pending[-1].context.api_key != _PRODUCE
         return self._mute is not None or self._sender.blocked or waits
@@ -498,7 +498,7 @@ class Connection(asyncio.BufferedProtocol):
 
         def done(task: asyncio.Task[Any]) -> None:
             if task.cancelled() and isinstance(work, Coroutine):
-                work.close()  # if the task had not begun, nothing has awaited it
+                work.close()  # a task that never started has not awaited it
             load.end()
             self._release(reserved)
             self._done(pending, task)
@@ -514,7 +514,7 @@ class Connection(asyncio.BufferedProtocol):
         dispatcher = self._owner.dispatcher
         try:
             if done.cancelled():
-                raise Disconnect("the request was canceled")
+                raise Disconnect("the request was cancelled")
             error = done.exception()
             response = dispatcher.failure(pending.context, error) if error is not None else done.result()
             if isinstance(response, asyncio.Future):
@@ -587,8 +587,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._sender.sent_bytes - self._transport.get_write_buffer_size() - self._in_kernel_bytes()
 
     def _in_kernel_bytes(self) -> int:
-        """Return the bytes in the kernel's send buffer. It can hold megabytes, so ``sent_bytes`` alone grows in large
-        steps."""
+        """Return the number of bytes in the kernel's send buffer, which can hold megabytes: ``sent_bytes`` alone grows
+        in large steps."""
         plain = self._transport.get_extra_info("socket")
         if plain is None or plain.fileno() < 0:
             return 0
@@ -614,11 +614,11 @@ class Connection(asyncio.BufferedProtocol):
     # --- Throttling ---
 
     def _throttle(self, seconds: float) -> None:
-        """Read nothing from the client and begin none of its requests for ``seconds``. A longer throttle in effect
-        stays.
+        """Neither read from the client nor begin its requests for ``seconds``. A longer throttle that is in effect is
+        kept.
 
         Requests in progress continue, and their responses are sent. A large request that already holds memory
-        continues, too, if it is the next one: other requests wait for that memory.
+        continues, too, if it is next: other requests wait for that memory.
         """
         if self._state is _LOST:
             return
@@ -688,8 +688,8 @@ class Connection(asyncio.BufferedProtocol):
         self.close("" if isinstance(disconnect, LoginFailed | SessionExpired) else str(disconnect))
 
     def close(self, reason: str = "") -> None:
-        """Close now, and log the reason if there is one. Unless the client is behind, bytes already sent are still
-        delivered."""
+        """Close the connection, and log the reason if one is given. Bytes already sent are still delivered, unless the
+        client does not read."""
         if self._state is _LOST:
             return
         if reason:
@@ -702,7 +702,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close now and drop all unsent bytes."""
+        """Close the connection immediately, and drop all unsent bytes."""
         if self._state is _LOST:
             return
         self._step(ConnectionEvent.CLOSE)

@@ -4,7 +4,7 @@ Rules of this module:
 
 * If an address has too many connections (``max.connections.per.ip``), a new one is accepted and closed immediately. If
   an address opens connections too fast (``connection_creation_rate``), a new one is closed after a delay.
-* All other excess connections wait in the backlog until a connection ends or time has passed. This applies to
+* All other excess connections wait in the backlog until a connection ends or the rate allows one more. This applies to
   ``max.connections`` and ``max.connection.creation.rate``, of the broker and of a listener.
 * If there is more than one listener, the broker's limits do not delay the inter-broker listener. For each of its
   connections beyond ``max.connections``, the longest-idle connection of another listener is closed.
@@ -95,12 +95,13 @@ class HostRates(Protocol):
 
 
 def _worth(connection: Evictable) -> tuple[bool, bool, float]:
-    """Return the sort key for eviction: the connection with the lowest is closed first."""
+    """Return the sort key for eviction: the connection with the lowest key is closed first."""
     return not connection.is_slow_to_log_in, connection.is_busy, connection.last_active
 
 
 class ConnectionRate:
-    """A limit in connections per second. After an idle second, one second's worth may come at once."""
+    """A limit in connections per second. After an idle second, one second's worth of connections is accepted at
+    once."""
 
     def __init__(self) -> None:
         self._left = math.inf
@@ -118,7 +119,7 @@ class ConnectionRate:
 
 
 class ConnectionQuotas:
-    """Counts a broker's connections on all listeners, and delays or refuses those beyond the limits."""
+    """Counts a broker's connections on all listeners, and delays or refuses connections beyond the limits."""
 
     def __init__(self, limits: Limits, inter_broker_listener: str = "", rates_by_host: HostRates | None = None) -> None:
         """``rates_by_host`` limits how fast addresses may open connections; None means no limits."""
@@ -180,7 +181,8 @@ class ConnectionQuotas:
         return 0.0 if self._rates_by_host is None else self._rates_by_host.open(host, now_s)
 
     def enter(self, listener: str, host: str) -> str:
-        """Count an accepted connection; ``leave`` must follow. Returns the reason if it is refused, else ""."""
+        """Count an accepted connection. The caller must later call ``leave``. Returns the reason if it is refused, else
+        ""."""
         self.connections += 1
         self._by_host[host] += 1
         self._rates[listener].take()
@@ -201,7 +203,7 @@ class ConnectionQuotas:
             self._evict(self.connections - self.descriptors_max)
 
     def hold(self, sock: socket.socket, seconds: float) -> None:
-        """Close an unserved socket (``throttle_s``) after this many seconds, or earlier if descriptors run short."""
+        """Close an unserved socket (``throttle_s``) after ``seconds``, or earlier if descriptors run short."""
         self._throttled.hold(sock, seconds, self.descriptors_max)
 
     def close_held(self) -> None:
@@ -209,7 +211,7 @@ class ConnectionQuotas:
         self._throttled.close()
 
     def close_least_active(self, count: int = 1) -> None:
-        """Free ``count`` descriptors: close unserved sockets and, if those are too few, connections.
+        """Free ``count`` descriptors: close unserved sockets and, if they are too few, connections.
 
         If connections must be closed, at least one in ``EVICTED_SHARE`` is. Clients that are slow to log in come first,
         then idle ones, by last activity. Connections of other brokers stay.

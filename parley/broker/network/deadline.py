@@ -1,7 +1,7 @@
-"""A deadline for a client that counts only the time in which the event loop was running.
+"""A client's deadline, which counts only the time in which the event loop is running.
 
 The time is counted in parts, each with its own timer. If the event loop stands still, or the machine sleeps, that
-counts as one part at most: the broker reads what the client sent meanwhile before the next part is over.
+counts as one part at most: the broker reads what the client has sent before the next part is over.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PARTS: Final = 10
 
 
 class Deadline:
-    """Calls ``passed`` after ``seconds`` in which the event loop was running, unless it is canceled before."""
+    """Calls ``passed`` after ``seconds`` in which the event loop was running, unless it is cancelled before."""
 
     __slots__ = ("_left", "_loop", "_part_s", "_passed", "_timer")
 

@@ -5,9 +5,10 @@ Rules of this module:
 * A request of an unknown API, of an unsupported version, or with a malformed body raises ``Disconnect``: the connection
   is closed, as in Kafka. The one exception is ApiVersions: an unsupported version gets a response in version 0, with
   UNSUPPORTED_VERSION and the supported versions (KIP-511).
-* If a handler raises, the error goes into the response's own error field, and the connection stays open. If the
+* If a handler raises, the error goes into the response's top-level error field, and the connection stays open. If the
   response has no such field, the connection is closed.
-* If a request contains very many array elements, threads decode it and encode its response, so that the event loop can
+* If a request contains a great many array elements, threads decode it and encode its response, so that the event loop
+  can
   serve other clients. It counts as work in progress, like a coroutine handler. If its API has a ``Division``, it is
   handled in parts, each in its own turn of the event loop.
 * This module creates no tasks, and a request that succeeds logs nothing.
@@ -88,17 +89,18 @@ class RequestContext:
     received_at: float
     size_bytes: int = 0
     busy_s: float = 0.0
-    """How many seconds the handler has occupied the event loop. Coroutines are measured only while there are quotas."""
+    """How long, in seconds, the handler has occupied the event loop. Coroutines are measured only while there are
+    quotas."""
 
     has_many_elements: bool = False
-    """True if a thread decoded the request, or if the handler, a coroutine, has set it because the response is large. A
+    """True if a thread decoded the request, or if a coroutine handler has set it because the response is large. A
     thread then encodes the response."""
 
     is_from_follower: bool = False
     """True for a follower's fetch. The handler sets it."""
 
     charge: Any = None
-    """The use that the client's quotas have counted for the request before its response is ready."""
+    """The usage that the client's quotas have counted for the request before its response is ready."""
 
     def spent(self, seconds: float) -> None:
         """Add to the time for which the handler has occupied the event loop or a thread."""
@@ -172,7 +174,7 @@ UNLIMITED: Final = _Unlimited()
 
 
 class Disconnect(Exception):
-    """The connection must be closed, usually without a response. The message is the reason for the log."""
+    """The connection must be closed, usually without a response. The message is logged as the reason."""
 
     response: Response | None = None
     """Sent before the connection is closed."""
@@ -249,7 +251,7 @@ class Dispatcher:
         self._in_making = ResponsesInMaking()
 
     def serve_only(self, api_keys: Iterable[int]) -> None:
-        """Let only the requests of these APIs begin. Connections keep the others until ``serve_all``."""
+        """Let only the requests of these APIs begin. Connections keep all other requests until ``serve_all``."""
         self.only = tuple(key.to_bytes(2, "big") for key in api_keys)
 
     def serve_all(self) -> None:
@@ -261,8 +263,8 @@ class Dispatcher:
     ) -> tuple[RequestContext, list[Part] | Awaitable[MaybeResponse]]:
         """Decode a request, call its handler, and encode the response if it is ready.
 
-        No parts mean that the client expects no response. Raises Disconnect if the protocol has no response for the
-        request.
+        An empty list means that the client expects no response. Raises Disconnect if the protocol has no response for
+        the request.
         """
         try:
             login = client.login
@@ -350,8 +352,8 @@ class Dispatcher:
     async def _size_of(self, context: RequestContext, part: Response) -> int:
         """Return the encoded size of a part of a response.
 
-        The whole response is encoded again when it is complete. That takes 0.2 microseconds for an element. To encode
-        each element once and keep its bytes would take longer.
+        The whole response is encoded again when it is complete, which takes 0.2 microseconds per element. Encoding each
+        element once and keeping its bytes would take longer.
         """
         return await self._in_thread(context, lambda: len(encode(part, context.api_version)))
 
@@ -455,7 +457,7 @@ class Dispatcher:
     def failure(self, context: RequestContext, error: BaseException) -> Response:
         """Return the response that reports ``error``. Errors other than ``KafkaError`` are logged.
 
-        Raises Disconnect if the response has no error field of its own, or if the broker has run out of memory or file
+        Raises Disconnect if the response has no top-level error field, or if the broker has run out of memory or file
         descriptors: there is no error code for that.
         """
         if isinstance(error, Disconnect):

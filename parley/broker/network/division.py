@@ -1,12 +1,12 @@
 """Division of large requests: a request with many elements is handled as several requests with fewer elements.
 
 A request may contain 65,000 elements. Its handler, its guard, the controller and the coordinators each walk its lists
-in one turn of the event loop. So the dispatcher divides a large request into parts, has them handled one after another,
-and joins their responses. Handlers, guards and decisions do not notice.
+in one turn of the event loop. The dispatcher therefore divides a large request into parts, has them handled one after
+another, and joins their responses. Handlers, guards and decisions do not notice.
 
-This is possible if the elements of a request fail independently, as in most APIs. Each API that can be divided has a
-``Division``: the lists to split, and the lists of the response to join. Elements that name the same thing stay in one
-part, because handlers treat duplicates differently.
+This is possible if each element of a request succeeds or fails on its own, as in most APIs. Each API that can be
+divided has a ``Division``: the lists to split, and the lists of the response to join. Elements that name the same thing
+stay in one part, because handlers differ in how they treat duplicates.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Level:
     needs_all: bool = False
 
     def key(self) -> Callable[[Any], Hashable]:
-        """Return the function that extracts from an element what it names."""
+        """Return a function that extracts the name in an element."""
         return attrgetter(*self.names) if self.names else lambda element: element
 
 
@@ -86,7 +86,7 @@ class Division:
     refuse: Callable[[Any, Any, KafkaError], Response] = _raised
 
     def parts(self, request: Any) -> list[Any]:
-        """Return the requests that together ask for what ``request`` asks for; none if its lists are empty."""
+        """Return the requests that together are equivalent to ``request``. Returns none if its lists are empty."""
         parts: list[_Part] = []
         for path, group in _groups(request, self.request):
             if not parts or parts[-1].elements + len(group) > self.size:
@@ -124,7 +124,7 @@ def _alike(struct: Any, level: Level) -> Iterable[_Group]:
 
 
 def _joined(elements: list[Any], below: Level) -> Any:
-    """Return one element with the lists of several that name the same thing. A null list, which means all,
+    """Merge elements that name the same thing into one element with all their lists. A null list, which means all,
     stays null."""
     if len(elements) == 1:
         return elements[0]
@@ -136,7 +136,7 @@ def _joined(elements: list[Any], below: Level) -> Any:
 
 
 class _Part:
-    """A request with some of the elements of another request."""
+    """One part of a divided request: a copy of the request with some of its elements."""
 
     def __init__(self, request: Any, levels: tuple[Level, ...]) -> None:
         self._levels = levels
@@ -212,7 +212,7 @@ class Divided:
 def divided(request: Any, divisions: Iterable[Division]) -> Divided | None:
     """Divide a request by the first division whose lists it contains. Returns None if there is none.
 
-    Takes long for large requests: call it in a thread.
+    This takes long for large requests: call it in a thread.
     """
     for division in divisions:
         if parts := division.parts(request):
@@ -231,9 +231,9 @@ async def handled_in_parts(
     response.
 
     A part waits while other responses in ``making`` hold too much memory; ``size_of`` measures what the part adds. A
-    response that waits for an event does not delay the next parts. The first response with an error of the whole
-    request is returned, and the rest is not handled. Returns None if the client has disconnected and the request only
-    reads.
+    response that waits for an event does not delay the next parts. If a part's response reports an error of the whole
+    request, it is returned, and the remaining parts are not handled. Returns None if the client has disconnected and
+    the request only reads.
     """
     refusal = await in_turns(request.division.refusal(context, request.whole))
     if refusal is not None:

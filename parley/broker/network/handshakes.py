@@ -1,8 +1,8 @@
 """Schedules the steps of TLS handshakes on threads, and their results on the event loop.
 
-A step waits until the steps before it are done. A thread runs a few steps at a time, and their results come back
-together. If a thousand clients connect at once, each handful of them takes a short turn of the event loop, with turns
-of other connections in between.
+A step waits until the steps before it are done. A thread runs a few steps at a time, and returns their results
+together. If a thousand clients connect at once, each handful of results takes a short turn of the event loop, and other
+connections are served in between.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from parley.broker.runtime.threads import HANDSHAKES
 from parley.broker.security.principal import Principal
 
 STEPS_AT_ONCE: Final = 4
-"""Steps that a thread runs together. Handling their results takes the event loop a millisecond."""
+"""The number of steps that a thread runs together. Handling their results takes the event loop a millisecond."""
 
 Work = Callable[[], Principal | None]
-"""A step, run in a thread. Returns the client's principal when the handshake is complete, None before."""
+"""A step, run in a thread. Returns the client's principal if the handshake is complete, else None."""
 
 
 class Done(NamedTuple):
@@ -57,7 +57,7 @@ class Handshakes:
             self._begin()
 
     def _begin(self) -> None:
-        """Start the next steps that are still wanted. None is once the broker is stopping, so that the
+        """Start the next steps that are still wanted. No step is wanted once the broker is stopping, so that the
         threads can end."""
         steps: list[_Waiting] = []
         while self._waiting and len(steps) < STEPS_AT_ONCE:

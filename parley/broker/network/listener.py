@@ -36,11 +36,12 @@ from parley.storage.resource_exhaustion import reserve_for
 _log = logging.getLogger(__name__)
 
 CLOSED_LOGGED_PER_SECOND = 10
-"""Closed connections that are logged individually in each second. The rest are only counted."""
+"""The number of closed connections that are logged individually in each second. The rest are only counted."""
 
 
 class Security(Protocol):
-    """A listener's current security requirements. A connection keeps those that were in effect when it was accepted."""
+    """A listener's current security requirements. A connection keeps the requirements that were in effect when it was
+    accepted."""
 
     @property
     def tls(self) -> ServerTls | None:
@@ -53,7 +54,7 @@ class Security(Protocol):
     def identified(self, session: ClientSession) -> ClientSession:
         """Return the session with the principal that the operator's principal builder returns.
 
-        Raises whatever the builder raises.
+        Raises the errors of the principal builder.
         """
 
 
@@ -248,7 +249,7 @@ class Listener:
     def agreed(self, channel: TlsChannel, principal: Principal) -> Connection:
         """Return the connection of a client whose TLS handshake has succeeded.
 
-        Raises whatever ``principal.builder.class`` raises.
+        Raises the errors of ``principal.builder.class``.
         """
         client = self._channels[channel]
         if client.login is None:
@@ -286,7 +287,7 @@ class Listener:
     def logged_in(self, client: ConnectedClient, *, again: bool) -> None:
         """Identify the client and count its login; ``again`` is True for a re-authentication.
 
-        Raises whatever ``principal.builder.class`` raises.
+        Raises the errors of ``principal.builder.class``.
         """
         login = client.login
         assert login is not None, "a client without a login does not log in"
@@ -346,7 +347,7 @@ class Listener:
             min(idle, key=lambda each: each.last_active).close()
 
     def evictable(self) -> list[Evictable]:
-        """Return the connections that may be closed to make room. Those of other brokers are not among them."""
+        """Return the connections that may be closed to make room. Connections of other brokers are not among them."""
         return [*self._channels, *(each for each in self._connections if not self._is_spared(each))]
 
     def _is_spared(self, connection: Connection) -> bool:

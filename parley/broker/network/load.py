@@ -11,14 +11,14 @@ from typing import Final, Protocol
 from parley.broker.network.unread_responses import UnreadResponses
 
 SHARE_S: Final = 0.05
-"""Seconds that requests may take, over all connections, before the event loop does other work. A broker must renew its
-session and fetch from leaders, however many clients flood it with requests."""
+"""How long, in seconds, the requests of all connections may take before the event loop does other work. A broker must
+renew its session and fetch from leaders, however many clients flood it with requests."""
 ONLY_URGENT_S: Final = 0.001
-"""Seconds that requests may take before the others wait until the event loop has read from the sockets again. An urgent
-request may have arrived, and it does not wait with them. Reading takes about 10 microseconds."""
+"""How long, in seconds, requests may take before all requests that are not urgent wait until the event loop has read
+from the sockets again: an urgent request may have arrived. Reading takes about 10 microseconds."""
 CHECK_S: Final = 1.0
-"""The interval, in seconds, at which the time that large requests take is counted, and slow ones are closed if others
-wait for their memory."""
+"""The interval, in seconds, at which the time of large requests is counted, and slow connections are closed if other
+requests wait for their memory."""
 
 
 class Turns:
@@ -64,7 +64,7 @@ class Turns:
 
 
 class Receiver(Protocol):
-    """A connection that holds memory for a large request whose handling has not begun."""
+    """A connection that holds memory for a large request that is not being handled yet."""
 
     def count_receiving(self, seconds: float) -> None:
         """Count the time since the last call if the broker is reading the request or the client holds it up.
@@ -79,12 +79,12 @@ class Receiver(Protocol):
 class Load:
     """The broker's current load, compared with its limits.
 
-    ``queued.max.requests`` limits the requests being worked on, not counting those that only wait for an event. At the
+    ``queued.max.requests`` limits the requests in progress, not counting requests that only wait for an event. At the
     limit, no connection begins a request. ``queued.max.request.bytes`` limits the bytes of large requests that are
-    being received or worked on. (The number of requests bounds the small ones.) If a large request would exceed this
-    limit, its connection stops reading, unless no other request holds memory. Waiting connections resume when a request
-    ends. While a connection waits, slow connections that hold memory are closed: a client cannot occupy memory by
-    sending half a request. While ``lacks_memory`` is set, large requests are received one at a time.
+    being received or are in progress. (Small requests are limited by their number.) If a large request would exceed
+    this limit, its connection stops reading, unless no other request holds memory. Waiting connections resume when a
+    request ends. While a connection waits, slow connections that hold memory are closed: a client cannot occupy memory
+    by sending half a request. While ``lacks_memory`` is set, large requests are received one at a time.
     """
 
     def __init__(self, requests_max: int, bytes_max: int) -> None:
@@ -106,7 +106,7 @@ class Load:
         return self.requests_in_progress >= self._requests_max
 
     def begin(self) -> None:
-        """Count the beginning of a request."""
+        """Count the start of a request."""
         self.requests_in_progress += 1
 
     def end(self) -> None:
@@ -130,7 +130,8 @@ class Load:
         return True
 
     def received(self, receiver: Receiver) -> None:
-        """Record that a large request begins to be handled, or was abandoned. ``release`` frees its memory later."""
+        """Record that the handling of a large request starts, or that the request was abandoned. ``release`` frees its
+        memory later."""
         self._receivers.discard(receiver)
 
     def _watch_receivers(self) -> None:

@@ -1,8 +1,8 @@
 """Connections to the other brokers of the cluster, over the inter-broker listener.
 
-A connection is opened when it is first needed, and reopened after it was lost. A component whose requests stay open for
-long (a replica fetcher, the metadata follower) names a purpose and gets a separate connection, so that no other request
-waits behind them.
+A connection is opened when it is first needed, and reopened after it is lost. A component with long-running requests (a
+replica fetcher, the metadata follower) names a purpose and gets a separate connection, so that other requests do not
+wait behind them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from parley.protocol.link import Link
 from parley.protocol.schema import Request, Struct
 
 LAST_WORD_S = 1.0
-"""How many seconds a replaced controller may still take to respond. If it carried out the request, its response says
-so."""
+"""The maximum time, in seconds, that a replaced controller may still take to respond. If it carried out the request,
+its response shows that."""
 RETRY_S = 0.1
 UNREACHABLE = (
     ErrorCode.NOT_CONTROLLER,
@@ -39,7 +39,7 @@ _CLIENT_ID = "broker-"
 _log = logging.getLogger(__name__)
 
 Local = Callable[[], Awaitable[Any] | None]
-"""Handles a request on this broker if this broker is the controller. Returns None if it is not."""
+"""Handles a request on this broker if this broker is the controller. Otherwise returns None."""
 
 
 def is_broker(client_id: str | None) -> bool:
@@ -48,7 +48,7 @@ def is_broker(client_id: str | None) -> bool:
 
 
 class _PeerClient(Client):
-    """A client for another broker. Each connection uses the security settings of the moment.
+    """A client for another broker. Each connection uses the security settings that are in effect when it is opened.
 
     A failed login counts as an unreachable broker, so that the client retries: an operator may be replacing
     certificates or passwords one broker at a time.
@@ -87,8 +87,8 @@ class Peers:
         timeout_s: float,
         connect_timeout_s: float,
     ) -> None:
-        """``listener`` names the inter-broker listener. ``timeout_s`` (``request.timeout.ms``) limits requests without
-        a timeout of their own. ``connect_timeout_s`` limits the time to connect."""
+        """``listener`` names the inter-broker listener. ``timeout_s`` (``request.timeout.ms``) limits requests that
+        have no separate timeout. ``connect_timeout_s`` limits the time to connect."""
         self._metadata = metadata
         self._listener = listener
         self._security = security
@@ -153,7 +153,7 @@ class Peers:
         purpose: str = "",
         timeout_s: float | None = None,
     ) -> Any:
-        """Send a request to a broker and return its response. Raises what ``client`` and ``Client.send`` raise."""
+        """Send a request to a broker and return its response. Raises the errors of ``client`` and ``Client.send``."""
         return await self.client(broker_id, purpose).send(request, version=version, timeout=timeout_s)
 
     async def ask_controller(
@@ -161,9 +161,9 @@ class Peers:
     ) -> Any:
         """Send a request to the controller that the metadata names, and return its response, even if it is an error.
 
-        If another controller is elected meanwhile, wait at most ``LAST_WORD_S`` for the response of the old one, whose
-        process may be paused. Raises NOT_CONTROLLER if it does not respond within that time, or if the metadata names
-        no controller. Also raises what ``ask`` raises.
+        If another controller is elected in the meantime, wait at most ``LAST_WORD_S`` for the response of the old
+        controller, whose process may be paused. Raises NOT_CONTROLLER if it does not respond within that time, or if
+        the metadata names no controller. Also raises the errors of ``ask``.
         """
         image = self._metadata.image
         if image.controller_id < 0:
@@ -186,15 +186,15 @@ class Peers:
     async def ask_elected_controller(
         self, request: Request, local: Local, *, patience_s: float, version: int | None = None, purpose: str = ""
     ) -> Any:
-        """Have the controller, this broker or another, handle a request. Wait for an election if there is no
-        controller.
+        """Have the controller handle a request, whether it is this broker or another. Wait for an election if there is
+        no controller.
 
         ``local`` handles the request if this broker is the controller. If the controller is unreachable or responds
-        with NOT_CONTROLLER, the request is sent again, after an election to the new controller, for up to
-        ``patience_s`` seconds. A request that was in progress at the end of a controller's term may have been carried
-        out. The next controller's response then shows that, for example with TOPIC_ALREADY_EXISTS.
+        with NOT_CONTROLLER, the request is sent again for up to ``patience_s`` seconds, and after an election to the
+        new controller. A request that was in progress at the end of a controller's term may have been carried out. The
+        next controller's response then shows that, for example with TOPIC_ALREADY_EXISTS.
 
-        Raises NOT_CONTROLLER after ``patience_s``, and otherwise what ``ask`` and ``local`` raise.
+        Raises NOT_CONTROLLER after ``patience_s``, and the other errors of ``ask`` and ``local``.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience_s
@@ -217,8 +217,8 @@ class Peers:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, "The cluster has no controller at the moment.")
 
     def lost_at(self, broker_id: int) -> float | None:
-        """Return when a connection to a broker was lost, in loop time; None if no connection is lost or all are
-        restored."""
+        """Return when a connection to a broker was lost, in loop time. Returns None if no connection was lost, or all
+        are restored."""
         lost = (client.lost_at for (known, _), (_, client) in self._clients.items() if known == broker_id)
         return max((at for at in lost if at is not None), default=None)
 

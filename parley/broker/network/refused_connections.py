@@ -1,7 +1,7 @@
 """Connections that are accepted but not served, because their address opens too many per second (KIP-612).
 
-Each is closed after a delay, so that its client does not reconnect immediately. Until then it uses a file descriptor:
-beyond a limit, the oldest is closed early. If the process runs out of descriptors, all are closed.
+Each is closed after a delay, so that its client does not reconnect immediately. Until then it uses a file descriptor.
+If too many are held, the oldest is closed early. If the process runs out of descriptors, all are closed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import OrderedDict
 HELD_MAX = 500
 """The maximum number of sockets that a broker holds."""
 HELD_SHARE = 10
-"""At most one in this many of the connections that the process's limit of file descriptors allows may be held."""
+"""Of the connections that the process's limit of file descriptors allows, at most one in ``HELD_SHARE`` is held."""
 
 
 class RefusedConnections:
@@ -26,7 +26,7 @@ class RefusedConnections:
         return len(self._held)
 
     def hold(self, sock: socket.socket, seconds: float, connections_max: int) -> None:
-        """Close a socket after ``seconds``. ``connections_max`` is the number of connections that the descriptors
+        """Close a socket after ``seconds``. ``connections_max`` is the number of connections that the file descriptors
         allow."""
         while len(self._held) >= max(1, min(HELD_MAX, connections_max // HELD_SHARE)):
             self._close(next(iter(self._held)))

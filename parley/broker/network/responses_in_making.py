@@ -1,9 +1,9 @@
 """Limits the memory of responses to divided requests while they are being built, over all connections.
 
-A response of many parts grows for seconds, and hundreds of clients may request one at the same time. Below
+A response of many parts grows for seconds, and hundreds of clients may request such a response at the same time. Below
 ``MAKING_BYTES_MAX``, all responses are built in turn. Above it, only one part is built at a time, so that some
-responses are completed and free their memory before the others grow. Alternately, the response with the fewest parts
-left and the oldest response get to build a part: small requests overtake large ones, but large ones do not starve.
+responses are completed and free their memory before the others grow. The response with the fewest parts left and the
+oldest response build a part in alternation: small responses overtake large ones, but large ones do not starve.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ MAKING_BYTES_MAX: Final = 32 << 20
 """The maximum number of encoded bytes of responses being built, over all connections. In memory they take about twice
 as much."""
 FIRST_PART_BYTES: Final = 1 << 20
-"""Bytes reserved for the first part of a response, whose size is unknown. Each later part is assumed to be as large as
-the previous one."""
+"""The number of bytes reserved for the first part of a response, whose size is unknown. Each later part is assumed to
+be as large as the previous one."""
 
 
 @dataclass(eq=False, slots=True)
@@ -44,7 +44,7 @@ class ResponsesInMaking:
         """The bytes of finished parts, and the bytes reserved for parts that are being built."""
 
     def begin(self, parts: int) -> ResponseInMaking:
-        """Return a new response of ``parts`` parts. The caller must finally call ``end``."""
+        """Return a new response of ``parts`` parts. The caller must call ``end`` when it is complete or abandoned."""
         self._numbers += 1
         return ResponseInMaking(self._numbers, parts)
 
@@ -105,5 +105,5 @@ class ResponsesInMaking:
     def _proceed(self, response: ResponseInMaking) -> None:
         self._reserve(response)
         admitted = self._waiting.pop(response)
-        if not admitted.done():  # else its task was canceled and ends the response
+        if not admitted.done():  # else its task was cancelled and ends the response
             admitted.set_result(None)

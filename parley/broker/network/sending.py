@@ -1,6 +1,6 @@
 """Sends responses, which consist of buffers and file slices, in order and no faster than the client reads.
 
-There are two senders with one interface. ``SocketSender`` writes to the socket: ``send`` for buffers, ``sendfile`` for
+Two senders have the same interface. ``SocketSender`` writes to the socket: ``send`` for buffers, ``sendfile`` for
 slices of log files, whose bytes never enter the process. (At 1 MiB per response, that takes 0.09 CPU seconds per GB
 instead of 0.28. Pipelined small responses cost a quarter of what the transport's queue costs.) ``TransportSender``
 serves connections without a plain socket: TLS and the simulated network. It reads slices piece by piece as the client
@@ -20,15 +20,16 @@ from typing import Protocol
 from parley.protocol.schema import Buffer
 
 TURN_BYTES = 4 << 20
-"""Bytes sent to one client before other connections get a turn, however fast the client reads."""
+"""The number of bytes sent to one client before other connections get a turn, however fast the client reads."""
 PIECE_BYTES = 1 << 20
-"""Bytes read from a file at a time if sendfile cannot be used."""
+"""The number of bytes read from a file at a time if sendfile cannot be used."""
 JOINED_BYTES = 16 << 10
-"""Buffers of up to this total size are joined for one ``send``. Above it, copying costs more than ``sendmsg``."""
+"""Buffers of up to this total size are joined for one ``send``. Above this size, copying costs more than
+``sendmsg``."""
 LEFT_BYTES = 16 << 10
-"""Bytes given to the transport when the socket is full."""
+"""The number of bytes given to the transport when the socket is full."""
 PROBE_BYTES = 256 << 10
-"""The distance between the bytes that are probed to find out if a slice is in memory."""
+"""The distance between the bytes that are read to find out if a slice is in memory."""
 _BUFFERS_MAX = 512
 _probe = bytearray(1)
 
@@ -48,8 +49,8 @@ class FileSlice:
         return self.size
 
     def read(self, start: int, size: int) -> bytes:
-        """Return up to ``size`` bytes from ``start``, relative to the slice. Raises SliceLost if the file
-        ends before."""
+        """Return up to ``size`` bytes from ``start``, relative to the slice. Raises SliceLost if the file ends before
+        ``start``."""
         data = os.pread(self.fd, min(size, self.size - start), self.position + start)
         if not data:
             raise self.lost()
@@ -136,7 +137,7 @@ class SocketSender:
 
     When the socket is full, the transport gets a small piece and reports when the socket has accepted it, so that the
     event loop watches no second descriptor. The transport closes the socket. ``on_drained`` is called when a blocked
-    sender has sent everything, ``on_broken`` if sending fails outside of ``send``.
+    sender has sent everything. ``on_broken`` is called if sending fails outside of ``send``.
     """
 
     __slots__ = (
@@ -172,7 +173,7 @@ class SocketSender:
         self._drained = on_drained
         self._on_broken = on_broken
         self._held: deque[Part] = deque()
-        self._offset = 0  # bytes of the first part held that have been sent
+        self._offset = 0  # how many bytes of the first held part have been sent
         self._is_paused = False  # the transport holds bytes because the socket is full
         self._is_scheduled = False
         self.blocked = False

@@ -1,4 +1,4 @@
-"""TLS between a socket and its connection: the handshake runs in threads, later encryption on the event loop.
+"""TLS between a socket and its connection: the handshake runs in threads, and the encryption on the event loop.
 
 The states::
 
@@ -36,19 +36,21 @@ HANDSHAKE_BYTES_MAX: Final = 128 << 10
 """The maximum number of bytes that a client may send in a handshake. OpenSSL accepts certificate chains of 100 KiB. A
 long chain is 20 KiB, and Kafka's brokers accept 32 KiB (Java's ``jdk.tls.maxHandshakeMessageSize``)."""
 HANDSHAKE_RECEIVE_BYTES: Final = 16 << 10
-"""Bytes received at a time in a handshake. While a step of the handshake runs, at most twice as many wait."""
+"""The number of bytes received at a time in a handshake. While a step of the handshake runs, at most twice as many
+wait."""
 RECEIVE_BYTES: Final = 256 << 10
 RECORDS_AT_ONCE: Final = 256
-"""Records passed to OpenSSL at a time. OpenSSL takes 3 ms for this many records without data."""
+"""The number of records passed to OpenSSL at a time. OpenSSL takes 3 ms for this many records without data."""
 HANDSHAKE_RECORDS_AT_ONCE: Final = 8
 """The same limit during a handshake. A client's second flight is five records; later records are not part of it."""
 IDLE_RECORDS_MAX: Final = 1024
-"""The maximum number of consecutive records without data. Well-behaved clients send one key update in many
+"""The maximum number of consecutive records without data. Well-behaved clients send one key update per many
 gigabytes."""
 CLOSE_MAX_S: Final = 5.0
-"""How many seconds a closed connection waits for a client that does not read."""
+"""The maximum time, in seconds, that a closed connection waits for a client that does not read."""
 PIECE_BYTES: Final = 64 << 10
-"""Bytes encrypted at a time. Larger pieces cost twice as much, because OpenSSL allocates new memory for each."""
+"""The number of bytes encrypted at a time. Larger pieces cost twice as much, because OpenSSL allocates new memory for
+each."""
 
 
 class TlsState(IntEnum):
@@ -191,7 +193,8 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         return taken
 
     def _watch_socket(self) -> None:
-        """Pause reading the socket while received bytes wait or the connection takes no more; otherwise resume it."""
+        """Pause reading the socket while received bytes wait or the connection accepts no more. Otherwise resume
+        reading."""
         if self._state is _HANDSHAKE:
             wanted = len(self._arrived) < HANDSHAKE_RECEIVE_BYTES
         else:
@@ -257,9 +260,9 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         self._handshakes.step(self._take_step, self._stepped, lambda: self._state is _HANDSHAKE)
 
     def _take_step(self) -> Principal | None:
-        """Run the handshake as far as the received bytes allow. Runs in a thread.
+        """Continue the handshake with the bytes received so far. Runs in a thread.
 
-        Returns the client's principal when the handshake is complete, None before. Raises SSLError, NoRuleMatches or
+        Returns the client's principal if the handshake is complete, else None. Raises SSLError, NoRuleMatches or
         ValueError if the client is refused.
         """
         try:
@@ -306,7 +309,7 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
         self._close_raw()  # sends the alert first
 
     def _close_raw(self) -> None:
-        """Close once the client has read the sent bytes, but after ``CLOSE_MAX_S`` at the latest."""
+        """Close the socket once the client has read the sent bytes, but after ``CLOSE_MAX_S`` at the latest."""
         self._raw.close()
         self._deadline = self._loop.call_later(CLOSE_MAX_S, self._raw.abort)
 
@@ -338,14 +341,14 @@ class TlsChannel(asyncio.BufferedProtocol, asyncio.Transport):
             self._watch_socket()
 
     def _has_more(self) -> bool:
-        """Return True if OpenSSL has bytes to decrypt. If it has none, pass it bytes that have arrived."""
+        """Return True if OpenSSL has bytes to decrypt. If it has none, pass it more of the received bytes."""
         if not (self._incoming.pending or self._ssl.pending()) and self._arrived:
             self._feed_arrived(RECORDS_AT_ONCE)
         return bool(self._incoming.pending or self._ssl.pending())
 
     def _is_its_turn(self) -> bool:
-        """Return True if the connection may continue now. If not, it continues after the event loop has
-        served others."""
+        """Return True if the connection may continue now. If not, it continues after the event loop has served other
+        connections."""
         turns = self._owner.load.turns
         if (turns.are_over or self._turn_left_s < 0) and not self._waits_for_turn:
             self._waits_for_turn = True

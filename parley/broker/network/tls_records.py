@@ -1,7 +1,7 @@
 """Finds the ends of records in a TLS stream, so that a client's bytes can be decrypted a few records at a time.
 
-OpenSSL handles all records that it has, one after another, until one contains data. One read from a socket can return
-thousands of records without data: empty records, key updates, alerts. Each takes microseconds.
+OpenSSL handles all available records, one after another, until a record contains data. One read from a socket can
+return thousands of records without data: empty records, key updates, alerts. Each takes microseconds.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class RecordEnds:
 
     def __init__(self) -> None:
         self._missing = 0  # bytes of the current record's body that have not arrived
-        self._header = bytearray()  # what has arrived of the next header
+        self._header = bytearray()  # the part of the next header that has arrived
 
     def take(self, data: memoryview, most: int) -> tuple[int, int]:
         """Take the next bytes of the stream, up to the end of the ``most``-th record, or all of ``data``.
 
-        Returns the number of bytes taken, and how many records end in them.
+        Returns the number of bytes taken, and the number of records that end in them.
         """
         size, position, ended, missing = len(data), 0, 0, self._missing
         while position < size:

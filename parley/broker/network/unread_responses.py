@@ -6,11 +6,10 @@ import asyncio
 from typing import Final, Protocol
 
 UNREAD_BYTES_MAX: Final = 64 << 20
-"""The maximum number of bytes of responses in memory that wait for clients to read. Above it, stalled connections are
-closed."""
+"""The maximum number of bytes of unread responses in memory. Above this limit, stalled connections are closed."""
 STALLED_S: Final = 10.0
-"""A client is stalled if it has read nothing for this many seconds. The time is shorter the further the bytes exceed
-their limit: 5 s at twice the limit."""
+"""A client is stalled if it has read nothing for this many seconds. The more the bytes exceed their limit, the shorter
+this time: 5 s at twice the limit."""
 CHECK_S: Final = 1.0
 """The interval, in seconds, at which the bytes are counted while a client does not read its responses."""
 
@@ -19,26 +18,26 @@ class SlowReader(Protocol):
     """A connection whose client does not read its responses as fast as the broker sends them."""
 
     def count_unread(self, seconds: float) -> int:
-        """Return the bytes in memory that wait for the client to read; 0 if none do.
+        """Return the number of bytes in memory that wait for the client to read.
 
         Adds ``seconds``, the time since the last call, to ``stalled_s`` if the client has read nothing since.
         """
 
     @property
     def stalled_s(self) -> float:
-        """How many seconds the client has read nothing."""
+        """How long, in seconds, the client has read nothing."""
 
     def close(self, reason: str = "") -> None:
-        """Close now, and log the reason."""
+        """Close the connection, and log the reason."""
 
 
 class UnreadResponses:
     """Limits the memory of responses that clients do not read.
 
     A connection whose client does not read begins no request, so it holds little memory, but there may be many such
-    connections. Above ``UNREAD_BYTES_MAX``, stalled connections are closed until the rest is within the limit, those
-    that hold most first. A client that reads, however slowly, is not stalled. Time for which the event loop stood still
-    does not count.
+    connections. Above ``UNREAD_BYTES_MAX``, stalled connections are closed until the rest is within the limit, starting
+    with those that hold most. A client that reads, however slowly, is not stalled. Time for which the event loop stood
+    still does not count.
     """
 
     def __init__(self) -> None:

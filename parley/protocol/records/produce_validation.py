@@ -84,7 +84,7 @@ class Prepared(NamedTuple):
 class RecordErrors(KafkaError):
     """Some records of a batch break the topic's rules, so the whole batch is rejected (KIP-467).
 
-    ``record_errors`` lists the first of them: each with its index in the batch, and what is wrong.
+    ``record_errors`` lists the first of these records: the index of each in the batch, and what is wrong with it.
     """
 
     def __init__(self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]) -> None:

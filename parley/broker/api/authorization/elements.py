@@ -1,5 +1,5 @@
-"""Refusal of single elements of requests: how guards find them and responses report them. All other elements are
-handled."""
+"""Refusal of single elements of a request: guards find the forbidden elements, and the response reports an error for
+each. All other elements are handled."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from parley.protocol.uuids import UUID
 E = TypeVar("E")
 R = TypeVar("R")
 STEPS_PER_TURN = 500
-"""Elements, one per step, that are checked or refused before the event loop serves other clients. That takes one to
-three milliseconds."""
+"""The number of elements, one per step, that are checked or refused before the event loop serves other clients. They
+take one to three milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Checks:
         elements: Iterable[E],
         name_of: Callable[[E], str | None],
     ) -> Steps[tuple[list[E], list[E]]]:
-        """Divide elements into those on which the client may perform the operation, and the others.
+        """Divide elements into permitted elements, on which the client may perform the operation, and refused elements.
 
-        Elements without a name are among the others, because a topic may get this id before the handler looks it up.
+        Elements without a name are refused, because a topic with this id may be created before the handler looks it up.
         """
         named = [(each, name_of(each)) for each in elements]
         names = {name for _, name in named if name is not None}
@@ -114,7 +114,7 @@ def refusal(context: RequestContext, operation: Operation, type: ResourceType, n
 
 
 def after(result: Any, change: Callable[[Any], Any]) -> Any:
-    """Apply ``change`` to a handler's response when it is ready. If there is no response, there still is none."""
+    """Apply ``change`` to a handler's response when it is ready. Returns None if the handler sends no response."""
     if result is None:
         return None
     if isinstance(result, Response):

@@ -161,7 +161,7 @@ def _describe_consumer_groups(
 def _limit_consumer_groups(
     checks: Checks, context: RequestContext, with_operations: bool, response: ConsumerGroupDescribeResponse
 ) -> ConsumerGroupDescribeResponse:
-    """Replace the groups with topics that the client may not describe by an error."""
+    """Replace each group that is assigned topics the client may not describe with an error."""
     for index, group in enumerate(response.groups):
         if group.error_code != ErrorCode.NONE:
             continue
@@ -254,7 +254,7 @@ def _fetch(checks: Checks, handler: Handler, context: RequestContext, request: O
 
 
 def _visible_topics(checks: Checks, context: RequestContext, response: Any) -> Any:
-    """Remove the topics that the client may not describe from a response about all topics of a group."""
+    """From a response about all topics of a group, remove the topics that the client may not describe."""
     names = {topic.name for topic in response.topics}
     allowed = checks.authorization.allowed(context, Operation.DESCRIBE, _TOPIC, names, is_probe=True)
     response.topics = [topic for topic in response.topics if topic.name in allowed]
@@ -355,7 +355,7 @@ def _delete_offsets(
     request.topics = kept
 
     def add(response: OffsetDeleteResponse) -> OffsetDeleteResponse:
-        if not response.error_code:  # an error of the group comes first, even if no topic is left
+        if not response.error_code:  # an error of the group takes precedence, even if no topic is left
             response.topics.extend(results)
         return response
 

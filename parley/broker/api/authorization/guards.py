@@ -1,13 +1,13 @@
 """Guards: authorization between a request and its handler, if the broker has an authorizer.
 
 A guard enforces the rows of the table ``parley.broker.security.requirements`` for one API. It refuses the whole
-request, or removes the elements that the client may not use from the request and adds their errors to the response. So
-a handler never sees forbidden elements. Without an authorizer there are no guards, and no cost.
+request, or removes the elements that the client may not use from the request and adds their errors to the response. A
+handler therefore never sees forbidden elements. Without an authorizer there are no guards, and no cost.
 
-An API that is not in the table is refused. ``CHECKED_BY_HANDLERS`` lists the APIs whose handlers check for themselves.
-The broker that forwards a request has checked it. The controller checks the request in the envelope again as the
-client's, so both brokers' audit logs contain it. A broker's own requests over a listener of brokers (to create a topic
-that a client has named, to list offsets) need ClusterAction.
+An API that is not in the table is refused. ``CHECKED_BY_HANDLERS`` lists the APIs whose handlers check the client's
+rights themselves. A broker checks a request before it forwards it. The controller checks the request in the envelope
+again, with the client's rights, so both brokers' audit logs contain it. A broker's own requests over a listener for
+brokers (to create a topic that a client has named, to list offsets) need ClusterAction.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from parley.protocol.messages import APIS
 from parley.protocol.messages.fetch import FetchRequest
 
 Guard = Callable[[Checks, Handler, RequestContext, Any], Any]
-"""Checks a request, and calls the handler with the permitted elements. It may work in steps (``runtime.steps``)."""
+"""A function that checks a request and calls the handler with the permitted elements. It may work in steps
+(``runtime.steps``)."""
 
 _KEYS: Final = {api.name: key for key, api in APIS.items()}
 
@@ -77,7 +78,7 @@ BETWEEN_BROKERS: Final = frozenset(
 _FETCH: Final = _KEYS["Fetch"]
 
 FROM_BROKERS: Final = frozenset({_KEYS["CreateTopics"], _KEYS["ListOffsets"]})
-"""APIs that brokers also use for themselves: to create topics that clients name, and as followers."""
+"""APIs of clients that brokers also use: to create topics that clients name, and to list offsets as followers."""
 
 GUARDS: Final[Mapping[int, Guard]] = {_KEYS[name]: guard for family in _FAMILIES for name, guard in family.items()}
 
@@ -97,8 +98,8 @@ def guarded(routes: Mapping[int, Handler], authorization: Authorization, metadat
 def between_brokers(routes: Mapping[int, Handler], listeners: Container[str]) -> dict[int, Handler]:
     """Restrict the APIs that only brokers use to the listeners that brokers use. Returns all handlers.
 
-    The fetches of followers are restricted, too, because they affect the high watermark. The metadata that brokers
-    fetch contains the keys of all SCRAM users. The restrictions apply even without an authorizer.
+    The fetches of followers are restricted because they affect the high watermark, and FetchMetadata because its
+    response contains the keys of all SCRAM users. The restrictions apply even without an authorizer.
     """
     return {
         key: partial(_on_listeners, listeners, handler)
@@ -146,7 +147,7 @@ def _guarded(api_key: int, handler: Handler, checks: Checks) -> Handler:
 
 def _checked(guard: Guard, checks: Checks, handler: Handler, context: RequestContext, request: Any) -> Any:
     result = guard(checks, handler, context, request)
-    # Not collections.abc.Generator: the coroutine of a handler that has begun (at_once) has the methods of one, too.
+    # Not collections.abc.Generator: a handler's coroutine that has already started (``at_once``) has its methods, too.
     return now_or_in_turns(result, STEPS_PER_TURN) if isinstance(result, GeneratorType) else result
 
 

@@ -64,8 +64,8 @@ def _is_transactional(request: ProduceRequest) -> bool:
 
 
 async def _disconnected_after(appending: Any) -> None:
-    """Wait until the permitted records are appended, then raise Disconnect: Kafka reports errors with
-    acks=0 that way."""
+    """Wait until the permitted records are appended, then raise Disconnect, which is how Kafka reports errors with
+    acks=0."""
     if isawaitable(appending):
         await appending
     raise Disconnect(_NOT_ALLOWED)
@@ -130,7 +130,8 @@ def _by_topic(
     refused_topic: Callable[[Any], Steps[Any]],
     name_of: Callable[[Any], str] = attrgetter("name"),
 ) -> Steps[Any]:
-    """Refuse the topics on which the client may not perform the operation. ``refused_topic`` returns their results."""
+    """Refuse the topics on which the client may not perform the operation. ``refused_topic`` returns the result of a
+    refused topic."""
     kept, refused = yield from checks.divide(context, operation, _TOPIC, request.topics, name_of)
     results = yield from made_of(refused, refused_topic)
     return with_refused(handler, context, request, "topics", kept, results, "topics")

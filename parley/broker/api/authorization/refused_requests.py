@@ -1,4 +1,4 @@
-"""Responses to requests that are refused as a whole, if clients expect the error in each element of the response."""
+"""Responses to requests that are refused as a whole, for APIs whose clients expect the error in each element."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ELECTIONS_ERROR_SINCE = 1
 def refuse(context: RequestContext, request: Any, error: KafkaError) -> Response:
     """Return the response to a request that is refused as a whole.
 
-    Raises ``error`` if the response's own error code suffices. The dispatcher then builds the response.
+    Raises ``error`` if the response's top-level error code suffices. The dispatcher then builds the response.
     """
     renderer = _WITH_ELEMENTS.get(type(request))
     if renderer is None:
@@ -278,5 +278,5 @@ _WITH_ELEMENTS: Final[dict[type[Any], Callable[[RequestContext, Any, KafkaError]
         partial(ReadShareGroupStateSummaryResponse.PartitionResult, state_epoch=0, leader_epoch=0, start_offset=-1),
     ),
 }
-"""The responses that report an error in each element, or not in all versions. Java's admin client counts
-the elements."""
+"""How to refuse requests whose response repeats the error in each element, or lacks a top-level error code in some
+versions. Java's admin client counts the elements."""

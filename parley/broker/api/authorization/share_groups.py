@@ -56,7 +56,7 @@ def _describe(
 def _limit(
     checks: Checks, context: RequestContext, with_operations: bool, response: ShareGroupDescribeResponse
 ) -> ShareGroupDescribeResponse:
-    """Replace the groups with topics that the client may not describe by an error."""
+    """Replace each group that is assigned topics the client may not describe with an error."""
     for index, group in enumerate(response.groups):
         if group.error_code != ErrorCode.NONE:
             continue
@@ -172,8 +172,8 @@ def _delete_offsets(
 
 
 def _with_results(handler: Handler, context: RequestContext, request: Any, kept: list[Any], results: list[Any]) -> Any:
-    """Handle the topics in ``kept``, and add ``results``. The handler runs even without topics: errors of the group go
-    first."""
+    """Handle the topics in ``kept``, and add ``results``. The handler runs even if no topic is left, because errors of
+    the group take precedence."""
     request.topics = kept
 
     def add(response: Any) -> Any:

@@ -49,7 +49,7 @@ def _describe(
 def _limit(
     checks: Checks, context: RequestContext, with_operations: bool, response: StreamsGroupDescribeResponse
 ) -> StreamsGroupDescribeResponse:
-    """Replace the groups with topics that the client may not describe by an error."""
+    """Replace each group whose topology contains topics the client may not describe with an error."""
     for index, group in enumerate(response.groups):
         if group.error_code != ErrorCode.NONE:
             continue

@@ -108,7 +108,8 @@ async def _delete_permitted(
 def _refusal_of_deletion(
     checks: Checks, context: RequestContext, asked: _Deletion
 ) -> tuple[str | None, UUID, ErrorCode] | None:
-    """Return the error for a topic that the client may not delete, with the name and the id to report; None if it may.
+    """Return the error for a topic that the client may not delete, with the name and the id to report. Returns None if
+    the client may delete the topic.
 
     If the client may not describe the topic, neither its name nor its id is confirmed.
     """
@@ -120,7 +121,8 @@ def _refusal_of_deletion(
         return name, topic_id, _REFUSED
     if may.may(context, Operation.DELETE, _TOPIC, found):
         return None
-    # The client may know if the topic exists. The handler must not get it: the topic may be created now.
+    # The client may learn whether the topic exists. The handler must not see it even if it does not: it may be created
+    # before the handler runs.
     exists = found in checks.metadata.image.topics
     return found, topic_id, _REFUSED if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

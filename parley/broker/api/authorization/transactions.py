@@ -62,8 +62,8 @@ def _init_refusal(checks: Checks, context: RequestContext, request: InitProducer
 def _add_partitions(
     checks: Checks, handler: Handler, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Steps[Any]:
-    """Check AddPartitionsToTxn. Brokers send the newer versions; in a client's request, one forbidden topic fails all
-    others."""
+    """Check AddPartitionsToTxn. Only brokers may send the newer versions. In a client's request, one forbidden topic
+    makes all other topics fail."""
     may = checks.authorization
     if context.api_version >= BATCHED:
         if not may.may_on_cluster(context, Operation.CLUSTER_ACTION):

@@ -1,10 +1,10 @@
-"""The Fetch request: returns records to consumers and followers, immediately or when there are enough of them.
+"""The Fetch API: returns records to consumers and followers, immediately or when there are enough of them.
 
 Rules of this module:
 
 * Partitions are served in the order of the request, or of the session if there is one, until the response reaches the
   size limit of the client or of ``fetch.max.bytes`` (``plan``).
-* A fetch that finds fewer than ``min_bytes`` waits (``waiting``).
+* A fetch that finds less than ``min_bytes`` waits (``waiting``).
 * A consumer beyond its quota gets a response without records, and is throttled.
 * A follower must fetch with the broker epoch under which it is registered (KIP-903).
 """
@@ -38,7 +38,8 @@ from parley.protocol.messages.fetch import FetchRequest, FetchResponse
 _log = logging.getLogger(__name__)
 
 LOOKED_AT_IN_A_TURN: Final = 500
-"""Partitions that a fetch looks at before the event loop serves other clients. Each takes about 10 microseconds."""
+"""The number of partitions that a fetch looks at before the event loop serves other clients. Each takes about 10
+microseconds."""
 
 
 class FetchApi:
@@ -60,7 +61,7 @@ class FetchApi:
         authorization: Authorization = EVERYONE_MAY,
         quotas: FetchQuotas = UNLIMITED,
     ) -> None:
-        """See ``FetchParts`` for the arguments."""
+        """Create the handler. ``FetchParts`` describes the arguments."""
         self._parts = FetchParts(
             partitions=partitions,
             metadata=metadata,
@@ -106,7 +107,7 @@ class FetchApi:
         return _respond_or_wait(fetch, wait_s)
 
     def _limit_bytes(self, context: RequestContext, request: FetchRequest) -> None:
-        """Reduce the limits of the request to what the client's quota allows at once."""
+        """Reduce the limits of the request to what the client's quota allows in one response."""
         bytes_max = self._parts.quotas.fetch_bytes_max(context)
         request.max_bytes = min(request.max_bytes, bytes_max)
         request.min_bytes = min(request.min_bytes, bytes_max)

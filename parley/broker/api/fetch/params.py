@@ -20,7 +20,8 @@ NODE_ENDPOINTS_VERSION = 16
 
 
 class FetchParams(NamedTuple):
-    """One fetch request. ``replica_id`` and ``broker_epoch`` are the follower's; consumers have a negative id."""
+    """One fetch request. ``replica_id`` and ``broker_epoch`` identify a follower. A consumer's ``replica_id`` is
+    negative."""
 
     context: RequestContext
     request: FetchRequest
@@ -28,7 +29,7 @@ class FetchParams(NamedTuple):
     broker_epoch: int
     isolation: Isolation
     is_follower: bool
-    """True if a follower fetches. Its fetch offset then counts for the high watermark."""
+    """True if the client is a follower. The high watermark then depends on its fetch offset."""
     may_read_follower: bool
     """True if the fetch may be served from a partition that this broker follows."""
 

@@ -28,16 +28,16 @@ class FetchQuotas(Protocol):
     def is_active(self) -> bool: ...
 
     def fetch_bytes_max(self, context: RequestContext) -> int:
-        """Return the most bytes that a fetch may return. A larger fetch would never succeed."""
+        """Return the maximum number of bytes that a fetch may return. A larger fetch would never succeed."""
 
     def throttle_fetch_ms(self, context: RequestContext, size: int, *, has_more: bool = False) -> int:
-        """Count the records that a fetch would return. Returns how many milliseconds they must wait.
+        """Count the records that a fetch would return. Returns for how many milliseconds the fetch is throttled.
 
         ``has_more`` is True if the fetch also returns records whose size is still unknown.
         """
 
     def record_fetch(self, context: RequestContext, size: int) -> None:
-        """Count records that a fetch returns in any case."""
+        """Count records that a fetch returns regardless of the quota."""
 
     def time_step(self, context: RequestContext, step: Callable[[], None]) -> None:
         """Run a step of a waiting fetch and count its time."""

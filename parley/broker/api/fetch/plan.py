@@ -6,7 +6,7 @@ Rules of this module:
   regardless of the limits (KIP-74).
 * In a session, a partition with nothing new for the client is omitted from the response. A follower that lacks only a
   new high watermark gets it with the next records, unless consumers may read from followers.
-* A client whose log has diverged from this one gets the epoch and offset to truncate to, and no records (KIP-595).
+* A client whose log has diverged from this broker's gets the epoch and offset to truncate to, and no records (KIP-595).
 * A consumer that should read from a nearer replica gets that replica's id, and no records (KIP-392). A follower outside
   of the ISR gets no records while its throttle is exhausted (KIP-73).
 """
@@ -57,7 +57,7 @@ class NoRecords(Enum):
     """Reasons why a partition is in the response without records."""
 
     AT_END = "the client has everything it may see"
-    THROTTLED = "the follower has had its share for now"
+    THROTTLED = "the follower has used up its share for now"
 
 
 Plan = Read | Diverging | Redirect | NoRecords
@@ -102,9 +102,10 @@ def is_at_end(target: FetchTarget, partition: Partition, params: FetchParams) ->
 
 
 def can_wait(target: FetchTarget, params: FetchParams, *, consumers_read_here: bool) -> bool:
-    """Return True if a change without records can wait for the next records, or until the fetch expires.
+    """Return True if the client can learn of a change with the next records, or when the fetch expires.
 
-    The follower then lacks only the high watermark or the log start. It must not wait if the leader has changed.
+    Only a follower can wait: it lacks no more than the high watermark or the log start. It must not wait if the leader
+    has changed.
     """
     partition = target.partition
     return (
@@ -124,8 +125,8 @@ def plan_fetch(
 ) -> Plan:
     """Return the plan for a partition if earlier partitions have ``taken`` bytes of the response's ``max_bytes``.
 
-    Raises KafkaError: OFFSET_OUT_OF_RANGE if the client's last epoch is unknown here, and what ``Partition.log``
-    raises.
+    Raises KafkaError: OFFSET_OUT_OF_RANGE if the client's last epoch is unknown here, and the errors of
+    ``Partition.log``.
     """
     if target.last_fetched_epoch != NO_EPOCH and not target.is_verified:
         epoch, end = partition.log.end_offset_for_epoch(target.last_fetched_epoch)

@@ -58,9 +58,10 @@ class FetchReads:
         return bool(self._unlocated)
 
     def locate(self, target: FetchTarget, partition: Partition, read: Read) -> bool:
-        """Locate a partition's batches. Returns False if that needs the disk. The response then waits for it.
+        """Locate a partition's batches. Returns False if that requires reading the disk, which the response then waits
+        for.
 
-        Raises KafkaError: OFFSET_OUT_OF_RANGE, and what ``Partition.log`` raises.
+        Raises KafkaError: OFFSET_OUT_OF_RANGE, and the errors of ``Partition.log``.
         """
         self._removals[target] = partition.log.removals
         try:
@@ -89,7 +90,8 @@ class FetchReads:
             self.bytes -= located.size
 
     def fill(self, found: Found) -> Coroutine[Any, Any, None] | None:
-        """Add the records to ``found``. Returns None if they are all there, else a coroutine that adds the rest."""
+        """Add the records to ``found``. Returns None if all of them are added, or else a coroutine that adds the
+        rest."""
         if self._params.isolation is Isolation.READ_COMMITTED:
             self._look_up_aborted(found)
         if self._unlocated:
@@ -143,7 +145,8 @@ class FetchReads:
                 partition.counters.fetch_conversions += 1
 
     def _fill_from_memory(self, found: Found) -> dict[FetchTarget, FileSlice | None]:
-        """Add the records that are in memory. Returns the other partitions; a large read has a slice to load."""
+        """Add the records that are in memory. Returns the other partitions, each with the file slice to load if the
+        read is large."""
         cold: dict[FetchTarget, FileSlice | None] = {}
         for target, read in self._reads.items():
             data = found[target]

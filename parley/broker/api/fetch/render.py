@@ -60,8 +60,8 @@ def _is_doubtful(partition: Partition, offset: int, error: KafkaError, params: F
 def render(
     found: dict[FetchTarget, PartitionData], session: FetchSession | None, params: FetchParams, parts: FetchParts
 ) -> FetchResponse:
-    """Return the response. In a session it contains only what is new to the client. A full request may
-    begin a session."""
+    """Return the response. In a session it contains only what is new to the client. A full request may start a
+    session."""
     version = params.context.api_version
     _name_removed_tombstones(found)
     data_of = list(found.items())
@@ -92,7 +92,7 @@ def render(
 def render_throttled(throttle_ms: int, session: FetchSession | None) -> FetchResponse:
     """Return the response to a consumer that exceeds its quota.
 
-    In a session, the omitted data stays new to the client. A full request begins no session.
+    In a session, the omitted data is still new to the client the next time. A full request does not start a session.
     """
     return FetchResponse(
         session_id=NO_SESSION if session is None else session.id, responses=[], throttle_time_ms=throttle_ms
@@ -100,11 +100,12 @@ def render_throttled(throttle_ms: int, session: FetchSession | None) -> FetchRes
 
 
 def _name_removed_tombstones(found: dict[FetchTarget, PartitionData]) -> None:
-    """Tell a replica up to which offset tombstones may be missing, if that is above its fetch offset.
+    """Add the offset below which tombstones may be missing to the data of each replica that fetches from below it.
 
-    Replicas send their log start offset, even when they fetch as consumers to heal a log. Consumers do not. Call this
-    after the batches were located, because earlier compactions may have removed tombstones from them. Kafka's leaders
-    use this field only in the metadata log, for followers that must start over with a snapshot (KIP-630).
+    A replica is recognized by its log start offset, which it sends even when it fetches as a consumer to heal a log.
+    Call this after the batches have been located, because earlier compactions may have removed tombstones from them.
+    Kafka's leaders use this field only in the metadata log, for followers that must start over with a snapshot
+    (KIP-630).
     """
     for target, data in found.items():
         partition = target.partition

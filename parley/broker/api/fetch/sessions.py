@@ -1,16 +1,18 @@
-"""Fetch sessions (KIP-227): the broker remembers what a client fetches, and both sides then name only what changes.
+"""Fetch sessions (KIP-227): the broker remembers the partitions of a client, so both sides send only changed
+partitions.
 
 Rules of this module:
 
-* Epoch -1 is a request outside of any session, and epoch 0 requests a new session. A higher epoch continues the session
-  with the given id and must be the next one. A session id with epoch -1 or 0 ends that session.
+* Epoch -1 marks a request outside of any session, and epoch 0 requests a new session. A higher epoch continues the
+  session with the given id, and must be its next epoch. A session id with epoch -1 or 0 ends that session.
 * An incremental response contains only partitions with records, an error, or a changed high watermark or log start.
 * A partition that returned records moves behind the others, so that all get their turn under a byte limit. If a request
   names a partition twice, the last entry counts.
-* As in Kafka, a session may contain partitions that do not exist or that the client may not read. So clients choose the
-  number of partitions: all consumers' sessions together may contain ``CONSUMED_PARTITIONS_MAX``, and no name that is
-  too long for a topic. A client that gets no session, or loses its session, continues with full requests. The sessions
-  of followers have a separate limit: without an authorizer, a client of the brokers' listener can pose as a follower.
+* As in Kafka, a session may contain partitions that do not exist or that the client may not read. Memory is therefore
+  limited: the sessions of all consumers together contain at most ``CONSUMED_PARTITIONS_MAX`` partitions, and no name
+  that is too long for a topic. A client that gets no session, or loses its session, continues with full requests.
+  Followers have a separate limit, because without an authorizer, a client of the brokers' listener can pose as a
+  follower.
 
 See docs/architecture.md, "How a fetch travels", for how a session notices changes and which session is evicted.
 """
@@ -34,14 +36,15 @@ from parley.protocol.uuids import UUID
 PartitionData = FetchResponse.PartitionData
 
 EVICTION_S = 120.0
-"""A session that was used within this many seconds stays, unless a new session outranks it. The value is Kafka's."""
+"""A session used within the last ``EVICTION_S`` seconds stays, unless a new session outranks it. The value is
+Kafka's."""
 NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _EPOCH_MAX = 2**31 - 1
 PARTITIONS_MAX = 20_000
 """The maximum number of partitions in a request, and in a consumer's session. They are counted before any object is
-created for them. A follower adds those of its session in several requests."""
+created for them. A follower adds the partitions of its session in several requests."""
 CONSUMED_PARTITIONS_MAX = 200_000
 """The maximum number of partitions in the sessions of all consumers together. They take 65 MB, or 125 MB with the
 longest names."""
@@ -104,7 +107,8 @@ class FetchTarget:
         ``leader_epoch``."""
 
     def bind(self, partition: Partition | None) -> None:
-        """Store the partition, so that the session notices its changes. None means that it is no longer fetched."""
+        """Store the partition, so that the session notices its changes. None means that the partition is no longer
+        fetched."""
         if partition is not self.partition:
             if self.session is not None:
                 self.session.listen(self, self.partition, partition)
@@ -119,7 +123,7 @@ class FetchTarget:
                 session.waiting.partition_changed(self, amount)
 
     def update_known(self, data: PartitionData) -> bool:
-        """Store what the client learns from ``data``. Returns True if an incremental response must include it."""
+        """Store what the client learns from ``data``. Returns True if an incremental response must include ``data``."""
         is_new = bool(data.records) or data.preferred_read_replica != -1 or data.diverging_epoch.epoch != NO_EPOCH
         if data.high_watermark != self.known_high_watermark or data.log_start_offset != self.known_log_start:
             is_new = True
@@ -179,7 +183,7 @@ class FetchSession:
             self.listen(target, None, target.partition)
 
     def listen(self, target: FetchTarget, before: Partition | None, partition: Partition | None) -> None:
-        """Subscribe ``target`` to the changes of ``partition``, and unsubscribe it from those of ``before``."""
+        """Subscribe ``target`` to the changes of ``partition``, and unsubscribe it from the changes of ``before``."""
         if before is not None:
             self._purgatory.unsubscribe(before, target)
         if partition is not None:
@@ -287,8 +291,7 @@ class FetchSessions:
         return sum(len(session.targets) for session in self._sessions.values())
 
     def resume(self, request: FetchRequest, *, uses_ids: bool, owner: Principal | None = None) -> FetchSession | None:
-        """Update and return the session that an incremental request continues; return None if the request is a full
-        one.
+        """Update and return the session that an incremental request continues. Returns None for a full request.
 
         A principal can neither continue nor end another principal's session. Raises KafkaError:
         FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR. The client then sends a
@@ -354,7 +357,7 @@ class FetchSessions:
         """Return True if the sessions of followers, or of consumers, have room for ``more`` partitions.
 
         To make room, idle sessions are ended, oldest first. Sessions in use stay, even smaller ones: otherwise a client
-        could evict others by making its own session large.
+        could evict other sessions by enlarging its own.
         """
         alike = [session for session in self._sessions.values() if session.is_follower is is_follower]
         bound = FOLLOWED_PARTITIONS_MAX if is_follower else CONSUMED_PARTITIONS_MAX

@@ -8,8 +8,8 @@ The states::
     RESPONDING   the response is being built (final)
     CANCELLED    the client has disconnected (final)
 
-A woken fetch looks again after the event loop's current work, so that one response contains all records that are
-appended at one moment.
+A woken fetch looks again after the event loop's current work, so that one response contains all records appended by
+that work.
 """
 
 from __future__ import annotations
@@ -122,12 +122,12 @@ class WaitingFetch(Delayed[Any]):
     # --- Looking ---
 
     def look_at(self, targets: Iterable[FetchTarget]) -> None:
-        """Plan the response for each partition, in this order, and locate the batches. Without partitions,
-        do not wait."""
+        """Plan the response for each partition, in this order, and locate the batches. A fetch without partitions does
+        not wait."""
         for target in targets:
             self._look_at(target)
         if not (self._found if self._session is None else self._session.targets):
-            self._is_urgent = True  # no change could wake it
+            self._is_urgent = True  # no change could wake the fetch
 
     def look_at_what_was_missed(self) -> None:
         """Look again at partitions without records that have changed since the fetch looked at them.
@@ -165,8 +165,7 @@ class WaitingFetch(Delayed[Any]):
         self._found[target] = error_data(target, error, self._params, self._parts)
 
     def _omits(self, target: FetchTarget, session: FetchSession) -> bool:
-        """Omit a partition of the session that has nothing new for the client. Returns False if it has
-        something new."""
+        """Omit a partition of the session if it has nothing new for the client. Returns True if it is omitted."""
         is_progress_known = not self._params.is_follower or self._is_progress_known(target)
         omit = plan_omission(
             target,
@@ -184,7 +183,7 @@ class WaitingFetch(Delayed[Any]):
     def _is_progress_known(self, target: FetchTarget) -> bool:
         """Record the follower's progress again if it was forgotten, or if a fetch outside of its session changed it.
 
-        A follower names a partition to its session only if something changes, so it would never correct the progress.
+        In a session, a follower sends a partition only if its fetch changes, so it would never correct the progress.
         Returns False if the next fetch must do this, because this fetch has already waited.
         """
         partition = target.partition
@@ -215,7 +214,7 @@ class WaitingFetch(Delayed[Any]):
             return data
         target.is_verified = True
         if params.is_follower:
-            if self._fetch_state is _LOOKING:  # its log agrees with this one up to its fetch offset
+            if self._fetch_state is _LOOKING:  # the two logs agree up to the fetch offset
                 self._count_progress(target, partition)
             if self._consumers_read_here:
                 self._is_urgent |= target.known_high_watermark != log.high_watermark
@@ -239,7 +238,7 @@ class WaitingFetch(Delayed[Any]):
     def _find(self, target: FetchTarget) -> Partition:
         """Return the partition that the target names, by topic name or topic id, and store it in the target.
 
-        Raises KafkaError: UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID, and what ``HostedPartitions.find`` raises.
+        Raises KafkaError: UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID, and the errors of ``HostedPartitions.find``.
         """
         uses_ids = self._params.context.api_version >= TOPIC_IDS_VERSION
         if uses_ids:
@@ -286,7 +285,7 @@ class WaitingFetch(Delayed[Any]):
     def partition_changed(self, target: FetchTarget, amount: int) -> None:
         """Handle a change of a partition: ``amount`` bytes were appended, or something else changed if ``amount`` is 0.
 
-        A change beyond the first open transaction does not affect a reader of committed records.
+        A change beyond the start of the first open transaction does not affect a read_committed consumer.
         """
         self._changed[target] = None
         if self._params.isolation is _READ_COMMITTED and self._is_held_up(target):
@@ -383,7 +382,7 @@ class WaitingFetch(Delayed[Any]):
         return render(self._found, self._session, self._params, self._parts)
 
     async def _respond_after(self, filling: Coroutine[Any, Any, None], counted: int) -> FetchResponse:
-        """Wait for the disk, then respond. Records beyond the ``counted`` bytes are counted for the quota now."""
+        """Wait for the disk, then respond. The quota already includes ``counted`` bytes. The rest is counted now."""
         await filling
         if self._parts.quotas.is_active and self._reads.bytes > counted:
             self._parts.quotas.record_fetch(self._params.context, self._reads.bytes - counted)

@@ -1,4 +1,4 @@
-"""The acknowledgements of one request: processed immediately, then awaited until they are stored."""
+"""The acknowledgements of one request. They are processed immediately, and the response waits until they are stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parley.broker.share.leading import LedSharePartition
 from parley.protocol.errors import ErrorCode, KafkaError
 
 RELEASED_IN_A_TURN: Final = 500
-"""Partitions of an ended session that are released before the event loop serves other clients."""
+"""The number of partitions of an ended session that are released before the event loop serves other clients."""
 
 
 class Acknowledging:
@@ -47,8 +47,8 @@ class Acknowledging:
         return all(future is None or future.done() for future in storing)
 
     def take(self, target: TopicPartition, batches: Sequence[Any], *, may_renew: bool) -> None:
-        """Process the acknowledgements of a partition, all or none. Call it for each entry, even if a partition is
-        repeated."""
+        """Process a partition's acknowledgements: either all of them or none take effect. Call this for each entry of
+        the request, even if it repeats a partition."""
         try:
             checked = acknowledged(batches, may_renew=may_renew)
             led = self._led(target)
@@ -67,7 +67,8 @@ class Acknowledging:
         return led
 
     def release(self, session: ShareSession) -> None:
-        """Release the records that the session's member has acquired. The response does not name these partitions."""
+        """Release the records that the session's member has acquired. The response does not contain these
+        partitions."""
         self._releasing += filter(None, released(self._parts, session))
 
     async def stored(self) -> None:
@@ -86,12 +87,14 @@ class Acknowledging:
 
 
 def released(parts: ShareParts, session: ShareSession) -> list[asyncio.Future[None] | None]:
-    """Release the records that the session's member has acquired. Returns the futures of the stores."""
+    """Release the records that the session's member has acquired. Returns a future per partition that completes when
+    the release is stored, or None if there is nothing to wait for."""
     return [_released(parts, session, target) for target in session.partitions]
 
 
 def releasing(parts: ShareParts, session: ShareSession) -> Steps[None]:
-    """Release the records that the session's member has acquired, in steps. Does not wait until that is stored."""
+    """Release the records that the session's member has acquired, in steps. Does not wait until the release is
+    stored."""
     return each_of(list(session.partitions), RELEASED_IN_A_TURN, partial(_released, parts, session))
 
 

@@ -2,8 +2,8 @@
 
 Rules of this module:
 
-* Both requests need a share session, except for the ShareFetch that begins a session. The request that ends a session
-  acknowledges first, then the member's remaining records are released.
+* Both requests need a share session, except for the ShareFetch that starts a session. When a request ends a session,
+  its acknowledgements are processed first. Then the member's remaining records are released.
 * Acknowledgements in a fetch are processed before the fetch acquires records. The response waits until they are stored.
 * A request that renews locks fetches nothing.
 * Members may acknowledge each record differently. Long lists of acknowledgements are processed in parts, between
@@ -55,12 +55,13 @@ from parley.protocol.uuids import UUID
 _log = logging.getLogger(__name__)
 
 MEMBER_ID_MAX = 36
-"""The maximum number of characters of a member id, which is a UUID."""
+"""The maximum length, in characters, of a member id, which is a UUID."""
 ACKNOWLEDGED_IN_A_TURN = 500
-"""Acknowledgements processed before the event loop serves other clients. Each takes up to 8 microseconds."""
+"""The number of acknowledgements processed before the event loop serves other clients. Each takes up to 8
+microseconds."""
 REFUSED_MAX_S = 5.0
-"""The longest delay, in seconds, of the response to a client whose session was refused. Otherwise it would retry
-immediately."""
+"""The maximum delay, in seconds, of the response to a client whose session was refused. Without a delay, the client
+would retry immediately."""
 
 
 class ShareFetchApi:
@@ -80,7 +81,7 @@ class ShareFetchApi:
         authorization: Authorization = EVERYONE_MAY,
         quotas: FetchQuotas = UNLIMITED,
     ) -> None:
-        """``is_offered()`` returns True if the cluster has share groups. ``sessions_max()`` limits the
+        """``is_offered()`` returns True if the cluster supports share groups. ``sessions_max()`` limits the
         share sessions."""
         self._parts = ShareParts(
             share_partitions=share_partitions,
@@ -110,7 +111,8 @@ class ShareFetchApi:
     def fetch(self, context: RequestContext, request: ShareFetchRequest) -> Any:
         """Acquire records for a member, and process its acknowledgements.
 
-        Raises KafkaError for an error of the whole request: of the session, of authorization, or INVALID_REQUEST.
+        Raises KafkaError for an error of the whole request: a session error, an authorization error, or
+        INVALID_REQUEST.
         """
         key = self._key(context, request.group_id, request.member_id)
         _check_renewal(request)
@@ -149,7 +151,7 @@ class ShareFetchApi:
         return now_or_in_turns(_taking(self._take(context, request, key.group_id, acknowledging), acknowledged))
 
     def _release(self, session: ShareSession) -> None:
-        """Release the records of a session that has ended without a request of its member."""
+        """Release the records of a session that has ended without a request from its member."""
         steps = releasing(self._parts, session)
         if len(session.partitions) <= RELEASED_IN_A_TURN:
             run_now(steps)
@@ -157,7 +159,7 @@ class ShareFetchApi:
             self._parts.tasks.start(in_turns(steps), name="release of a share session")
 
     def _forget_group(self, group_id: str) -> None:
-        """Drop the share partitions of a group without sessions, unless a new session begins meanwhile."""
+        """Drop the share partitions of a group without sessions, unless a new session starts in the meantime."""
         unused = self._parts.share_partitions.of_group(group_id)
 
         def drop(led: LedSharePartition) -> None:
@@ -220,7 +222,8 @@ class ShareFetchApi:
     def acknowledge(self, context: RequestContext, request: ShareAcknowledgeRequest) -> Any:
         """Process the acknowledgements of a member.
 
-        Raises KafkaError for an error of the whole request: of the session, of authorization, or INVALID_REQUEST.
+        Raises KafkaError for an error of the whole request: a session error, an authorization error, or
+        INVALID_REQUEST.
         """
         key = self._key(context, request.group_id, request.member_id)
         epoch = request.share_session_epoch
@@ -267,8 +270,8 @@ def _named(topics: Iterable[tuple[UUID, Iterable[int]]]) -> list[TopicPartition]
 
 
 def _taking(work: Iterator[int], then: Callable[[], Any]) -> Steps[Any]:
-    """Do the work in steps of ``ACKNOWLEDGED_IN_A_TURN``, then return the result of ``then``. ``work`` yields how many
-    acknowledgements it has processed."""
+    """Do the work in steps of ``ACKNOWLEDGED_IN_A_TURN``, then return the result of ``then``. ``work`` yields the
+    numbers of acknowledgements that it has processed."""
     done = 0
     for size in work:
         done += size

@@ -61,8 +61,8 @@ class ShareParts:
         return partition
 
     def leader_of(self, topic_id: UUID, index: int, code: int) -> tuple[int, int]:
-        """Return the leader and its epoch for the response if ``code`` means that the leader has moved,
-        else (-1, -1)."""
+        """Return the leader and its epoch for the response if ``code`` means that another broker leads, else (-1,
+        -1)."""
         name = self.metadata.image.topic_names.get(topic_id)
         return current_leader(self.metadata.image, name, index) if code in MOVED and name else (-1, -1)
 

@@ -33,7 +33,7 @@ class Headers(NamedTuple):
         return self.read.part(self.places[holding[0]][0], self.places[holding[-1]][1])
 
     def split(self, acquired: list[Acquired], batch_size: int) -> list[Acquired]:
-        """Split acquired records at batch boundaries into parts of ``batch_size`` records or slightly more."""
+        """Split acquired records at batch boundaries into parts of ``batch_size`` or slightly more records."""
         if batch_size <= 0 or all(each.last - each.first < batch_size for each in acquired):
             return acquired
         parts: list[Acquired] = []
@@ -49,10 +49,10 @@ class Headers(NamedTuple):
 def read_headers(
     partition: Partition, offset: int, max_bytes: int, records: int, isolation: Isolation, *, nowait: bool
 ) -> Headers:
-    """Return the batches from ``offset`` on, until they contain ``records`` offsets or ``max_bytes`` bytes.
+    """Return the batches from ``offset`` on, up to ``records`` offsets or ``max_bytes`` bytes.
 
-    Raises what ``Partition.read`` raises. With ``nowait``, raises BlockingIOError if it would have to wait for the
-    disk.
+    Raises the errors of ``Partition.read``. With ``nowait``, raises BlockingIOError if the batches must be read from
+    the disk.
     """
     while True:
         log = partition.log

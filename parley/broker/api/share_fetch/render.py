@@ -17,7 +17,8 @@ from parley.protocol.uuids import UUID
 from parley.storage.log_reader import LogRead
 
 RENDERED_IN_A_TURN: Final = 500
-"""Partitions added to a response before the event loop serves other clients. Each takes about 5 microseconds."""
+"""The number of partitions added to a response before the event loop serves other clients. Each takes about 5
+microseconds."""
 
 
 @dataclass(slots=True)
@@ -46,7 +47,7 @@ def rendering(
     found: dict[TopicPartition, Fetched],
     acknowledging: Acknowledging,
 ) -> Steps[ShareFetchResponse]:
-    """Build the response: partitions with records, errors or acknowledgements, and those new in the session."""
+    """Build the response: partitions with records, errors or acknowledgements, and partitions new in the session."""
     new = [target for target, is_new in session.partitions.items() if is_new]
     topics: dict[UUID, list[ShareFetchResponse.PartitionData]] = {}
     leaders: list[int] = []

@@ -2,11 +2,11 @@
 
 Rules of this module:
 
-* Epoch 0 begins a session, a higher epoch continues it and must be the next one, -1 ends it. A session belongs to a
-  group, a member and a principal: no other principal can continue or end it.
+* Epoch 0 starts a session. A higher epoch continues the session and must be its next epoch. Epoch -1 ends the session.
+  A session belongs to a group, a member and a principal: no other principal can continue or end it.
 * A session also ends with its connection. The records that its member has acquired are then released.
 * Clients choose the partitions of a session. Their number is limited, in one session and in all sessions together. A
-  session that exceeds a limit ends, as it does with its connection.
+  session that exceeds a limit ends in the same way.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ShareSession:
         partition."""
 
     def in_turn(self) -> list[TopicPartition]:
-        """Return the partitions, starting at a different one in each request, so that all get their turn."""
+        """Return the partitions, starting at a different partition in each request, so that all get their turn."""
         partitions = list(self.partitions)
         first = self.epoch % len(partitions) if partitions else 0
         return partitions[first:] + partitions[:first]
@@ -79,8 +79,8 @@ class ShareSessions:
         on_last_ended: Callable[[str], None],
     ) -> None:
         """``most()`` returns ``group.share.max.share.sessions``. ``release`` releases the records of a session that
-        ends without a request of its member. ``on_last_ended`` is called with a group id after the group's last session
-        has ended."""
+        ends without a request from its member. ``on_last_ended`` is called with a group id after the group's last
+        session has ended."""
         self._most = most
         self._metrics = metrics
         self._release = release
@@ -100,7 +100,7 @@ class ShareSessions:
         return group_id in self._of_group
 
     def begin(self, key: SessionKey, context: RequestContext, partitions: Iterable[TopicPartition]) -> ShareSession:
-        """Begin a session, in place of any earlier one with this key.
+        """Start a session, replacing any earlier session with this key.
 
         Raises KafkaError: SHARE_SESSION_LIMIT_REACHED or INVALID_REQUEST.
         """

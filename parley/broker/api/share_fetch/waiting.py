@@ -7,10 +7,10 @@ Rules of this module:
 * The partitions get equal shares of the response's bytes. The first partition differs from request to request.
 * A fetch waits for appended records, and for records that other members release. Waiting fetches are served in order of
   arrival.
-* Records that are not in memory are read in a thread and acquired afterwards, because another member may have acquired
-  them meanwhile.
+* Records that are not in memory are read in a thread and acquired afterwards, because another member may acquire them
+  in the meantime.
 * With many partitions, the event loop serves other clients between looks. A fetch then looks again at the partitions
-  that have changed meanwhile.
+  that have changed in between.
 * A fetch whose session has ended acquires nothing: its client is disconnected, and the records would stay locked until
   the lock expires.
 """
@@ -38,10 +38,10 @@ from parley.protocol.errors import KafkaError
 from parley.protocol.messages.share_groups import ShareFetchRequest
 
 LOOKED_AT_IN_A_TURN: Final = 100
-"""Partitions that a fetch looks at or acquires from before the event loop serves other clients. Each takes up to about
-50 microseconds."""
+"""The number of partitions that a fetch looks at, or acquires records from, before the event loop serves other clients.
+Each takes up to about 50 microseconds."""
 LOOKS_MAX = 4
-"""How often a fetch looks again immediately if it finds only batches without records for consumers."""
+"""How many times a fetch looks again immediately if it finds only batches without records for consumers."""
 
 
 class _Candidate(NamedTuple):
@@ -179,7 +179,7 @@ class WaitingShareFetch(Delayed[Any]):
         return None if offset is None else _Candidate(target, led, offset)
 
     def _available(self, led: LedSharePartition) -> int | None:
-        """Return the first offset that the member can acquire now, if there is one."""
+        """Return the first offset that the member can acquire now, or None."""
         offset = led.next_offset() if led.is_active else None
         return None if offset is None or offset >= led.partition.end_visible(self._settings.isolation) else offset
 
@@ -291,7 +291,7 @@ class WaitingShareFetch(Delayed[Any]):
         self._parts.tasks.start(self._look_in_turns(), name="look of a share fetch")
 
     async def _look_in_turns(self) -> None:
-        """Look at many partitions again, in turns. Changes that arrive meanwhile, and the end of the wait, are handled
+        """Look at many partitions again, in turns. Changes in the meantime, and the end of the wait, are handled
         afterwards."""
         try:
             is_due = await in_turns(self._look())

@@ -1,8 +1,8 @@
 """AddPartitionsToTxn requests that partition leaders send to the transaction coordinators (KIP-890).
 
 A leader verifies that a partition was added to a transaction, or adds it. While the maximum number of requests to one
-coordinator is in flight, later ones are collected and sent together when a request ends. If this broker is the
-coordinator, it verifies without a request, so that a produce request need not wait.
+coordinator is in flight, further transactions are collected and sent together when a request completes. If this broker
+is the coordinator, it verifies without a request, so that a produce request need not wait.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REQUESTS_IN_FLIGHT = 5
 """The maximum number of requests in flight to one coordinator. Each uses a separate connection, because the coordinator
 may delay a response until the markers of the previous transaction are written."""
 PARTITIONS_MAX = 10_000
-"""The maximum number of partitions in one request. The others wait for the next request."""
+"""The maximum number of partitions in one request. Further partitions wait for the next request."""
 
 Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 TopicPartition = tuple[str, int]
@@ -50,7 +50,7 @@ class LocalCoordinator(Protocol):
     def verify_at_once(
         self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode] | None:
-        """Verify partitions without waiting. Returns None if that would have to wait."""
+        """Verify partitions without waiting. Returns None if it would have to wait."""
         ...
 
 
@@ -108,8 +108,8 @@ class CoordinatorRequests:
     def verify_at_once(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
     ) -> Errors | None:
-        """Verify like ``ask``, but without waiting. Returns None if another broker coordinates, or if it would have to
-        wait."""
+        """Verify like ``ask``, but without waiting. Returns None if another broker is the coordinator, or if it would
+        have to wait."""
         if self._coordinator_of(transactional_id) != self._broker_id:
             return None
         producer = ProducerIdentity(producer_id, epoch)

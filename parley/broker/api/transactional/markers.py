@@ -29,16 +29,16 @@ from parley.storage.log import Log, Origin
 Marker = WriteTxnMarkersRequest.WritableTxnMarker
 AppendToOffsets = Callable[[int, Marker], "asyncio.Future[None]"]
 """Appends a marker to a partition of ``__consumer_offsets``. The future completes when all in-sync replicas have the
-marker. Raises KafkaError, or the future fails with it."""
+marker. Raises KafkaError, or the future fails with a KafkaError."""
 _Outcome = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
 
 TURN_S = 0.01
-"""Seconds for which markers are appended before the event loop serves other clients. The first append to a log creates
-its files, so a limit on the number of markers would not bound the time."""
+"""How long, in seconds, markers are appended before the event loop serves other clients. The first append to a log
+creates its files, so a limit on the number of markers would not bound the time."""
 
 
 class _Appended(NamedTuple):
-    """A marker in the log of the leader that its replicas must still fetch."""
+    """A marker in this leader's log that the followers must still fetch."""
 
     partition: Partition
     log: Log
@@ -76,15 +76,15 @@ class TransactionMarkers:
         return {WriteTxnMarkersRequest.API_KEY: self.write_markers}
 
     async def write_markers(self, context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        """Write the markers of a request. Each partition of each marker fails independently."""
+        """Write the markers of a request. Each partition of each marker succeeds or fails on its own."""
         return await self.write(request)
 
     async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         """Append all markers in the order of the request, and wait until all in-sync replicas have them.
 
         After these errors, the coordinator sends the marker again: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
-        NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR, and those of the
-        group coordinator for ``__consumer_offsets``. INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED mean
+        NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR, and the errors of
+        the group coordinator for ``__consumer_offsets``. INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED mean
         that the partition knows a later epoch.
         """
         appended: list[_Appended] = []

@@ -27,7 +27,7 @@ from parley.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOff
 from parley.protocol.sentinels import NO_SEQUENCE
 
 LOAD_MAX_S = 10.0
-"""How many seconds a commit waits for its group to be loaded."""
+"""The maximum time, in seconds, that a commit waits for its group to be loaded."""
 LOADING_SINCE = 2
 """The first version whose clients retry after COORDINATOR_LOAD_IN_PROGRESS. Older clients get
 COORDINATOR_NOT_AVAILABLE."""
@@ -39,7 +39,7 @@ _COORDINATOR_ERRORS = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
 }
-"""The errors that a client gets for errors of the offsets partition and of its verification, as in Kafka."""
+"""The errors that clients get in place of errors of the offsets partition and its verification, as in Kafka."""
 
 _Committed = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
 
@@ -130,7 +130,7 @@ class TransactionalOffsetsApi:
         return outcome
 
     def _check(self, partition: Partition, producer: ProducerIdentity, verification: Verification | None) -> None:
-        """Check the commit immediately before it is written. Raises what ``Verifications.check`` raises."""
+        """Check the commit immediately before it is written. Raises the errors of ``Verifications.check``."""
         self._verifying.verifications.check(
             partition,
             producer.producer_id,

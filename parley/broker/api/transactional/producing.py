@@ -23,8 +23,8 @@ _RETRIED = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Errors of the coordinator that a producer does not expect in a produce response. It gets NOT_ENOUGH_REPLICAS instead,
-and sends the batch again without refreshing its metadata, as in Kafka."""
+"""Errors of the coordinator that a producer does not expect in a produce response. The producer gets
+NOT_ENOUGH_REPLICAS instead, and sends the batch again without refreshing its metadata, as in Kafka."""
 
 
 class Unverified(NamedTuple):
@@ -46,7 +46,7 @@ class ProducerTransactions:
         self._verifying = verifying
 
     def unverified(self, batches: Iterable[tuple[_Data, Partition]], version: int) -> Unverified | None:
-        """Return the batches of a request that need a verification; None if there are none.
+        """Return the batches of a request that need a verification, or None.
 
         ``batches`` pairs each batch with its partition, which this broker leads. The append reports malformed batches.
 
@@ -109,8 +109,8 @@ class ProducerTransactions:
     ) -> None:
         """Check a transactional batch immediately before it is appended.
 
-        Raises KafkaError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED if the request contains no transactional id, and what
-        ``Verifications.check`` raises.
+        Raises KafkaError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED if the request contains no transactional id, and the
+        errors of ``Verifications.check``.
         """
         if transactional_id is None:
             raise KafkaError(

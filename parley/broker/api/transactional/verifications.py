@@ -4,10 +4,10 @@ Rules of this module:
 
 * The first batch of a transaction in a partition needs a verification: the transaction coordinator confirms that the
   producer's open transaction contains the partition. Later batches need none, because the log knows the transaction
-  until its marker.
-* A marker ends the verifications of its producer. So a request that was verified before the marker cannot begin a
+  until its marker is appended.
+* A marker ends the verifications of its producer. Otherwise a request that was verified before the marker could begin a
   transaction after it, which no marker would ever end.
-* A batch must not overtake a batch with a lower sequence number that is being or was verified.
+* A batch must not overtake a batch with a lower sequence number that has been or is being verified.
 * The table is bounded: the oldest verifications without a request in progress are dropped first.
 """
 
@@ -56,7 +56,7 @@ class Verifications:
 
     def __init__(self) -> None:
         self.metrics = VerificationMetrics()
-        self._known: dict[_Place, Verification] = {}  # the oldest first
+        self._known: dict[_Place, Verification] = {}  # oldest first
 
     def __len__(self) -> int:
         return len(self._known)
@@ -69,7 +69,7 @@ class Verifications:
         The caller must ask the coordinator, call ``finished``, and pass the verification to ``check`` before the
         append. ``sequence`` is the batch's first sequence number, or -1 for offset commits, which have none.
 
-        Raises NOT_LEADER_OR_FOLLOWER, and what ``Partition.log`` raises.
+        Raises NOT_LEADER_OR_FOLLOWER, and the errors of ``Partition.log``.
         """
         partition.check_leader()
         if partition.log.producers.has_open_transaction(producer_id, epoch):
@@ -118,7 +118,7 @@ class Verifications:
 
         Raises INVALID_TXN_STATE if the transaction is not known to be open, OUT_OF_ORDER_SEQUENCE_NUMBER if an earlier
         batch has not been appended yet, NOT_ENOUGH_REPLICAS (which clients retry) if the partition has too many open
-        transactions, and what ``Partition.log`` raises.
+        transactions, and the errors of ``Partition.log``.
         """
         producers = partition.log.producers
         if producers.has_open_transaction(producer_id, epoch):

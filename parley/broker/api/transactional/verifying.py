@@ -1,7 +1,7 @@
 """Verifies with the transaction coordinator that a producer may write to partitions in its transaction (KIP-890).
 
 For Produce version 12 and TxnOffsetCommit version 5 or later, the broker adds the partitions. Older clients have added
-them themselves, and the broker verifies that. Error codes differ by what a version understands, as in Kafka
+them themselves, and the broker verifies that. Error codes depend on what the request's version supports, as in Kafka
 (``client_error``).
 """
 
@@ -18,12 +18,13 @@ from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 
 Outcomes = dict[Partition, Verification | KafkaError | None]
-"""For each partition: the verification to check before the append, None if it needs none, or the error for
-the client."""
+"""For each partition: the verification to check before the append, None if none is needed, or the error for the
+client."""
 _Begun = dict[TopicPartition, tuple[Partition, Verification]]
 
 VOIDED_MAX = 3
-"""How often a request is verified again because a marker arrived meanwhile. A transaction has only one marker."""
+"""How many times a request is verified again because a marker arrived in the meantime. A transaction has only one
+marker."""
 
 
 class ClientSupport(Enum):
@@ -56,7 +57,8 @@ def _support(version: int, *, abortable_since: int, add_since: int) -> ClientSup
 
 
 def client_error(code: ErrorCode, support: ClientSupport) -> ErrorCode:
-    """Return the coordinator's error as a client knows it. Producers get INVALID_PRODUCER_EPOCH for a later epoch."""
+    """Return the coordinator's error as the client's version supports it. Fenced producers get
+    INVALID_PRODUCER_EPOCH."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and support is ClientSupport.VERIFY:
@@ -87,9 +89,9 @@ class Verifying:
         partitions: Mapping[Partition, int],
         support: ClientSupport,
     ) -> Outcomes | None:
-        """Verify like ``verify``, but without waiting. Returns None if that would have to wait.
+        """Verify like ``verify``, but without waiting. Returns None if it would have to wait.
 
-        It would have to wait for another broker, for replicas, or because the coordinator must add the partitions.
+        It has to wait for another broker, for replicas, or because the coordinator must add the partitions.
         """
         if support.adds:
             return None
@@ -135,7 +137,7 @@ class Verifying:
                 return outcomes
 
     def _is_one_voided(self, producer_id: int, outcomes: Outcomes) -> bool:
-        """Return True if a marker has ended one of the verifications since it began."""
+        """Return True if a marker has ended one of the verifications."""
         return any(
             isinstance(outcome, Verification) and not self.verifications.is_current(partition, producer_id, outcome)
             for partition, outcome in outcomes.items()
@@ -172,7 +174,7 @@ class Verifying:
         support: ClientSupport,
         outcomes: Outcomes,
     ) -> _Begun:
-        """Begin the necessary verifications. Adds each, or the error that prevents it, to ``outcomes``."""
+        """Start the necessary verifications. Adds each, or the error that prevents it, to ``outcomes``."""
         begun: _Begun = {}
         for partition, sequence in partitions.items():
             try:
