@@ -17,7 +17,7 @@ class GrowingInterval:
         self._pause_s = FIRST_PAUSE_S
 
     def is_due(self) -> bool:
-        """Return True if the event should be logged now. The next pause then begins."""
+        """Return True if the event should be logged now. In that case, the next pause starts."""
         now = self._monotonic()
         if self._due_s is None:
             self._pause_s = FIRST_PAUSE_S

@@ -58,7 +58,7 @@ def set_logger_levels(changes: Iterable[EntryChange], *, validate_only: bool) ->
     levels: list[tuple[str, int]] = []
     for change in changes:
         if change.name not in known:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"There is no logger '{change.name}'.")
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown logger '{change.name}'.")
         match change.operation:
             case Operation.SET if change.value in LEVELS:
                 levels.append((change.name, LEVELS[change.value]))

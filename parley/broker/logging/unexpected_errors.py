@@ -1,10 +1,10 @@
 """Logs unexpected errors at a limited rate, which clients cannot increase.
 
-A client that has found a request that makes a handler raise could send it at any rate, and each traceback takes
-kilobytes. So the first failure of a kind (identified by what failed and the line that raised) is logged with its
-traceback. Further ones are logged only after ``INTERVAL_S``, with the number of failures that were not logged. A
-shortage of file descriptors or memory is not a defect of the code in which it occurs: it is reported to the broker, and
-logged without a traceback.
+A client that finds a request on which a handler raises could send it at any rate, and each traceback takes kilobytes.
+The first failure of a kind (identified by what failed and the line that raised) is therefore logged with its traceback,
+and further failures only after ``INTERVAL_S``, with the number of failures that were not logged. A shortage of file
+descriptors or memory is not a defect of the code in which it occurs: it is reported to the broker, and logged without a
+traceback.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a broker does when its process runs out of file descriptors or memory: it makes room, or it shuts down.
+"""A broker's reaction when its process runs out of file descriptors or memory: it makes room, or it shuts down.
 
 The states, one per resource::
 
@@ -31,7 +31,7 @@ from parley.storage.resource_exhaustion import DESCRIPTORS, MEMORY, RESERVES, De
 _log = logging.getLogger(__name__)
 
 CHECK_S: Final = 0.5
-"""How often the reserves are checked and refilled."""
+"""The interval, in seconds, at which the reserves are checked and refilled."""
 FILES_PER_PARTITION: Final = 3
 """The descriptors of a partition that accepts appends: its active segment, and the memory maps of two indexes."""
 MEMORY_RESERVED_BYTES: Final = 32 << 20
@@ -70,8 +70,8 @@ class Allowance:
         return min(max(self.limit // 4, 32), 512)
 
     def connections_max(self, partitions: int) -> int:
-        """Return how many connections a broker with this many partitions may have: what remains, but at least a
-        quarter.
+        """Return how many connections a broker with this many partitions may have: the remaining descriptors, but at
+        least a quarter.
 
         The files of logs can be closed and opened again, so the logs give up the last quarter if necessary.
         """
@@ -168,7 +168,7 @@ class Connections(Protocol):
 
 
 class Memory(Protocol):
-    """The memory that requests may take."""
+    """The memory for requests."""
 
     lacks_memory: bool
 
@@ -319,7 +319,7 @@ class LastResort:
         self._tick_s = tick_s
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="last resort", daemon=True)
-        self._thread.start()  # now, since a thread cannot be started when memory has run out
+        self._thread.start()  # now, because a thread cannot be started when memory has run out
 
     def close(self) -> None:
         """End the thread. Idempotent."""

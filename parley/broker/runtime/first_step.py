@@ -1,6 +1,6 @@
 """Running a coroutine without a task until it first waits.
 
-A task begins in a later turn of the event loop, and its result arrives in yet another one. Under load a turn takes
+A task starts in a later turn of the event loop, and its result arrives in yet another turn. Under load a turn takes
 milliseconds, so a request that does not need to wait is handled immediately. Only the rest of a coroutine that waits
 needs a task.
 """
@@ -17,7 +17,7 @@ def at_once(work: Coroutine[Any, Any, T]) -> T | Coroutine[Any, Any, T]:
     """Run ``work`` until it ends or waits. Returns its result, or a coroutine that continues it and must be awaited in
     a task.
 
-    Raises what ``work`` raises before it waits. Until then ``work`` runs outside a task, so it must not use
+    Raises the errors that ``work`` raises before it waits. Until then ``work`` runs outside a task, so it must not use
     ``asyncio.timeout`` or ``asyncio.current_task``.
     """
     try:
@@ -29,7 +29,7 @@ def at_once(work: Coroutine[Any, Any, T]) -> T | Coroutine[Any, Any, T]:
 
 
 class _Rest(Coroutine[Any, Any, T]):
-    """The rest of a coroutine that has already begun: it first waits for ``awaited``."""
+    """The rest of a coroutine that has already started. It first waits for ``awaited``."""
 
     __slots__ = ("_awaited", "_has_begun", "_work")
 

@@ -1,11 +1,11 @@
 """Keeps Python's garbage collector from looking at the objects of thousands of partitions again and again.
 
 A full collection looks at every object. With 50,000 partitions it stops the event loop for a tenth of a second, and it
-finds nothing, because a partition's objects live until the partition is deleted, and are then freed at once. So when
-many partitions have been created or have changed, all objects that exist become permanent (``gc.freeze``): they are
-still freed when nothing refers to them, but no collection looks at them.
+finds nothing, because a partition's objects live until the partition is deleted, and are then freed immediately.
+Therefore, when many partitions have been created or have changed, all existing objects become permanent
+(``gc.freeze``): they are still freed when nothing refers to them, but no collection looks at them.
 
-What is lost: a cycle of objects that exists at that moment and becomes garbage later stays in memory. There are few
+The cost: a cycle of objects that exists at that moment and becomes garbage later stays in memory. There are few
 such moments, and few such objects: young garbage is collected first.
 """
 
@@ -19,10 +19,10 @@ from parley.broker.metadata.changes import Delta
 from parley.broker.metadata.image import MetadataImage
 
 PARTITIONS_MIN: Final = 2000
-"""The number of created or changed partitions after which objects become permanent. A smaller broker leaves the garbage
-collector alone: a full collection takes a few milliseconds there."""
+"""The number of created or changed partitions after which objects become permanent. With fewer partitions, the garbage
+collector is left alone: a full collection takes a few milliseconds."""
 PAUSE_S: Final = 0.2
-"""The time that the objects of the partitions get to be created."""
+"""How long, in seconds, to wait until the objects of the partitions have been created."""
 _YOUNG: Final = 1
 
 
@@ -30,14 +30,14 @@ class LongLivedObjects:
     """Makes the objects of this process permanent whenever many partitions have been created or have changed."""
 
     def __init__(self, *, owns_process: bool) -> None:
-        """``owns_process``: the process ends with the broker, so its objects stay permanent."""
+        """If ``owns_process``, the process ends with the broker, so the objects stay permanent."""
         self._owns_process = owns_process
-        self._partitions = 0  # since the last time
+        self._partitions = 0  # changed since the last freeze
         self._timer: asyncio.TimerHandle | None = None
         self._has_frozen = False
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Count the partitions that change. Subscribed to the metadata."""
+        """Count the partitions that change (a subscriber of the metadata)."""
         self._partitions += delta.partitions
         if self._partitions >= PARTITIONS_MIN and self._timer is None and gc.isenabled():
             self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self._freeze)
@@ -50,7 +50,7 @@ class LongLivedObjects:
         gc.freeze()
 
     def close(self) -> None:
-        """Let the garbage collector free the objects of a broker that has stopped in a process that continues."""
+        """If the process continues after the broker, let the garbage collector free the broker's objects."""
         if self._timer is not None:
             self._timer.cancel()
         if self._has_frozen and not self._owns_process:

@@ -19,7 +19,8 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 WAIT_MAX_S = 24 * 3600.0
-"""The longest wait, whatever timeout the client requests: a wait must end even if its client has disconnected."""
+"""The maximum wait, in seconds, whatever timeout the client requests: a wait must end even if its client has
+disconnected."""
 
 
 class Delayed(asyncio.Future[T]):
@@ -36,7 +37,7 @@ class Delayed(asyncio.Future[T]):
         """React to a change of a watched key: call ``complete`` if the response can now be sent.
 
         ``amount`` is the value passed to ``notify`` (bytes, for fetches). Returns False if later watchers of the same
-        key need not be notified, because they wait for more than this one.
+        key need not be notified, because they wait for more than this watcher.
         """
         raise NotImplementedError
 
@@ -131,7 +132,7 @@ class Purgatory:
                 break
 
     def expire_all(self) -> None:
-        """End every wait now, because the broker stops."""
+        """Let every delayed response expire now, because the broker is stopping."""
         for delayed in dict.fromkeys(delayed for watchers in self._watchers.values() for delayed in watchers):
             delayed.expired()
 

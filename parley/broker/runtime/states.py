@@ -1,4 +1,4 @@
-"""Transitions between states. A table lists the legal ones; any other transition is a defect of this program."""
+"""Transitions between states. A table lists the legal transitions. Any other transition is a defect of this program."""
 
 from __future__ import annotations
 

@@ -63,10 +63,10 @@ class TaskSet:
 
 
 async def race(*works: Coroutine[Any, Any, object]) -> None:
-    """Run all coroutines concurrently until the first one ends, then cancel the others. Raises what the first one
-    raised.
+    """Run all coroutines concurrently until the first one ends, then cancel the others. Raises the error of the first
+    one.
 
-    For parts of a whole that cannot continue without each other.
+    Use it for coroutines that cannot continue without each other.
     """
     tasks = [asyncio.ensure_future(work) for work in works]
     try:

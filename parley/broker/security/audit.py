@@ -4,8 +4,8 @@ A denied operation is logged at the level INFO, an allowed one at DEBUG, each wi
 of these topics may the client see?) does not attempt an operation, so it is not logged.
 
 No client can fill the disk, or suppress the lines about another client: at most ``LINES_PER_S`` lines per second are
-written, of which ``LINES_OF_CLIENT_PER_S`` about one principal at one address, and long names are truncated. The next
-line contains the number of omitted lines.
+written, at most ``LINES_OF_CLIENT_PER_S`` of them about one principal at one address, and long names are truncated. The
+next line contains the number of omitted lines.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LINES_OF_CLIENT_PER_S = 10
 CLIENTS_MAX = 1000
 """The number of clients whose lines are counted individually. If there are more, counting starts over."""
 TEXT_MAX = 256
-"""The longest name in a line, in characters."""
+"""The maximum length, in characters, of a name in a line."""
 
 
 class _Allowance:

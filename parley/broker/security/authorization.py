@@ -31,7 +31,7 @@ class Asking(Protocol):
 
 
 class Authorization:
-    """Decides for request handlers, and writes the audit log."""
+    """Makes decisions for request handlers, and writes the audit log."""
 
     def __init__(
         self,
@@ -134,8 +134,8 @@ class Authorization:
         )
 
     def described_cluster_operations(self, request: Asking) -> int:
-        """Return the operations that the client may perform on the cluster as a bit field; none if it may not describe
-        the cluster."""
+        """Return the operations that the client may perform on the cluster as a bit field. Returns 0 if it may not
+        describe the cluster."""
         if not self.may_on_cluster(request, Operation.DESCRIBE, is_probe=True):
             return 0
         return self.operations(request, ResourceType.CLUSTER, CLUSTER_NAME)

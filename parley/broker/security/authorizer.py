@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS: Final = "parley.authorizers"
 CACHED_DECISIONS_MAX: Final = 100_000
-"""The number of decisions that are cached until the ACLs change. Beyond it, the broker evicts those of the oldest
-client."""
+"""The maximum number of decisions that are cached until the ACLs change. Beyond it, the broker evicts the decisions
+about the oldest client."""
 CACHED_PER_CLIENT_MAX: Final = 5_000
-"""The number of decisions that are cached for one principal at one address, so that no client evicts those
-of others."""
+"""The maximum number of decisions that are cached for one principal at one address, so that no client evicts the
+decisions about other clients."""
 CACHED_NAME_MAX: Final = 249
-"""The longest name for which decisions are cached, in characters. Groups and transactional ids may be far longer."""
+"""The maximum length, in characters, of a name for which decisions are cached. Groups and transactional ids may be far
+longer."""
 
 _KEY = "authorizer.class.name"
 _ACL_AUTHORIZERS = frozenset(
@@ -49,7 +50,7 @@ _ACL_AUTHORIZERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationDecision:
-    """Whether an operation is allowed, and why, for the audit log."""
+    """Whether an operation is allowed, and the reason for the audit log."""
 
     is_allowed: bool
     reason: str
@@ -105,7 +106,7 @@ class AclAuthorizer(Authorizer):
         self.cached_decisions = 0
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """React to a metadata change. Subscribed to the metadata."""
+        """Apply the changes of ACLs in a change of the metadata (a subscriber of the metadata)."""
         changed = False
         for change in delta.changes:
             if isinstance(change, AclBucketReplaced):

@@ -1,8 +1,8 @@
 """The listeners over which brokers may connect to this broker.
 
 An operator changes ``inter.broker.listener.name`` one broker at a time. Meanwhile, the brokers use different listeners
-among themselves. So each broker registers which listener it uses, and the other brokers also accept inter-broker
-requests on that listener, until every registered broker uses the same one.
+among themselves. Each broker therefore registers which listener it uses, and the other brokers also accept inter-broker
+requests on that listener, until all registered brokers use the same listener.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from parley.broker.metadata.types import BrokerRegistration
 
 
 class BrokerListeners:
-    """This broker's inter-broker listener and those of the registered brokers (a container of listener names).
+    """The inter-broker listeners of this broker and of the registered brokers (a container of listener names).
 
     A fenced broker counts, because it may be alive. Unregister a broker that will not come back.
     """

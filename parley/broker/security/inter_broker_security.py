@@ -1,7 +1,7 @@
 """How this broker secures its connections to the other brokers, over the inter-broker listener.
 
-As a client, a broker uses the listener's own ``ssl.*`` keys. To log in, it uses the JAAS entry of the listener and of
-``sasl.mechanism.inter.broker.protocol``, which also configures the server side of that mechanism.
+As a client, a broker uses the listener's ``ssl.*`` keys. To log in, it uses the listener's JAAS entry for the mechanism
+in ``sasl.mechanism.inter.broker.protocol``, which also configures the server side of that mechanism.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class InterBrokerSecurity:
         return not inter_broker_properties(self._config())
 
     def current(self) -> ClientSecurity:
-        """Return the security settings for the next connection. Blocks. If the new settings are unusable, logs this and
-        returns the previous ones."""
+        """Return the security settings for the next connection. Blocks. If the new settings are unusable, logs an error
+        and returns the previous settings."""
         with self._lock:
             properties = inter_broker_properties(self._config())
             if self._read_from is None or self._read_from != (properties, _stamps(properties)):

@@ -1,7 +1,7 @@
-"""What one listener demands of its clients: its TLS settings and its login rules, from the configuration.
+"""A listener's security settings: TLS and the rules for logins, from the configuration.
 
-They are replaced when the configuration, or a file that it names, changes. Existing connections keep the settings with
-which they were accepted. An unusable change leaves the current settings in place.
+The settings are replaced when the configuration, or a file that it names, changes. Existing connections keep the
+settings with which they were accepted. An unusable change leaves the current settings in place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Fingerprint = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class SecuritySettings:
-    """The settings of a listener at one time, and the fingerprints of their sources."""
+    """A snapshot of a listener's settings, and the fingerprints of their sources."""
 
     tls: ServerTls | None
     login_rules: LoginRules | None
@@ -68,8 +68,8 @@ class ListenerSecurity:
         return self._settings.login_rules
 
     def identified(self, session: ClientSession) -> ClientSession:
-        """Return the session with the principal that ``principal.builder.class`` assigns. Raises what that class
-        raises."""
+        """Return the session with the principal that ``principal.builder.class`` assigns. Raises the errors of that
+        class."""
         builder = self._settings.builder
         return session if builder is None else replace(session, principal=builder.build(session))
 
@@ -166,7 +166,7 @@ class ListenerSecurity:
 
 
 def _texts(own: BrokerConfig, prefixes: tuple[str, ...], *, contained: str = "") -> Fingerprint:
-    """Return the configuration entries whose names begin with one of the prefixes, or contain ``contained``."""
+    """Return the configuration entries whose names begin or end with one of the prefixes, or contain ``contained``."""
     given: Iterable[tuple[str, str]] = own.given.items()
     return tuple(
         sorted(

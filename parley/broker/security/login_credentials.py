@@ -25,7 +25,7 @@ class LoginCredentials:
     """The credentials that this broker has received from the controller (a ``CredentialSource``).
 
     Other brokers, including the controller, log in before this broker has received metadata from the controller. Until
-    then it uses the credentials in ``stored``, which the start of the broker reads from the coordination store.
+    then it uses the credentials in ``stored``, which the broker reads from the coordination store when it starts.
     """
 
     def __init__(self, metadata: Metadata, config: BrokerConfig, wall_ms: Callable[[], int]) -> None:
@@ -62,8 +62,8 @@ class LoginCredentials:
         return TokenLogin(token.owner, credential, min(token.expires_ms, token.max_ms))
 
     def decoy(self, mechanism: str, user: str, *, is_token: bool = False) -> ScramCredential:
-        """Return a credential for a user or token that does not exist. A client cannot distinguish it from
-        a real one."""
+        """Return a credential for a user or token that does not exist. A client cannot distinguish it from a real
+        credential."""
         image = self._image
         if image.scram_users is not self._counted:
             users = self._counted = image.scram_users
@@ -75,7 +75,7 @@ class LoginCredentials:
 
 
 TOKENS_CACHED_MAX: Final = 10_000
-"""The number of token credentials that a broker caches. Computing one takes milliseconds."""
+"""The maximum number of token credentials that a broker caches. Computing one takes milliseconds."""
 
 
 def token_key(config: BrokerConfig) -> bytes | None:

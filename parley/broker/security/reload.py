@@ -19,7 +19,7 @@ from parley.broker.security.listener_security import Fingerprint, ListenerSecuri
 _log = logging.getLogger(__name__)
 
 FILES_LOOKED_AT_S = 5.0
-"""The longest time until a replaced file is noticed, in seconds."""
+"""The maximum time, in seconds, until a replaced file is noticed."""
 
 
 class SecurityReload:

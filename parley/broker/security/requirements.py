@@ -1,4 +1,4 @@
-"""What each API requires: the table that all checks of clients' rights must match.
+"""The rights that each API requires: the table that all checks of clients' rights must match.
 
 A row names an API, a type of resource, an operation, the resources of a request that need this right, and the effect of
 lacking it. The checks of rights on the cluster as a whole (``WHOLE_CLUSTER``), the page ``docs/authorization.md`` and a
@@ -110,11 +110,11 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     _row("OffsetForLeaderEpoch", TOPIC, _O.DESCRIBE, "each topic", _E.ELEMENT),
     _row("DeleteRecords", TOPIC, _O.DELETE, "each topic", _E.ELEMENT),
     # --- Metadata and topics ---
-    _row("Metadata", TOPIC, _O.DESCRIBE, "each topic", _E.ELEMENT, "left out if the client asks for all topics"),
+    _row("Metadata", TOPIC, _O.DESCRIBE, "each topic", _E.ELEMENT, "left out if the client requests all topics"),
     _row("Metadata", CLUSTER, _O.CREATE, effect=_E.OTHERWISE, note="to create missing topics, or:"),
     _row("Metadata", TOPIC, _O.CREATE, "each missing topic", _E.ELEMENT, "to create missing topics"),
     _row("Metadata", CLUSTER, _O.DESCRIBE, effect=_E.LEFT_OUT, note="for the authorized operations of the cluster"),
-    _row("DescribeTopicPartitions", TOPIC, _O.DESCRIBE, "each topic", _E.ELEMENT, "left out if all are asked for"),
+    _row("DescribeTopicPartitions", TOPIC, _O.DESCRIBE, "each topic", _E.ELEMENT, "left out if all are requested"),
     _row("DescribeCluster", CLUSTER, _O.DESCRIBE, effect=_E.LEFT_OUT, note="for the authorized operations only"),
     _row("CreateTopics", CLUSTER, _O.CREATE, effect=_E.OTHERWISE, note="for every topic, or:"),
     _row("CreateTopics", TOPIC, _O.CREATE, "each topic", _E.ELEMENT),
@@ -158,7 +158,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     _row("ShareGroupDescribe", GROUP, _O.DESCRIBE, "each group", _E.ELEMENT),
     _row("ShareGroupDescribe", TOPIC, _O.DESCRIBE, "each topic of a member", _E.ELEMENT),
     _row("DescribeShareGroupOffsets", GROUP, _O.DESCRIBE, "each group", _E.ELEMENT),
-    _row("DescribeShareGroupOffsets", TOPIC, _O.DESCRIBE, "each topic", _E.ELEMENT, "left out if all are asked for"),
+    _row("DescribeShareGroupOffsets", TOPIC, _O.DESCRIBE, "each topic", _E.ELEMENT, "left out if all are requested"),
     _row("AlterShareGroupOffsets", GROUP, _O.READ, "the group"),
     _row("AlterShareGroupOffsets", TOPIC, _O.READ, "each topic", _E.ELEMENT),
     _row("DeleteShareGroupOffsets", GROUP, _O.DELETE, "the group"),
@@ -176,7 +176,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     _row("OffsetCommit", GROUP, _O.READ, "the group"),
     _row("OffsetCommit", TOPIC, _O.READ, "each topic", _E.ELEMENT),
     _row("OffsetFetch", GROUP, _O.DESCRIBE, "each group", _E.ELEMENT),
-    _row("OffsetFetch", TOPIC, _O.DESCRIBE, "each topic", _E.ELEMENT, "left out if all are asked for"),
+    _row("OffsetFetch", TOPIC, _O.DESCRIBE, "each topic", _E.ELEMENT, "left out if all are requested"),
     _row("OffsetDelete", GROUP, _O.DELETE, "the group"),
     _row("OffsetDelete", TOPIC, _O.READ, "each topic", _E.ELEMENT),
     # --- Producers and transactions ---
@@ -228,8 +228,8 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     _row("CreateDelegationToken", USER, _O.CREATE_TOKENS, "the owner", note="for another owner (KIP-373)"),
     _row("RenewDelegationToken", TOKEN, _O.DESCRIBE, "no resource", _E.OTHERWISE, "the owner and the renewers may"),
     _row("ExpireDelegationToken", TOKEN, _O.DESCRIBE, "no resource", _E.OTHERWISE, "the owner and the renewers may"),
-    _row("DescribeDelegationToken", TOKEN, _O.DESCRIBE, "each token", _E.LEFT_OUT, "for tokens of others"),
-    _row("DescribeDelegationToken", USER, _O.DESCRIBE_TOKENS, "each owner", _E.OTHERWISE, "for tokens of others"),
+    _row("DescribeDelegationToken", TOKEN, _O.DESCRIBE, "each token", _E.LEFT_OUT, "for other owners' tokens"),
+    _row("DescribeDelegationToken", USER, _O.DESCRIBE_TOKENS, "each owner", _E.OTHERWISE, "for other owners' tokens"),
     # --- Between brokers ---
     _row("ControlledShutdown", CLUSTER, _O.CLUSTER_ACTION),
     _row("AlterPartition", CLUSTER, _O.CLUSTER_ACTION),
@@ -242,7 +242,7 @@ REQUIREMENTS: Final[tuple[Requirement, ...]] = (
     _row("ReadShareGroupStateSummary", CLUSTER, _O.CLUSTER_ACTION),
     _row("FetchMetadata", CLUSTER, _O.CLUSTER_ACTION, note="Parley's own API"),
     _row("ReportOfflineReplicas", CLUSTER, _O.CLUSTER_ACTION, note="Parley's own API"),
-    _row("Envelope", CLUSTER, _O.CLUSTER_ACTION, note="the request in it is checked as the client's"),
+    _row("Envelope", CLUSTER, _O.CLUSTER_ACTION, note="the request in it is checked with the client's rights"),
     _row("StoreDelegationToken", CLUSTER, _O.CLUSTER_ACTION, note="Parley's own API"),
     _row("HandOverLeadership", CLUSTER, _O.CLUSTER_ACTION, note="Parley's own API"),
 )
@@ -260,4 +260,4 @@ WHOLE_CLUSTER: Final[Mapping[int, Requirement]] = {
     for row in REQUIREMENTS
     if row.type is CLUSTER and row.effect is Effect.REFUSED and row.api_key not in _CONDITIONAL
 }
-"""The right on the cluster that every request of an API needs, for the APIs that have one."""
+"""The right on the cluster that every request of an API needs, for the APIs that need such a right."""

@@ -4,13 +4,13 @@
 2. ``store`` opens the coordination store and determines which broker of which cluster this is.
 3. ``logs`` opens the logs in the data directories.
 4. ``composition`` connects the parts of the broker, which ``foundation``, ``membership``, ``coordinators`` and
-   ``replication`` make, in this order.
-5. ``registration`` reads the users that log in. ``serving`` makes the request handlers (``routes``) and accepts
+   ``replication`` create, in this order.
+5. ``registration`` reads the users that log in. ``serving`` creates the request handlers (``routes``) and accepts
    connections; most requests must wait.
 6. ``registration`` joins the cluster, and adopts topics found on disk if the cluster is new.
 7. ``serving`` releases the waiting requests.
 
-A phase receives what it needs as arguments and returns a frozen record of the parts that it made. It registers
+A phase receives what it needs as arguments and returns a frozen record of the parts that it has created. It registers
 how to undo its work in ``Environment.undo`` as it goes. ``composition`` subscribes the parts in an order that matters.
-Parts that only the network side uses are subscribed later, when ``serving`` and ``routes`` make them.
+Parts that only the network side uses are subscribed later, when ``serving`` and ``routes`` create them.
 """

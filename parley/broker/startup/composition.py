@@ -1,4 +1,4 @@
-"""Fourth phase of a start: make the parts of the broker and connect them.
+"""Fourth phase of a start: create the parts of the broker and connect them.
 
 The order of the subscriptions to the metadata matters: a part must be called after the parts that it uses. ``_connect``
 defines this order. The parts that request handlers use are subscribed after these (``routes``).
@@ -87,7 +87,7 @@ class Parts:
     """Reads and writes the state of share partitions, wherever it is stored."""
     share_partitions: SharePartitions
     create_internal_topic: LateCreation
-    """Creates the topics of coordinators. Set when the request handlers are made."""
+    """Creates the topics of coordinators. Set when the request handlers are created."""
     credentials: LoginCredentials
     connection_quotas: ConnectionQuotas
     quotas: QuotaEnforcement
@@ -113,7 +113,7 @@ class Parts:
 
 
 def compose(environment: Environment, bound: Bound, joined: Joined, opened: OpenedLogs) -> Parts:
-    """Make the parts, and subscribe each of them to the parts that it follows."""
+    """Create the parts, and subscribe each of them to the parts that it follows."""
     environment.health.starting("putting its parts together")
     base = lay_foundation(environment, joined, opened)
     membership = make_membership(environment, bound, joined, opened, base)
@@ -146,7 +146,7 @@ def _assembled(
     coordinators: Coordinators,
     replication: Replication,
 ) -> Parts:
-    """Make the parts that no other part uses, and return them together with all the others."""
+    """Create the parts that no other part uses. Returns all parts of the broker."""
     static, clock = environment.config, environment.clock
     limits = limits_of(static)
     return Parts(

@@ -1,4 +1,4 @@
-"""The web console beside a broker: a process of its own, which a thread of the broker starts, watches and ends.
+"""The web console beside a broker: a separate process, which a thread of the broker starts, watches and ends.
 
 Rules:
 
@@ -30,9 +30,9 @@ _log = logging.getLogger(__name__)
 PAUSE_MIN_S: Final = 1.0
 PAUSE_MAX_S: Final = 60.0
 STABLE_S: Final = 60.0
-"""A console that has run for so long starts over with the shortest pause."""
+"""After a console has run for this long, in seconds, the next pause is ``PAUSE_MIN_S`` again."""
 ENDING_S: Final = 5.0
-"""How long a console may take to end before it is killed."""
+"""The maximum time, in seconds, that a console may take to end before it is killed."""
 _COMMAND: Final = (sys.executable, "-c", "from parley.tools.console.beside_broker import main; main()")
 _LIBRARIES: Final = ("starlette", "uvicorn")
 _MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
@@ -40,7 +40,8 @@ _MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 
 
 def console_settings(config: BrokerConfig, endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    """Return the settings for the console's process, in the form of JSON. Raises ConfigError if there can be none."""
+    """Return the settings for the console's process, in the form of JSON. Raises ConfigError if the console cannot
+    run."""
     for library in _LIBRARIES:
         if find_spec(library) is None:
             missing = MissingExtra("console.listener", config.console_listener, "console", f"{library} is missing")
@@ -73,7 +74,7 @@ def _endpoint(config: BrokerConfig, endpoints: list[Endpoint]) -> Endpoint:
 
 
 def _client_properties(config: BrokerConfig, endpoint: Endpoint) -> dict[str, str]:
-    """Return the properties of clients of a listener: never the broker's own certificate or login."""
+    """Return the client properties for a listener, without the broker's own certificate and login."""
     own = config.texts_for_listener(endpoint.listener)
     found = {"security.protocol": endpoint.security_protocol}
     if endpoint.security_protocol.endswith("SSL"):
@@ -93,7 +94,7 @@ class ConsoleProcess:
     """A console that runs until ``close``."""
 
     def __init__(self, settings: Mapping[str, Any], monotonic: Callable[[], float]) -> None:
-        """``settings`` are those of ``console_settings``."""
+        """``settings`` is the result of ``console_settings``."""
         self._settings = json.dumps(settings)
         self._monotonic = monotonic
         self._closing = threading.Event()

@@ -56,8 +56,8 @@ class Coordinators:
 def make_coordinators(
     environment: Environment, joined: Joined, base: Foundation, lifecycle: BrokerLifecycle
 ) -> Coordinators:
-    """Make the coordinators. A coordinator starts serving when the metadata shows that this broker leads a partition of
-    its topic."""
+    """Create the coordinators. A coordinator starts serving when the metadata shows that this broker leads a partition
+    of its topic."""
     wall_ms = environment.clock.wall_ms
     producer_ids = ProducerIds(lambda: lifecycle.store, joined.epochs)
     verifications, creation = Verifications(), LateCreation()
@@ -183,7 +183,7 @@ def _leader_epoch(metadata: Metadata, topic: str, index: int) -> int:
 
 
 class LateCreation:
-    """Creates the topics of coordinators. The part that does this is made last, together with the request handlers."""
+    """Creates the topics of coordinators, with a part that is created last, together with the request handlers."""
 
     def __init__(self) -> None:
         self.create: Callable[[str], Awaitable[None]] | None = None
@@ -191,5 +191,5 @@ class LateCreation:
     async def __call__(self, name: str) -> None:
         """Create a topic unless it exists. Raises COORDINATOR_NOT_AVAILABLE if it cannot currently be created."""
         if self.create is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The broker starts.")
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The broker is starting.")
         await self.create(name)

@@ -19,8 +19,8 @@ from parley.broker.runtime.threads import Threads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The input of every phase of the start. It exists before the first part of the broker, and after the last one has
-    ended."""
+    """The input of every phase of the start. It is created before the first part of the broker, and outlives the last
+    part."""
 
     config: BrokerConfig
     """The configuration that the broker was started with, without dynamic changes."""
@@ -41,5 +41,5 @@ class Environment:
     membership: TaskSet
     """The task that keeps this broker a member of the cluster."""
     undo: AsyncExitStack
-    """Undoes the completed phases, last one first. Stopping a broker means closing this stack, even if the start was
-    not complete."""
+    """Undoes the completed phases, the most recent first. Stopping a broker means closing this stack, even if the start
+    was not complete."""

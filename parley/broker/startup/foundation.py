@@ -1,4 +1,5 @@
-"""The parts that all others build on: the broker's metadata, configuration, partitions, peers and authorization."""
+"""The parts on which all other parts build: the broker's metadata, configuration, partitions, peers and
+authorization."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ class Foundation:
 
 
 def lay_foundation(environment: Environment, joined: Joined, opened: OpenedLogs) -> Foundation:
-    """Make these parts. Raises ConfigError if a class that the configuration names cannot be loaded."""
+    """Create the parts. Raises ConfigError if a class that the configuration names cannot be loaded."""
     broker_id, static = joined.identity.broker_id, environment.config
     metadata = Metadata(_first_image(joined))
     config = DynamicConfig(broker_id, static)
@@ -81,7 +82,8 @@ def lay_foundation(environment: Environment, joined: Joined, opened: OpenedLogs)
 
 
 def _first_image(joined: Joined) -> MetadataImage:
-    """Return an empty image that is later than any image of an earlier controller, and earlier than the next one.
+    """Return an empty image that is newer than any image of an earlier controller, and older than any image of the
+    next.
 
     This broker then rejects controllers below the epoch that it has seen before, and becomes controller only under a
     higher epoch.
@@ -115,8 +117,8 @@ def authorization_of(
 
 
 def _quotas(environment: Environment, authorization: Authorization) -> QuotaEnforcement:
-    """Return the enforcement of client quotas, initially without any. Raises ConfigError if the operator's callback
-    cannot be loaded."""
+    """Return the enforcement of client quotas, without any quota at first. Raises ConfigError if the operator's
+    callback cannot be loaded."""
     config = environment.config
     callback = load_callback(config.client_quota_callback_class or "", config.given)
     if callback is not None:

@@ -83,7 +83,7 @@ def _share_lags(
 
 def known_end(partitions: Mapping[str, Mapping[int, Partition]], broker_id: int, topic: str, index: int) -> int | None:
     """Return the high watermark of a partition, or None if this broker has no in-sync replica of it, or if the
-    replica's high watermark may still lag behind that of the previous leader."""
+    replica's high watermark may still lag behind the previous leader's."""
     partition = partitions.get(topic, {}).get(index)
     if partition is None or not partition.is_open or broker_id not in partition.state.isr:
         return None

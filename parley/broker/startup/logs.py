@@ -20,7 +20,7 @@ from parley.storage.log_manager import LogManager
 
 
 class DirectoryFailures:
-    """Reports each log directory that fails to ``/healthz``, and its logs to the part that uses them."""
+    """When a log directory fails, reports it to ``/healthz``, and its logs to the part that uses them."""
 
     def __init__(self, health: Health) -> None:
         self._health = health
@@ -45,7 +45,7 @@ class OpenedLogs:
 
 
 async def open_logs(environment: Environment, joined: Joined) -> OpenedLogs:
-    """Open every log, and recover those that were not closed cleanly. Raises what ``LogManager.open`` raises."""
+    """Open every log, and recover those that were not closed cleanly. Raises the errors of ``LogManager.open``."""
     environment.health.starting("opening logs")
     config = environment.config
     directories = list(map(Path, config.data_dirs))

@@ -90,7 +90,8 @@ from parley.storage.damage.scrubber import Scrubber
 from parley.storage.log_manager import LogManager
 
 LATE_MS = 300_000
-"""How long after the maximum timeout a transaction counts as late, as in Kafka: its marker may still be on its way."""
+"""How long, in milliseconds, after the maximum timeout a transaction counts as late, as in Kafka. Until then, its
+marker may still be on its way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ from parley.broker.startup.environment import Environment
 from parley.protocol.messages.topics import CreateTopicsRequest
 
 APPLIED_MAX_S = 1.0
-"""How long the response to a topic change waits for brokers that have not applied the change yet."""
+"""The maximum time, in seconds, that the response to a topic change waits for brokers that have not applied it yet."""
 
 
 class Api(Protocol):
@@ -84,7 +84,7 @@ class Api(Protocol):
 
 
 def routes(environment: Environment, parts: Parts, security: Sequence[ListenerSecurity]) -> dict[int, Handler]:
-    """Make every request handler, by API key. Requests for the controller are forwarded to it."""
+    """Create the request handlers, by API key. They forward requests for the controller to the controller."""
     administration = _administration(environment, parts)
     auto_creation = TopicAutoCreation(
         administration,
@@ -130,7 +130,7 @@ def routes(environment: Environment, parts: Parts, security: Sequence[ListenerSe
 
 
 def _record_apis(environment: Environment, parts: Parts, auto_creation: TopicAutoCreation) -> tuple[Api, ...]:
-    """Make the handlers for the records and offsets of the partitions that this broker leads, and for its log
+    """Create the handlers for the records and offsets of the partitions that this broker leads, and for its log
     directories."""
     static, clock, threads = environment.config, environment.clock, environment.threads
     config, metadata, partitions, purgatories = parts.config, parts.metadata, parts.partitions, parts.purgatories
@@ -215,7 +215,7 @@ def _administration(environment: Environment, parts: Parts) -> Administration:
 def _topic_and_group_apis(
     environment: Environment, parts: Parts, administration: Administration, auto_creation: TopicAutoCreation
 ) -> tuple[Api, ...]:
-    """Make the handlers of requests about topics, configurations and groups."""
+    """Create the handlers of requests about topics, configurations and groups."""
     broker_id, config, metadata, partitions = parts.identity.broker_id, parts.config, parts.metadata, parts.partitions
     publisher, silence = parts.publisher, parts.lifecycle.silence
 
@@ -254,7 +254,7 @@ def _topic_and_group_apis(
 
 
 def _streams_api(environment: Environment, parts: Parts, as_client: AsClient) -> Api:
-    """Make the handlers for streams groups. Their coordinator has topics created on behalf of clients."""
+    """Create the handlers for streams groups. The topics that a group needs are created on behalf of its client."""
     config, metadata = parts.config, parts.metadata
     return StreamsGroupsApi(
         parts.groups,
@@ -271,7 +271,7 @@ def _streams_api(environment: Environment, parts: Parts, as_client: AsClient) ->
 
 
 def _tokens_api(environment: Environment, parts: Parts) -> Api:
-    """Make the handlers for delegation tokens."""
+    """Create the handlers for delegation tokens."""
     return DelegationTokensApi(
         parts.lifecycle.controller,
         parts.metadata,
@@ -284,7 +284,7 @@ def _tokens_api(environment: Environment, parts: Parts) -> Api:
 
 
 def _background_work_api(environment: Environment, parts: Parts) -> Api:
-    """Make the handler for the background work of this broker, and of brokers that are starting."""
+    """Create the handler for the background work of this broker, and of brokers that are starting."""
     return BackgroundWorkApi(
         parts.identity.broker_id,
         parts.log_cleaner,
@@ -297,7 +297,7 @@ def _background_work_api(environment: Environment, parts: Parts) -> Api:
 
 
 def _cluster_apis(parts: Parts) -> tuple[Api, ...]:
-    """Make the handlers for the controller's work for brokers and administrators, and for the coordination store."""
+    """Create the handlers for the controller's work for brokers and administrators, and for the coordination store."""
     controller, metadata = parts.lifecycle.controller, parts.metadata
     return (
         AlterPartitionApi(controller, metadata, parts.rules),

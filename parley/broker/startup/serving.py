@@ -1,7 +1,7 @@
-"""Two phases of a start: make the request handlers and accept connections; later, begin to serve clients.
+"""Two phases of a start: create the request handlers and accept connections; later, start to serve clients.
 
-The controller asks a broker about its logs before it registers the broker. So a broker accepts connections before it is
-registered, but until then all requests wait except those in ``SERVED_FIRST``.
+The controller asks a broker about its logs before it registers the broker. A broker therefore accepts connections
+before it is registered, but until then all requests wait except those in ``SERVED_FIRST``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from parley.broker.startup.console_process import ConsoleProcess
 
 STOP_GRACE_S = 5.0
-"""How long stopping a broker waits for requests in progress, and for clients to read their responses."""
+"""How long, in seconds, a stopping broker waits for requests in progress, and for clients to read their responses."""
 
 
 SERVED_FIRST = (
@@ -122,7 +122,7 @@ async def _security(environment: Environment, parts: Parts) -> dict[str, Listene
 async def serve(environment: Environment, parts: Parts, listening: Listening, endpoints: Iterable[Endpoint]) -> Serving:
     """Export the metrics, release the waiting requests, and start the console.
 
-    Raises OSError or ConfigError if ``metrics.listener`` cannot be opened, and ConfigError if there can be no console.
+    Raises OSError or ConfigError if ``metrics.listener`` cannot be opened, and ConfigError if the console cannot run.
     """
     watch(
         environment.metrics,
@@ -177,7 +177,7 @@ async def serve(environment: Environment, parts: Parts, listening: Listening, en
 
 
 def _console(environment: Environment, endpoints: Iterable[Endpoint]) -> ConsoleProcess | None:
-    """Return the process of ``console.listener``, not started. Raises ConfigError if there can be none."""
+    """Return the process of ``console.listener``, not started yet. Raises ConfigError if the console cannot run."""
     if not environment.config.console_listener:
         return None
     from parley.broker.startup.console_process import ConsoleProcess, console_settings

@@ -24,7 +24,7 @@ class Joined:
     """This broker's identity, and the store in charge of its cluster."""
 
     store_move: StoreMoveParticipant
-    """Holds the store that is in charge, and follows the cluster when it moves to another one."""
+    """Holds the store that is in charge, and follows the cluster when it moves to another store."""
     store_move_driver: StoreMoveDriver
     """Moves the cluster to another store while this broker is the controller."""
     epochs: EpochFile

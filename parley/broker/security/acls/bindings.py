@@ -102,7 +102,7 @@ class AclFilter:
 
 
 def check_binding(binding: AclBinding) -> None:
-    """Raise KafkaError (INVALID_REQUEST) if such an ACL is not valid."""
+    """Raise KafkaError (INVALID_REQUEST) if the ACL is invalid."""
     pattern = binding.pattern
     if pattern.type is ResourceType.CLUSTER and pattern.name != CLUSTER_NAME:
         raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")

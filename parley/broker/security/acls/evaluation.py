@@ -1,11 +1,11 @@
-"""Evaluates ACLs: whether they allow an operation. They are indexed, so that a decision looks at few of them.
+"""Evaluates whether ACLs allow an operation. The ACLs are indexed, so that a decision looks at only a few of them.
 
-Rules of the decision, those of Kafka's authorizer:
+The rules are those of Kafka's authorizer:
 
-* The ACLs of a resource are those of its literal name, of ``*``, and of every prefix of its name.
+* The ACLs of a resource are the ACLs for its literal name, for ``*``, and for every prefix of its name.
 * An ACL applies to a request if its principal is the client's or ``User:*``, and its host is the client's address, a
   range that contains it, or ``*``.
-* One applicable DENY denies, whatever else is allowed. Otherwise one applicable ALLOW allows.
+* If one applicable ACL is a DENY, the operation is denied. Otherwise it is allowed if one applicable ACL is an ALLOW.
 * ALLOW for READ, WRITE, DELETE or ALTER also allows DESCRIBE; ALLOW for ALTER_CONFIGS also allows DESCRIBE_CONFIGS.
 """
 
@@ -72,8 +72,8 @@ def _covered(operation: Operation, *, with_implied: bool) -> int:
 
 @lru_cache(maxsize=10_000)
 def _parsed_host(host: str) -> tuple[str | None, Range | None]:
-    """Return the host in canonical form, or None if it matches all hosts; and the range, or None if the host is not a
-    range."""
+    """Return the host in canonical form (None if it matches all hosts), and the range (None if the host is not a
+    range)."""
     if host == WILDCARD:
         return None, None
     return canonical_host(host), parse_range(host) if is_range(host) else None
@@ -221,8 +221,8 @@ class AclIndex:
         return any(not rule.denies and not _is_overridden(rule.binding.pattern, denied) for rule in rules)
 
     def candidates(self, wanted: AclFilter) -> list[AclBinding]:
-        """Return ACLs among which are all that a filter selects: few if it has a name or a principal, or else those of
-        its type. Later changes of the index do not change the list."""
+        """Return a superset of the ACLs that a filter selects: only a few if the filter contains a name or a principal,
+        otherwise all ACLs of its type. Later changes of the index do not change the list."""
         kinds = tuple(self._types) if wanted.type is ResourceType.ANY else (wanted.type,)
         return [binding for kind in kinds for rules in self._candidates(self._types[kind], wanted) for binding in rules]
 

@@ -1,7 +1,8 @@
 """ACLs as the metadata image and the coordination store keep them: in buckets.
 
-A bucket contains the ACLs whose pattern and principal have the same hash. So a change rewrites one small value, however
-many ACLs a topic or a principal has, and a cluster with 100,000 ACLs needs no more than ``BUCKETS`` keys in the store.
+A bucket contains the ACLs whose pattern and principal have the same hash. A change therefore rewrites one small value,
+however many ACLs a topic or a principal has, and a cluster with 100,000 ACLs needs no more than ``BUCKETS`` keys in the
+store.
 """
 
 from __future__ import annotations

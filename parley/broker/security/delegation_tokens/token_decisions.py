@@ -49,8 +49,7 @@ def new_token(
     now_ms: int,
     limits: TokenLimits,
 ) -> DelegationToken:
-    """Return a new token. ``lifetime_ms`` is the lifetime that the client requests; 0 or less means the longest
-    possible one.
+    """Return a new token. ``lifetime_ms`` is the lifetime that the client requests; 0 or less means the maximum.
 
     Raises KafkaError: INVALID_PRINCIPAL_TYPE for a renewer that is not a user, INVALID_REQUEST for too many renewers
     and for names that are empty or too long.
@@ -70,8 +69,8 @@ def new_token(
 def renewed(
     token: DelegationToken | None, principal: Principal, period_ms: int, now_ms: int, limits: TokenLimits
 ) -> DelegationToken:
-    """Return the token with its new expiry time: the latest possible one if ``period_ms`` is 0 or less. Raises
-    KafkaError."""
+    """Return the token with its new expiry time, which is the latest possible time if ``period_ms`` is 0 or less.
+    Raises KafkaError."""
     token = _unexpired(token, now_ms)
     _check_may_change(token, principal)
     period_ms = min(limits.expiry_ms, period_ms) if period_ms > 0 else limits.expiry_ms

@@ -28,7 +28,8 @@ class CredentialSource(Protocol):
         """Return the credential of a delegation token (KIP-48), or None if the token does not exist or has expired."""
 
     def decoy(self, mechanism: str, user: str, *, is_token: bool = False) -> ScramCredential:
-        """Return a credential for a user or token that does not exist. A client cannot distinguish it from a real one.
+        """Return a credential for a user or token that does not exist. A client cannot distinguish it from a real
+        credential.
 
-        It is the same for each call and on each broker, and has the form of stored credentials.
+        It is the same in each call and on each broker, and has the form of stored credentials.
         """

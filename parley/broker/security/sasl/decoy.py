@@ -1,7 +1,7 @@
-"""Decoys: credentials for nonexistent users, which a client cannot distinguish from real ones.
+"""Decoys: fake credentials for users that do not exist. A client cannot distinguish them from real credentials.
 
 The form of a salt depends on the tool that created it: Kafka's salts are random numbers of 130 bits in base 36 (24 to
-26 digits), librdkafka's are 64 bytes. So a decoy has the form of a stored credential.
+26 digits), librdkafka's are 64 bytes. A decoy therefore has the form of a stored credential.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KAFKA_DIGITS: Final = range(24, 27)
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The properties of a credential that a client sees before it proves anything, apart from the salt itself.
+    """The properties of a credential that a client sees before it has authenticated, apart from the salt itself.
 
     ``salt_bytes`` is 0 for a salt in Kafka's form, whose length varies.
     """
@@ -45,10 +45,10 @@ def form_of(credential: ScramCredential) -> Form:
 
 
 def decoy_credential(secret: bytes, mechanism: str, user: str, forms: Collection[Form] = ()) -> ScramCredential:
-    """Return the decoy of a user: the same at each call, and unpredictable without ``secret``.
+    """Return the decoy for a user: the same in each call, and unpredictable without ``secret``.
 
-    It has one of ``forms``, or the form that ``parley configs`` creates if there are none. If a form is added, only the
-    decoys that take this form change.
+    It has one of ``forms``, or, if ``forms`` is empty, the form that ``parley configs`` creates. If a form is added,
+    only the decoys that take this form change.
     """
 
     def derived(purpose: str) -> bytes:

@@ -105,7 +105,7 @@ class GssapiExchange:
 
 
 def _default_realm(gssapi: Any) -> str:
-    """Return the realm of names without one; empty if the Kerberos configuration names no default realm."""
+    """Return the default realm; empty if the Kerberos configuration contains none."""
     try:
         name = gssapi.Name("name", gssapi.NameType.kerberos_principal).canonicalize(gssapi.MechType.kerberos)
     except gssapi.exceptions.GSSError:

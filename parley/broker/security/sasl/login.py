@@ -23,7 +23,7 @@ SHOWN_NAME_MAX = 64
 
 
 class LoginState(IntEnum):
-    """The states of a login: what it waits for."""
+    """The states of a login. The description of each is what the login waits for."""
 
     START = 0
     """ApiVersions or SaslHandshake."""
@@ -120,7 +120,7 @@ class Login:
         """Called when the client has logged in, with True if it has re-authenticated. May raise to reject
         the client."""
         self.on_renewal: Callable[[], None] = lambda: None
-        """Called when a re-authentication begins."""
+        """Called when a re-authentication starts."""
         self.on_refused: Callable[[str], None] = lambda reason: None
         """Called with the reason when the login has failed."""
         self._exchange: Exchange | None = None
@@ -135,7 +135,7 @@ class Login:
 
     @property
     def mechanism(self) -> str:
-        """The mechanism of the last SaslHandshake; empty before the first one."""
+        """The mechanism of the last SaslHandshake; empty before the first handshake."""
         return self._mechanism
 
     @property

@@ -1,8 +1,8 @@
 """The interface of SASL mechanisms, which other packages can implement (entry points ``parley.sasl_mechanisms``).
 
-An entry point refers to a function that returns a ``Mechanism`` for a ``MechanismSetup``. Its name is the name of the
-mechanism in ``sasl.enabled.mechanisms``. The broker calls the function when it starts, for each listener that offers
-the mechanism, and again when the configuration of the listener changes.
+An entry point refers to a function that returns a ``Mechanism`` for a ``MechanismSetup``. The entry point's name is the
+name of the mechanism in ``sasl.enabled.mechanisms``. The broker calls the function when it starts, for each listener
+that offers the mechanism, and again when the configuration of the listener changes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Mechanism(Protocol):
         """Start a new login."""
 
     def close(self) -> None:
-        """Release the mechanism's resources. Logins that have begun may still be evaluated."""
+        """Release the mechanism's resources. Logins that have already started may continue."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ _FINAL = re.compile(
 )
 _NONCE_BYTES = 24
 _MESSAGE_BYTES_MAX = 16 << 10
-"""Larger than any client's message. The limit matters because the first message is kept until the login ends."""
+"""The maximum size of a message. It is limited because the first message is kept until the login ends."""
 
 
 class ScramMechanism:
@@ -110,7 +110,7 @@ class ScramExchange:
         is_token = extensions.get("tokenauth", "").lower() == "true"
         decoy = self._credentials.decoy(
             self._mechanism, self.user, is_token=is_token
-        )  # always, so that the time does not differ
+        )  # always computed, so that the time does not differ
         if is_token:
             token = self._credentials.token(self._mechanism, self.user)
             known = token.credential if token is not None else None

@@ -1,7 +1,7 @@
 """The TLS settings of one listener: its context, and the principal of a client's certificate.
 
 A context is created from the configuration and the files that it names. Existing connections keep their context; new
-connections use the newest one. A client whose certificate matches no mapping rule is rejected.
+connections use the newest context. A client whose certificate matches no mapping rule is rejected.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class OwnCertificate:
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """What a listener presents and demands in TLS handshakes."""
+    """The certificates that a listener presents in TLS handshakes, and its requirements for clients."""
 
     context: ssl.SSLContext = field(repr=False)
     mapping: PrincipalMapping
     settings: TlsSettings
     expires_at: float = 0.0
-    """When the first certificate of the chain to expire does so, in seconds since 1970."""
+    """The earliest time, in seconds since 1970, at which a certificate of the chain expires."""
     lists_expire_at: float = 0.0
-    """When an issuer's newest revocation list expires, for the issuer for which this happens first; 0 without such
-    lists."""
+    """The earliest time, in seconds since 1970, at which an issuer's newest revocation list expires; 0 if none
+    expires."""
 
     def principal_of(self, certificate: bytes | None) -> Principal:
         """Return the principal of a client's DER certificate, or ANONYMOUS if there is no certificate.
@@ -155,7 +155,7 @@ def _check_library(address: ListenerAddress) -> None:
 
 
 def check_replacement(old: ServerTls, new: ServerTls, own: BrokerConfig) -> None:
-    """Raise ConfigError if a new certificate has another identity than the old one (KIP-978).
+    """Raise ConfigError if the identity in a new certificate differs from the old certificate's (KIP-978).
 
     ``own`` is the configuration of the listener, which may allow other names.
     """

@@ -28,7 +28,7 @@ from parley.configuration.tls import tls_settings
 _log = logging.getLogger(__name__)
 
 UNKNOWN_KEY_S: Final = 10.0
-"""The minimum time between two fetches that unknown keys cause."""
+"""The minimum time, in seconds, between two fetches because of unknown keys."""
 _BYTES_MAX: Final = 1 << 20
 _KEYS_MAX: Final = 1000
 _URL_KEY: Final = "sasl.oauthbearer.jwks.endpoint.url"

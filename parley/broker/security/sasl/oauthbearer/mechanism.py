@@ -119,7 +119,7 @@ def make(setup: MechanismSetup) -> Mechanism:
 
         return BearerMechanism(UnsecuredVerifier(setup.options, setup.wall_ms))
     if not handler and _has_unsecured_options(setup.options):
-        allowed = "without unsecuredValidator... options: sasl.oauthbearer.jwks.endpoint.url asks for signed tokens"
+        allowed = "without unsecuredValidator... options: sasl.oauthbearer.jwks.endpoint.url requires signed tokens"
         raise ConfigError([Problem("sasl.jaas.config", "[hidden]", allowed)])
     if not setup.config.sasl_oauthbearer_jwks_endpoint_url:
         allowed = (

@@ -27,7 +27,7 @@ _ALGORITHMS: Final[Mapping[str, frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """The claims that a token must contain. Without audiences or without an issuer, any are accepted."""
+    """The claims that a token must contain. If ``audiences`` is empty or ``issuer`` is None, any value is accepted."""
 
     audiences: Sequence[str] = ()
     issuer: str | None = None

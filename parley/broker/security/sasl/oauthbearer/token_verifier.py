@@ -1,4 +1,4 @@
-"""The interface of OAUTHBEARER token verifiers: those of Parley, and those that an operator supplies."""
+"""The interface of OAUTHBEARER token verifiers, both Parley's and an operator's."""
 
 from __future__ import annotations
 
