@@ -47,7 +47,8 @@ _LITERAL: Final = PatternType.LITERAL
 APPLIED_MAX_S = 1.0
 """The maximum time, in seconds, that a change waits for brokers that have not applied it yet."""
 EXAMINED_IN_A_STEP: Final = 1_000
-"""The number of ACLs compared with a filter before the event loop serves other clients: one or two milliseconds."""
+"""The number of ACLs compared with a filter before the event loop serves other clients. They take one or two
+milliseconds."""
 SELECTED_MAX: Final = 3 * CHANGES_MAX
 """The maximum number of ACLs in the response to a DeleteAcls. An ACL that several filters select counts for each."""
 PATTERN_TYPES_SINCE = 1
@@ -187,7 +188,8 @@ def describing(index: AclIndex, wanted: AclFilter, context: RequestContext) -> S
 
 
 def _each(parse: Callable[[Any], T], asked: Sequence[Any]) -> tuple[list[T], list[KafkaError | None]]:
-    """Parse the elements of a request. Returns the valid ones, and an error or None for each element."""
+    """Parse the elements of a request. Returns the valid elements, and an error or None for each element of the
+    request."""
     parsed: list[T] = []
     errors: list[KafkaError | None] = []
     for each in asked:

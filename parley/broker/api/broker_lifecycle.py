@@ -28,7 +28,7 @@ from parley.protocol.messages.quorum import UnregisterBrokerRequest, UnregisterB
 
 
 class BrokerLifecycleApi:
-    """Handlers of requests by which brokers leave the cluster or lose disks."""
+    """Handlers of requests about brokers that leave the cluster or lose disks."""
 
     def __init__(self, controller: Controller, rules: RulesOf) -> None:
         self._controller = controller

@@ -1,4 +1,4 @@
-"""The table of how the requests of each API are divided into parts, for the dispatcher.
+"""The table of how the dispatcher divides the requests of each API into parts.
 
 An API is not in the table if its elements depend on each other (a fetch session, the partitions of a transaction, the
 assignments of a group), if its requests contain no list, or if its handler itself works in turns (Produce, Metadata,
@@ -35,7 +35,8 @@ dozens of entries."""
 
 
 _COUNTED_IN_A_STEP: Final = 500
-"""The number of elements whose sizes are added up before the event loop serves other clients: a millisecond or two."""
+"""The number of elements whose sizes are added up before the event loop serves other clients. That takes a millisecond
+or two."""
 T = TypeVar("T")
 
 _PARTITIONS: Final = named("partitions", "partition_index")

@@ -50,7 +50,7 @@ class _Kept:
             self.all = None
 
     def follow(self, topics: Mapping[str, TopicImage]) -> None:
-        """Drop the array if it is not of these topics. If more topics are kept than exist, drop the deleted topics."""
+        """Drop the array if the topics have changed. If more topics are kept than exist, drop the deleted topics."""
         if self.all is not None and self.all[0] is not topics:
             self.forget_all_in_one()
         if len(self.topics) > len(topics):

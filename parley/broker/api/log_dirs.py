@@ -1,7 +1,4 @@
-"""DescribeLogDirs, AlterReplicaLogDirs: replicas by log directory, their sizes, and moves between directories.
-
-See KIP-113 and KIP-827.
-"""
+"""DescribeLogDirs, AlterReplicaLogDirs (KIP-113, KIP-827): replicas by log directory, and moves between directories."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class ShareStateApi:
         return InitializeShareGroupStateResponse(results=await _each(request, initialized, topic, make))
 
     async def read(self, context: RequestContext, request: ReadShareGroupStateRequest) -> ReadShareGroupStateResponse:
-        """Return the state of share partitions to the leader of their partitions."""
+        """Return the state of share partitions to the leaders of these partitions."""
         make = ReadShareGroupStateResponse.PartitionResult
 
         async def found(

@@ -1,7 +1,7 @@
 """MigrateCoordination: moves the cluster to another coordination store. Only the controller handles it.
 
 The request makes the controller open an address or a file that the client chooses, and trust its contents. Without an
-authorizer to decide who may do this, only a client on the controller's own machine may, through a loopback address.
+authorizer to restrict this, only a client on the controller's own machine may send it, through a loopback address.
 """
 
 from __future__ import annotations

@@ -130,7 +130,8 @@ def start_logging(config: BrokerConfig, stream: TextIO | None = None) -> LogWrit
     """Write the log of this process to ``stream`` (default: standard error) in the configured format, until
     ``close()``.
 
-    For broker processes. A program that embeds a broker uses its own logging, which receives the broker's records.
+    This is for broker processes. A program that embeds a broker uses its own logging, which receives the broker's
+    records.
     """
     writer = LogWriter(stream or sys.stderr)
     writer.setFormatter(LineFormatter(as_json=config.logging_format == "json", secrets=secrets_in(config)))

@@ -65,7 +65,7 @@ class Acceptor:
         self._socket.close()
 
     def resume(self) -> None:
-        """Accept again, because what ``wait_s`` depends on has changed."""
+        """Accept connections again, because the result of ``wait_s`` may have changed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -54,8 +54,8 @@ def limits_of(config: BrokerConfig) -> Limits:
 
 
 def _listener_limits(config: BrokerConfig, name: str) -> ListenerLimits:
-    """Return the limits that are configured for one listener. The broker's own limits apply to all
-    listeners together."""
+    """Return the limits that are configured for one listener. The broker-wide limits apply to all listeners
+    together."""
     own, prefix = config.for_listener(name), f"listener.name.{name.lower()}."
     return ListenerLimits(
         connections=own.max_connections if f"{prefix}max.connections" in config.given else UNLIMITED,

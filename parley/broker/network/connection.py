@@ -58,8 +58,8 @@ LOGIN_USUAL_S = 2.0
 """Well-behaved clients authenticate within this many seconds. Connections of slower clients are closed first if file
 descriptors run out."""
 RECEIVING_USUAL_S = 10.0
-"""How long, in seconds, a large request may hold memory before it can lose this memory to waiting requests. Only the
-time counts in which the broker is ready to read the request, or in which the client delays its start."""
+"""How long, in seconds, a large request may hold memory before it can lose this memory to waiting requests. The time
+counts only while the broker is ready to read the request, or while the client delays its start."""
 SLOW_BYTES_PER_S = 64 << 10
 """After ``RECEIVING_USUAL_S``, a request that arrives at a lower rate than this is too slow."""
 PRODUCE_KEY = b"\x00\x00"
@@ -115,7 +115,7 @@ class ConnectionOwner(Protocol):
     monotonic: Callable[[], float]
 
     def connected(self, connection: Connection) -> None:
-        """Record that a connection has its transport."""
+        """Record a connection whose transport is ready."""
 
     def disconnected(self, connection: Connection, client: ConnectedClient) -> None:
         """Record that a connection has ended."""
@@ -498,7 +498,7 @@ class Connection(asyncio.BufferedProtocol):
 
         def done(task: asyncio.Task[Any]) -> None:
             if task.cancelled() and isinstance(work, Coroutine):
-                work.close()  # a task that never started has not awaited it
+                work.close()  # a task that never started has not awaited the coroutine
             load.end()
             self._release(reserved)
             self._done(pending, task)

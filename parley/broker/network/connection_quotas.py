@@ -26,8 +26,8 @@ from parley.broker.network.configured_limits import UNLIMITED, Limits, ListenerL
 from parley.broker.network.refused_connections import RefusedConnections
 
 EVICTED_SHARE = 50
-"""One in this many connections is closed at a time, so that a flood of new connections does not cause a search for
-each."""
+"""At least one in this many connections is closed at a time, so that a flood of new connections does not cause a search
+for each new connection."""
 
 
 class Evictable(Protocol):
@@ -54,7 +54,7 @@ class Evictable(Protocol):
         ...
 
     def abort(self) -> None:
-        """Close now."""
+        """Close the connection immediately."""
         ...
 
 

@@ -103,7 +103,7 @@ class RequestContext:
     """The usage that the client's quotas have counted for the request before its response is ready."""
 
     def spent(self, seconds: float) -> None:
-        """Add to the time for which the handler has occupied the event loop or a thread."""
+        """Add to the time during which the handler has occupied the event loop or a thread."""
         self.busy_s += seconds
 
     @property
@@ -366,7 +366,7 @@ class Dispatcher:
         return metrics
 
     async def _in_thread(self, context: RequestContext, call: Callable[[], R]) -> R:
-        """Run ``call`` in the one thread for such requests, and charge its time to the client's quotas."""
+        """Run ``call`` in the thread for requests with many elements, and charge its time to the client's quotas."""
 
         def timed() -> R:
             began = self.monotonic()

@@ -2,7 +2,7 @@
 
 A request may contain 65,000 elements. Its handler, its guard, the controller and the coordinators each walk its lists
 in one turn of the event loop. The dispatcher therefore divides a large request into parts, has them handled one after
-another, and joins their responses. Handlers, guards and decisions do not notice.
+another, and joins their responses. Handlers, guards and decisions are not affected.
 
 This is possible if each element of a request succeeds or fails on its own, as in most APIs. Each API that can be
 divided has a ``Division``: the lists to split, and the lists of the response to join. Elements that name the same thing
@@ -45,7 +45,7 @@ class Level:
     needs_all: bool = False
 
     def key(self) -> Callable[[Any], Hashable]:
-        """Return a function that extracts the name in an element."""
+        """Return a function that extracts the name from an element."""
         return attrgetter(*self.names) if self.names else lambda element: element
 
 

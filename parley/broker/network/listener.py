@@ -272,7 +272,7 @@ class Listener:
     # --- ConnectionOwner ---
 
     def connected(self, connection: Connection) -> None:
-        """Add a connection that has its transport."""
+        """Add a connection whose transport is ready."""
         self._connections[connection] = None
         self.metrics.connections += 1
 

@@ -190,7 +190,7 @@ class Peers:
         no controller.
 
         ``local`` handles the request if this broker is the controller. If the controller is unreachable or responds
-        with NOT_CONTROLLER, the request is sent again for up to ``patience_s`` seconds, and after an election to the
+        with NOT_CONTROLLER, the request is sent again, for up to ``patience_s`` seconds and, after an election, to the
         new controller. A request that was in progress at the end of a controller's term may have been carried out. The
         next controller's response then shows that, for example with TOPIC_ALREADY_EXISTS.
 

@@ -4,7 +4,7 @@ The states, one per resource::
 
     ENOUGH -> SHORT     the reserve has been released and cannot be refilled
     SHORT  -> ENOUGH    the reserve is full again
-    any    -> ENDING    the resource has been short for as long as the broker's session may be silent, or memory ran out
+    any    -> ENDING    the resource has been short for the length of the broker's session timeout, or memory ran out
                         in the middle of some work: the broker hands over its leaderships and shuts down
 
 ``parley.storage.resource_exhaustion`` defines the reserves. ``Allowance`` divides the limit of open files between the
@@ -271,7 +271,7 @@ class ExhaustionWatch:
 
     @property
     def reason(self) -> str:
-        """Why the broker ends; empty unless it ends because of a shortage."""
+        """The reason why the broker ends; empty unless it ends because of a shortage."""
         for reserve, judged in self._judged.items():
             if judged.state is Supply.ENDING:
                 return self._health.problem(reserve.name)
@@ -298,7 +298,7 @@ class LastResort:
     """A thread that ends the process if a shortage stops the watch, or prevents an orderly shutdown.
 
     It counts its own ticks instead of comparing times, so that a process that was stalled gets as many ticks as any
-    other.
+    other process.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Keeps Python's garbage collector from looking at the objects of thousands of partitions again and again.
+"""Keeps Python's garbage collector from repeatedly looking at the objects of thousands of partitions.
 
 A full collection looks at every object. With 50,000 partitions it stops the event loop for a tenth of a second, and it
 finds nothing, because a partition's objects live until the partition is deleted, and are then freed immediately.

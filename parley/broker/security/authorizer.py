@@ -106,7 +106,7 @@ class AclAuthorizer(Authorizer):
         self.cached_decisions = 0
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Apply the changes of ACLs in a change of the metadata (a subscriber of the metadata)."""
+        """Update the ACLs after a metadata change (a subscriber of the metadata)."""
         changed = False
         for change in delta.changes:
             if isinstance(change, AclBucketReplaced):

@@ -49,7 +49,7 @@ class ListenerSecurity:
         credentials: CredentialSource,
         wall_ms: Callable[[], int],
     ) -> None:
-        """Reads files, and so blocks. Raises ConfigError if the configuration does not allow the listener
+        """Blocks on reading files. Raises ConfigError if the configuration does not allow the listener
         to be opened."""
         self.address = address
         self._credentials = credentials

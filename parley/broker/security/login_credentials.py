@@ -25,7 +25,8 @@ class LoginCredentials:
     """The credentials that this broker has received from the controller (a ``CredentialSource``).
 
     Other brokers, including the controller, log in before this broker has received metadata from the controller. Until
-    then it uses the credentials in ``stored``, which the broker reads from the coordination store when it starts.
+    then this broker uses the credentials in ``stored``, which the broker reads from the coordination store when it
+    starts.
     """
 
     def __init__(self, metadata: Metadata, config: BrokerConfig, wall_ms: Callable[[], int]) -> None:

@@ -40,8 +40,8 @@ _MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 
 
 def console_settings(config: BrokerConfig, endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    """Return the settings for the console's process, in the form of JSON. Raises ConfigError if the console cannot
-    run."""
+    """Return the settings for the console's process, which can be encoded as JSON. Raises ConfigError if the console
+    cannot run."""
     for library in _LIBRARIES:
         if find_spec(library) is None:
             missing = MissingExtra("console.listener", config.console_listener, "console", f"{library} is missing")

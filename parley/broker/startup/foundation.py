@@ -1,5 +1,4 @@
-"""The parts on which all other parts build: the broker's metadata, configuration, partitions, peers and
-authorization."""
+"""The parts that all later parts use: the broker's metadata, configuration, partitions, peers and authorization."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def after(result: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _changed_later(waiting: asyncio.Future[Any], change: Callable[[Any], Any]) -> asyncio.Future[Any]:
-    """Return a future of the changed response. Like the handler's future, it is not work in progress."""
+    """Return a future of the changed response. Like the handler's future, it does not count as work in progress."""
     changed: asyncio.Future[Any] = waiting.get_loop().create_future()
 
     def take(done: asyncio.Future[Any]) -> None:

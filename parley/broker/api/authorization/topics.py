@@ -88,7 +88,8 @@ def _delete_topics(checks: Checks, handler: Handler, context: RequestContext, re
 async def _delete_permitted(
     checks: Checks, handler: Handler, context: RequestContext, request: DeleteTopicsRequest
 ) -> Any:
-    """Delete the topics that the client may delete. They are checked in slices, because a request can name 65,000."""
+    """Delete the topics that the client may delete. They are checked in slices, because a request can name 65,000
+    topics."""
     asked: list[_Deletion]
     field = "topics" if request.topics else "topic_names"
     if request.topics:
@@ -121,7 +122,7 @@ def _refusal_of_deletion(
         return name, topic_id, _REFUSED
     if may.may(context, Operation.DELETE, _TOPIC, found):
         return None
-    # The client may learn whether the topic exists. The handler must not see it even if it does not: it may be created
+    # The client may learn whether the topic exists. A nonexistent topic is refused, too, because it may be created
     # before the handler runs.
     exists = found in checks.metadata.image.topics
     return found, topic_id, _REFUSED if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -88,7 +88,7 @@ class FetchApi:
     ) -> FetchResponse | Delayed[FetchResponse] | Coroutine[Any, Any, FetchResponse | Delayed[FetchResponse]]:
         """Return the response, a future if the fetch must wait for more records, or a coroutine if it needs the disk.
 
-        Raises KafkaError for an error of the whole request: an error of the session, or STALE_BROKER_EPOCH.
+        Raises KafkaError for an error of the whole request: a session error, or STALE_BROKER_EPOCH.
         """
         params = params_of(context, request)
         if params.is_follower:

@@ -31,7 +31,7 @@ class FetchQuotas(Protocol):
         """Return the maximum number of bytes that a fetch may return. A larger fetch would never succeed."""
 
     def throttle_fetch_ms(self, context: RequestContext, size: int, *, has_more: bool = False) -> int:
-        """Count the records that a fetch would return. Returns for how many milliseconds the fetch is throttled.
+        """Count the records that a fetch would return. Returns the throttle time, in milliseconds.
 
         ``has_more`` is True if the fetch also returns records whose size is still unknown.
         """

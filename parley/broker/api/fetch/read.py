@@ -4,8 +4,8 @@ Rules of this module:
 
 * The batches of all partitions are located first (in memory if possible), and read when the fetch responds.
 * Reads of ``SENT_FROM_FILE_BYTES`` or more are sent from the file. Smaller ones are copied.
-* Aborted transactions are looked up when the fetch responds. A read whose segments were replaced meanwhile is located
-  again, because compaction removes aborted records and then their entries in the transaction index.
+* Aborted transactions are looked up when the fetch responds. A read whose segments were replaced in the meantime is
+  located again, because compaction removes aborted records and then their entries in the transaction index.
 * Records that are not in memory are loaded in a thread. The conversion for clients older than KIP-98 runs there, too.
 """
 
@@ -30,7 +30,8 @@ from parley.storage.log_reader import LogRead
 from parley.storage.resource_exhaustion import no_memory
 
 SENT_FROM_FILE_BYTES = 16 << 10
-"""Reads of this size or more are sent from the file. Below it, a copy costs less than an additional system call."""
+"""Reads of this size or more are sent from the file. For smaller reads, a copy costs less than an additional system
+call."""
 
 Found = dict[FetchTarget, PartitionData]
 """The response data of each partition. The records are added last."""

@@ -1,5 +1,4 @@
-"""Fetch sessions (KIP-227): the broker remembers the partitions of a client, so both sides send only changed
-partitions.
+"""Fetch sessions (KIP-227): the broker remembers a client's partitions, so that both sides send only the changes.
 
 Rules of this module:
 
@@ -58,7 +57,7 @@ _UNKNOWN_HIGH_WATERMARK = 2**63 - 1
 
 
 class ChangeListener(Protocol):
-    """A fetch of a session that waits for changes."""
+    """A fetch that waits for changes in its session."""
 
     def partition_changed(self, target: FetchTarget, amount: int) -> None:
         """Handle a change of a partition: ``amount`` bytes were appended, or something else changed if
@@ -371,7 +370,8 @@ class FetchSessions:
         return excess <= 0
 
     def _evict(self, now: float, size: int, is_follower: bool) -> bool:
-        """End one session to make room for a new one of ``size`` partitions. Returns False if none may be ended."""
+        """End one session to make room for a new one of ``size`` partitions. Returns False if no session may be
+        ended."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False

@@ -6,7 +6,7 @@ Rules of this module:
   A session belongs to a group, a member and a principal: no other principal can continue or end it.
 * A session also ends with its connection. The records that its member has acquired are then released.
 * Clients choose the partitions of a session. Their number is limited, in one session and in all sessions together. A
-  session that exceeds a limit ends in the same way.
+  session that exceeds a limit ends, and its records are released, too.
 """
 
 from __future__ import annotations

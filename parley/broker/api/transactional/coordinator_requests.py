@@ -37,7 +37,7 @@ PARTITIONS_MAX = 10_000
 Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 TopicPartition = tuple[str, int]
 Errors = dict[TopicPartition, ErrorCode]
-"""The partitions that are not in the transaction, with the errors. All other partitions are in it."""
+"""The partitions that are not in the transaction, with the errors. All other partitions are in the transaction."""
 
 
 class LocalCoordinator(Protocol):
@@ -60,7 +60,7 @@ class _Asked(NamedTuple):
 
 
 class CoordinatorRequests:
-    """Sends requests about partitions that this broker leads to the transaction coordinators."""
+    """Sends requests to the transaction coordinators about the partitions that this broker leads."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class CoordinatorRequests:
         self._peers = peers
         self._local = local
         self._tasks = tasks
-        self._waiting: defaultdict[int, list[_Asked]] = defaultdict(list)  # broker -> its next request's content
+        self._waiting: defaultdict[int, list[_Asked]] = defaultdict(list)  # broker -> content of its next request
         self._free: defaultdict[int, list[int]] = defaultdict(lambda: list(range(REQUESTS_IN_FLIGHT)))
         # broker -> the numbers of its free connections
 

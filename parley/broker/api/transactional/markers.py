@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: writes the end of transactions to the partitions that this broker leads.
+"""WriteTxnMarkers: writes the markers that end transactions to the partitions that this broker leads.
 
 The broker of the transaction coordinator calls ``write`` for its own partitions, and sends the request to the other
 leaders. A marker for a partition of ``__consumer_offsets`` goes through the group coordinator, which applies the

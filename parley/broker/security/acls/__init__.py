@@ -1,1 +1,1 @@
-"""Kafka's access control lists: their contents, how they decide, and how a decision finds them."""
+"""Kafka's access control lists: their contents, their stored form, and their evaluation."""

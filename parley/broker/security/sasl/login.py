@@ -17,13 +17,13 @@ from parley.broker.security.sasl.mechanism import Exchange, Identity, LoginRefus
 from parley.broker.security.session import ClientSession
 
 REAUTHENTICATION_MIN_S = 1.0
-"""The minimum time between two re-authentications of a connection, as in Kafka."""
+"""The minimum time, in seconds, between two re-authentications of a connection, as in Kafka."""
 SHOWN_NAME_MAX = 64
 """The number of characters of a user name shown in a log line. Clients that have not logged in can choose any name."""
 
 
 class LoginState(IntEnum):
-    """The states of a login. The description of each is what the login waits for."""
+    """The states of a login. Each is described by what the login waits for."""
 
     START = 0
     """ApiVersions or SaslHandshake."""
