@@ -428,7 +428,7 @@ async def test_the_last_message_must_be_signed(realm: Realm, alice: GssapiLogin,
 async def test_no_token_may_follow_those_of_kerberos(realm: Realm, alice: GssapiLogin) -> None:
     server, (_, token) = mechanism(realm).begin(), context(alice)
     await evaluated(server, token)
-    with pytest.raises(LoginRefused, match="the client sent a Kerberos token after the last one"):
+    with pytest.raises(LoginRefused, match="the client sent a Kerberos token after the last token"):
         await evaluated(server, token)
 
 

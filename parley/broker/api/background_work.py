@@ -132,5 +132,5 @@ def _healing_detail(damaged: DamagedPartition, without_copy: int) -> str:
     if damaged.state is not HealState.WAITING:
         return damaged.state.name.lower().replace("_", " ")
     if without_copy:
-        return "no live replica has an intact copy; they are asked again"
-    return "the replicas are asked again after a pause"
+        return "no live replica has an intact copy; retrying after a pause"
+    return "asking the replicas again after a pause"

@@ -118,7 +118,9 @@ class ConfigsApi:
 
     def _check_is_this_broker(self, resource: ConfigResource) -> None:
         if resource.type not in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"A {resource.type.name} has no configuration.")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Resources of type {resource.type.name} have no configuration."
+            )
         if resource.name != str(self._broker_id):
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,

@@ -74,7 +74,7 @@ class ConsumerGroupsApi:
         if not serves_consumer_groups(self._metadata.image):
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                "The cluster has no groups of the consumer protocol: group.version is 0, or a broker is too old.",
+                "The cluster does not support the consumer protocol: group.version is 0, or a broker is too old.",
             )
 
     # --- ConsumerGroupDescribe ---

@@ -32,7 +32,7 @@ class DescribeClusterApi:
                 error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
                 if request.endpoint_type == 2
                 else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-                error_message="This is a listener of brokers: use endpoint type 1.",
+                error_message="This listener belongs to a broker: use endpoint type 1.",
                 endpoint_type=BROKER_ENDPOINTS,
                 cluster_id=image.cluster_id,
                 brokers=[],

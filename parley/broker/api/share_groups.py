@@ -74,7 +74,7 @@ class ShareGroupsApi:
         if not serves_share_groups(self._metadata.image):
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                "The cluster has no share groups: share.version is 0, or a broker is too old.",
+                "The cluster does not support share groups: share.version is 0, or a broker is too old.",
             )
 
     # --- ShareGroupHeartbeat ---

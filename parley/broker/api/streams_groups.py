@@ -68,7 +68,7 @@ class StreamsGroupsApi:
         if not serves_streams_groups(self._metadata.image):
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                "The cluster has no streams groups: streams.version is 0, or a broker is too old.",
+                "The cluster does not support streams groups: streams.version is 0, or a broker is too old.",
             )
 
     # --- StreamsGroupHeartbeat ---

@@ -64,7 +64,7 @@ def set_logger_levels(changes: Iterable[EntryChange], *, validate_only: bool) ->
                 levels.append((change.name, LEVELS[change.value]))
             case Operation.SET:
                 raise KafkaError(
-                    ErrorCode.INVALID_CONFIG, f"'{change.value}' is not a level; levels are {', '.join(LEVELS)}."
+                    ErrorCode.INVALID_CONFIG, f"Unknown level '{change.value}'. Available: {', '.join(LEVELS)}."
                 )
             case Operation.DELETE if change.name == ROOT:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The level of the root logger cannot be deleted.")

@@ -72,7 +72,7 @@ class MetricsAccess:
             self._current = _access_rules(config)
         except ValueError as error:  # ConfigError, or a certificate that cannot be read
             _log.error(
-                "could not change the security settings of a listener: the previous ones stay in use",
+                "could not change the security settings of a listener: the previous settings stay in use",
                 extra={"listener": NAME, "reason": str(error)},
             )
 

@@ -445,7 +445,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             is_slow = self._is_held_up_by_client
         if is_slow:
-            self.close("the request held memory for too long while others waited for it")
+            self.close("the request held memory for too long while other requests waited for memory")
 
     def _take_reserved(self) -> int:
         reserved, self._reserved = self._reserved, 0

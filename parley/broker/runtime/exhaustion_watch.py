@@ -237,7 +237,7 @@ class ExhaustionWatch:
         if is_low and not self._is_limit_low:
             _log.warning(
                 "the limit of open files is too low for the partitions of this broker: raise it (ulimit -n, "
-                "LimitNOFILE); until then their files are closed and reopened all the time",
+                "LimitNOFILE); until then their files are constantly closed and reopened",
                 extra={"limit": allowance.limit, "partitions": partitions, "advised": limit_advised(partitions)},
             )
         self._is_limit_low = is_low

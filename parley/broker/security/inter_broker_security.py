@@ -80,7 +80,9 @@ def _problem(config: BrokerConfig, error: ValueError) -> Problem:
     for key, path in inter_broker_properties(config).items():
         if key in _FILES and path and path in str(error):
             return Problem(key, path, f"usable: {error}")
-    return Problem("inter.broker.listener.name", config.inter_broker_listener, f"a listener of valid keys. {error}")
+    return Problem(
+        "inter.broker.listener.name", config.inter_broker_listener, f"a listener with valid settings. {error}"
+    )
 
 
 def _stamps(properties: Mapping[str, str]) -> tuple[object, ...]:

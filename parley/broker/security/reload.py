@@ -54,7 +54,7 @@ class SecurityReload:
         except ValueError as error:  # ConfigError, or a certificate that cannot be read
             self._refused[name] = found
             _log.error(
-                "could not change the security settings of a listener: the previous ones stay in use",
+                "could not change the security settings of a listener: the previous settings stay in use",
                 extra={"listener": name, "reason": str(error)},
             )
             return

@@ -137,7 +137,7 @@ class ConsoleProcess:
                 return
             if self._monotonic() - begun_s > STABLE_S:
                 pause_s = PAUSE_MIN_S
-            _log.error("the console has ended and is started again", extra={"reason": reason, "after_s": pause_s})
+            _log.error("the console has ended and will be restarted", extra={"reason": reason, "after_s": pause_s})
             self._closing.wait(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 

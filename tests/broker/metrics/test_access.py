@@ -189,7 +189,9 @@ async def test_changes_need_no_restart(tmp_path: Path, caplog: pytest.LogCapture
         assert (await client.get("/metrics", ("grafana", SECRET)))[0] == 200
         (tmp_path / "broker.pem").unlink()
         assert (await client.get("/metrics", ("grafana", SECRET)))[0] == 200, "the old certificate stays"
-        assert "could not change the security settings of a listener: the previous ones stay in use" in caplog.messages
+        assert (
+            "could not change the security settings of a listener: the previous settings stay in use" in caplog.messages
+        )
 
 
 @pytest.mark.slow

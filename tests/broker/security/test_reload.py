@@ -159,7 +159,8 @@ async def test_a_replaced_revocation_list_counts(tmp_path: Path, caplog: pytest.
         replace_text(path, "nothing")
         await eventually(
             lambda: (
-                "could not change the security settings of a listener: the previous ones stay in use" in caplog.messages
+                "could not change the security settings of a listener: the previous settings stay in use"
+                in caplog.messages
             )
         )
         assert listener.context is second

@@ -123,7 +123,7 @@ async def test_a_broker_runs_the_console_and_starts_it_again(
         assert second is not None
     assert has_ended(second)
     lines = [record.getMessage() for record in caplog.records if "console" in record.getMessage()]
-    assert lines == ["the console is ready", "the console has ended and is started again", "the console is ready"]
+    assert lines == ["the console is ready", "the console has ended and will be restarted", "the console is ready"]
 
 
 @pytest.mark.slow

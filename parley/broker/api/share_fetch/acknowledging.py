@@ -61,7 +61,7 @@ class Acknowledging:
         self._parts.find(self._context, target)
         led = self._parts.share_partitions.get(SharePartitionKey(self._group_id, *target))
         if led is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "No member has acquired records here.")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "No member has acquired records of this partition.")
         if not led.is_active:
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "The share partition is being loaded.")
         return led

@@ -180,7 +180,10 @@ class ShareFetchApi:
 
     def _key(self, context: RequestContext, group_id: str | None, member_id: str | None) -> SessionKey:
         if not self._is_offered():
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The cluster has no share groups: share.version is 0.")
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                "The cluster does not support share groups: share.version is 0, or a broker is too old.",
+            )
         if group_id is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid group id in the request.")
         authorization = self._parts.authorization

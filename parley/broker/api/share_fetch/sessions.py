@@ -106,7 +106,7 @@ class ShareSessions:
         """
         before = self._sessions.get(key)
         if before is None and len(self._sessions) >= self._most():
-            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, "This broker has no room for a share session.")
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, "This broker cannot hold more share sessions.")
         session = ShareSession(key, partitions, context.client)
         if before is not None:
             self._remove(before)
@@ -152,7 +152,9 @@ class ShareSessions:
         if len(session.partitions) > PARTITIONS_MAX or self._metrics.session_partitions > ALL_PARTITIONS_MAX:
             self._release(session)
             self.end(session)
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "The share sessions of this broker have too many partitions.")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "The share sessions on this broker contain too many partitions."
+            )
 
     def end(self, session: ShareSession) -> None:
         """Remove a session. The caller must have released its records."""

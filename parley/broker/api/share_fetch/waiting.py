@@ -75,7 +75,7 @@ class WaitingShareFetch(Delayed[Any]):
         self._found: dict[TopicPartition, Fetched] = {}
         self._acquired = 0
         self._acquired_bytes = 0
-        self._is_woken = False  # the changed partitions will be looked at
+        self._is_woken = False  # a look at the changed partitions is scheduled
         self._looks_in_turns = False
         self._is_expired = False
         self._needs_disk = False

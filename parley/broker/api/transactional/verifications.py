@@ -127,7 +127,7 @@ class Verifications:
         if is_required and (verification is None or not self.is_current(partition, producer_id, verification)):
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"Producer {producer_id} has no open transaction with {partition.topic}-{partition.index}.",
+                f"Producer {producer_id} has no open transaction that contains {partition.topic}-{partition.index}.",
             )
         if known is not None and sequence > NO_SEQUENCE:
             _check_sequence(partition, producers, known, producer_id, sequence)

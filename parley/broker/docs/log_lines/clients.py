@@ -65,7 +65,7 @@ _SECURITY: Final = Section(
             "Correct it. The broker reads it again without a restart.",
         ),
         Line(
-            "could not change the security settings of a listener: the previous ones stay in use",
+            "could not change the security settings of a listener: the previous settings stay in use",
             "A certificate or a setting cannot be used; see the `reason`.",
             "Correct it. The broker reads it again without a restart.",
         ),

@@ -252,7 +252,7 @@ _SETTINGS: Final = Section(
             "Correct the key that `problems` names.",
         ),
         Line(
-            "the console has ended and is started again",
+            "the console has ended and will be restarted",
             "The process of `console.listener` has ended, for the `reason`; `after_s` is the pause before the next "
             "start. The broker is not affected.",
             "Correct what the reason names: another program may use the address, or a file cannot be read.",
@@ -306,7 +306,7 @@ _PROCESS: Final = Section(
         ),
         Line(
             "the limit of open files is too low for the partitions of this broker: raise it (ulimit -n, "
-            "LimitNOFILE); until then their files are closed and reopened all the time",
+            "LimitNOFILE); until then their files are constantly closed and reopened",
             "This costs time.",
             "Raise it to the `advised` limit.",
         ),

@@ -88,7 +88,7 @@ class GssapiExchange:
             reply = context.step(token)
         identity = self._identity(context)
         if reply and (yield reply):
-            raise LoginRefused("the client sent a Kerberos token after the last one")
+            raise LoginRefused("the client sent a Kerberos token after the last token")
         chosen = yield context.wrap(NO_LAYER, False).message
         if not has_no_layer(context.unwrap(chosen).message):
             raise LoginRefused("the client chose a security layer that was not offered")

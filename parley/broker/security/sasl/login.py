@@ -199,7 +199,7 @@ class Login:
                 f"SASL mechanism '{self._refused_mechanism}' requested by client is not supported for "
                 f"re-authentication of mechanism '{self.session.mechanism}'"
             )
-            raise LoginRefused("the mechanism differs from that of the first login", told=told)
+            raise LoginRefused("the mechanism differs from the first login's", told=told)
         return self._exchange.evaluate(token)
 
     def replied(self, reply: Reply, *, now: float, wall_ms: int) -> int:
@@ -215,7 +215,7 @@ class Login:
                 f"{self.session.principal.kind}.{self.session.principal.name}: "
                 f"{identity.principal.kind}.{identity.principal.name}"
             )
-            raise LoginRefused("the principal differs from that of the first login", told=told)
+            raise LoginRefused("the principal differs from the first login's", told=told)
         before, again = self.session, self.is_reauthentication
         lifetime_ms = self._lifetime_ms(identity, wall_ms)
         self.session = replace(

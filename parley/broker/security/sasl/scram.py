@@ -129,7 +129,7 @@ class ScramExchange:
         if match is None:
             raise LoginRefused("the final message is malformed")
         if match["nonce"] != challenge.nonce or match["binding"] != challenge.binding:
-            raise LoginRefused("the final message does not belong to the first one")
+            raise LoginRefused("the final message does not match the first message")
         try:
             proof = b64decode(match["proof"], validate=True)
         except ValueError:
