@@ -74,7 +74,7 @@ class GroupOffsetsApi:
     # --- OffsetCommit ---
 
     async def commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
-        """Commit offsets. Each partition is accepted or rejected independently."""
+        """Commit offsets. Each partition's offset is accepted or rejected on its own."""
         codes: dict[tuple[str, int], ErrorCode] = {}
         accepted: dict[TopicPartition, CommittedOffset] = {}
         names = [self._topic_name(topic.name, topic.topic_id) for topic in request.topics]

@@ -66,7 +66,7 @@ class Outages:
 
     @property
     def may_be_unsettled(self) -> bool:
-        """True if the metadata contains other brokers, even fenced ones. ``settled`` must then be awaited."""
+        """True if the metadata contains other brokers, even fenced brokers. ``settled`` must then be awaited."""
         return len(self._metadata.image.brokers) > 1
 
     async def settled(self) -> None:

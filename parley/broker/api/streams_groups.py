@@ -118,7 +118,8 @@ class StreamsGroupsApi:
     async def describe(
         self, context: RequestContext, request: StreamsGroupDescribeRequest
     ) -> StreamsGroupDescribeResponse:
-        """Describe groups: their state, epochs, topology, members and tasks, as stored on the replicas."""
+        """Describe groups: their state, epochs, topology, members and tasks. Responds when the in-sync replicas have
+        all of this."""
         operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
         groups = []
         for group_id in dict.fromkeys(request.group_ids):

@@ -375,7 +375,7 @@ class Listener:
 
 
 def bind(host: str, port: int, *, send_buffer: int = -1, receive_buffer: int = -1) -> socket.socket:
-    """Return a bound socket. Host "" binds every interface, port 0 any free port; a buffer of -1 keeps the default.
+    """Return a bound socket. Host "" means every interface, port 0 any free port, and a buffer size of -1 the default.
 
     The options are set before the socket is bound: accepted sockets inherit them, and the TCP handshake fixes the
     receive window. Raises OSError; its message contains the address.

@@ -58,7 +58,7 @@ class Turns:
                 if self.only_urgent:
                     break
                 self._waiting.popleft()()
-        finally:  # an error in one connection must not make the others wait forever
+        finally:  # an error in one connection must not make other connections wait forever
             if self._waiting:
                 self._schedule()
 

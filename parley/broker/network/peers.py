@@ -212,7 +212,7 @@ class Peers:
             else:
                 if not says_not_controller(response):
                     return response
-            # Retry even without a new controller: the old one may merely have closed the connection.
+            # Retry even without a new controller: the old controller may merely have closed the connection.
             if not await self._metadata.until(is_replaced, RETRY_S) and loop.time() >= deadline:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, "The cluster has no controller at the moment.")
 

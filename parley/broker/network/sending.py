@@ -107,7 +107,7 @@ class Sender(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """The number of bytes still to be sent, including those in files."""
+        """The number of bytes still to be sent, including bytes in files."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Work in steps: a small amount is done immediately, a large one with turns of the event loop between the steps."""
+"""Work in steps: a little work is done immediately, and much work with turns of the event loop between the steps."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class OpenedLogs:
 
 
 async def open_logs(environment: Environment, joined: Joined) -> OpenedLogs:
-    """Open every log, and recover those that were not closed cleanly. Raises the errors of ``LogManager.open``."""
+    """Open every log, and recover the logs that were not closed cleanly. Raises the errors of ``LogManager.open``."""
     environment.health.starting("opening logs")
     config = environment.config
     directories = list(map(Path, config.data_dirs))

@@ -147,7 +147,8 @@ def _guarded(api_key: int, handler: Handler, checks: Checks) -> Handler:
 
 def _checked(guard: Guard, checks: Checks, handler: Handler, context: RequestContext, request: Any) -> Any:
     result = guard(checks, handler, context, request)
-    # Not collections.abc.Generator: a handler's coroutine that has already started (``at_once``) has its methods, too.
+    # Not collections.abc.Generator: a handler's coroutine that has already started (``at_once``) has a generator's
+    # methods.
     return now_or_in_turns(result, STEPS_PER_TURN) if isinstance(result, GeneratorType) else result
 
 

@@ -56,7 +56,7 @@ def _describe(
 def _limit(
     checks: Checks, context: RequestContext, with_operations: bool, response: ShareGroupDescribeResponse
 ) -> ShareGroupDescribeResponse:
-    """Replace each group that is assigned topics the client may not describe with an error."""
+    """If a group is assigned topics that the client may not describe, replace the group with an error."""
     for index, group in enumerate(response.groups):
         if group.error_code != ErrorCode.NONE:
             continue

@@ -49,7 +49,7 @@ def _describe(
 def _limit(
     checks: Checks, context: RequestContext, with_operations: bool, response: StreamsGroupDescribeResponse
 ) -> StreamsGroupDescribeResponse:
-    """Replace each group whose topology contains topics the client may not describe with an error."""
+    """If a group's topology contains topics that the client may not describe, replace the group with an error."""
     for index, group in enumerate(response.groups):
         if group.error_code != ErrorCode.NONE:
             continue

@@ -132,7 +132,7 @@ class ProducerTransactions:
 
 
 def _transactional(records: Buffer | None) -> BatchHeader | None:
-    """Return the header of a transactional batch; None for other records or malformed ones."""
+    """Return the header of a transactional batch; None for other or malformed records."""
     try:
         header = read_header(records or b"")
     except CorruptRecord:

@@ -67,7 +67,7 @@ def client_error(code: ErrorCode, support: ClientSupport) -> ErrorCode:
 
 
 class Verifying:
-    """Verifies partitions that this broker leads, for producers."""
+    """Verifies that partitions led by this broker belong to producers' transactions."""
 
     def __init__(
         self, verifications: Verifications, requests: CoordinatorRequests, config: Callable[[], BrokerConfig]

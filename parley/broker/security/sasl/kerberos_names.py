@@ -24,7 +24,7 @@ _REFERENCE: Final = re.compile(r"\\(?P<escaped>.)|\$(?P<group>[0-9])|(?P<other>\
 
 
 class NoShortName(Exception):
-    """The rules map a Kerberos principal to no user name, so the client cannot log in."""
+    """No rule maps the Kerberos principal to a user name, so the client cannot log in."""
 
 
 @dataclass(frozen=True, slots=True)
