@@ -1,7 +1,7 @@
 """Builds v2 records from columns, and hashes keys as Kafka does. Compiled by mypyc if there is a C compiler.
 
 Rules: ``bytes`` are only read by index, and the compiled module gives the same results as the interpreted one. Arrays
-of numbers are ``bytes`` too: little-endian int64, as numpy makes them.
+of numbers are ``bytes``, too: little-endian int64, numpy's format.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Columns:
 
 
 def build_records(columns: Columns, order: bytes, pos: i64, limit: i64) -> tuple[bytes, i64]:
-    """Build v2 records of the rows ``order[pos:]``, up to ``limit`` bytes. Returns them and the position after them.
+    """Build v2 records from the rows ``order[pos:]``, up to ``limit`` bytes. Returns them and the next ``pos``.
 
-    There is at least one record, however large. Offset deltas are 0, 1, 2, ...; timestamps are relative to the first.
+    Builds at least one record, however large. Offset deltas are 0, 1, 2, ...; timestamps are relative to the first.
     """
     out = BytesWriter()
     end: i64 = len(order) // 8
@@ -158,7 +158,7 @@ def _write_headers(out: BytesWriter, columns: Columns, row: i64) -> None:
 
 
 def murmur2(data: bytes, pos: i64, end: i64) -> i64:
-    """MurmurHash2 of ``data[pos:end]`` with the seed of Kafka's partitioner, without a sign."""
+    """Return the MurmurHash2 of ``data[pos:end]`` with the seed of Kafka's partitioner, as an unsigned number."""
     left: i64 = end - pos
     hashed: i64 = _SEED ^ left
     word: i64 = 0
@@ -181,12 +181,12 @@ def murmur2(data: bytes, pos: i64, end: i64) -> i64:
 
 
 def _times(value: i64) -> i64:
-    """Return the product with the hash's constant in 32 bits. It multiplies halves, so that a signed int64 suffices."""
+    """Multiply by the hash's constant, modulo 2^32. Multiplies the two halves, so that no product exceeds an int64."""
     return ((value & 0xFFFF) * _M + (((value >> 16) * _M & 0xFFFF) << 16)) & _MASK
 
 
 def hash_keys(keys: Bytes) -> bytes:
-    """Return ``murmur2`` of each key without its highest bit, as Kafka uses it: int64, 0 for a null."""
+    """Return each key's ``murmur2`` without the highest bit, as in Kafka's partitioner: an int64, 0 for a null key."""
     out = BytesWriter()
     count: i64 = len(keys.offsets) // 8 - 1
     row: i64 = 0

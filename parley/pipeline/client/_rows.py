@@ -23,17 +23,17 @@ HAS_HEADERS: Final = 4
 TIMESTAMP_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF // 1000
 """The latest time in ms whose microseconds are a 64-bit number; the earliest is its negative."""
 _EVERYDAY: Final = 1 << 60
-_TOO_FAR: Final = "a timestamp or an offset is too far away to be shown"
+_TOO_FAR: Final = "a timestamp or an offset is out of range"
 
 
 class Rows:
     """The records found so far, in columns.
 
-    * ``bounds``: int64, four per record: begin and end of the key, begin and end of the value. They never decrease,
-      so with one more number they are the offsets of an Arrow array.
+    * ``bounds``: int64, four per record: start and end of the key, start and end of the value. They never decrease,
+    so with one more number they are the offsets of an Arrow array.
     * ``offsets``, ``timestamps``: int64, one per record.
     * ``flags``: one byte per record: NULL_KEY, NULL_VALUE, HAS_HEADERS.
-    * ``headers``: int64, two per record that has headers: their begin (at their count) and their end.
+    * ``headers``: int64, two per record with headers: where they start (at their count) and where they end.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Rows:
     ) -> None:
         """Add the ``count`` records that fill ``data[pos:end]``; ``shift`` is added to all positions written.
 
-        Raises ValueError if the bytes are not such records. Then nothing is added.
+        Raises ValueError, and adds nothing, if the bytes are not ``count`` valid records.
         """
         if end > len(data) or pos < 0 or pos > end or end + shift > 0x7FFF_FFFF:
             raise ValueError("the records lie outside the bytes")
@@ -130,7 +130,7 @@ class Rows:
 
 
 def _skip_headers(data: bytes, pos: i64, end: i64) -> i64:
-    """Return the position after the headers that begin at ``pos``."""
+    """Return the position after the headers that start at ``pos``."""
     size: i64 = 0
     count, pos = read_varint(data, pos, end)
     if count < 0 or count > (end - pos) // 2:

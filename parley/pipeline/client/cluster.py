@@ -99,7 +99,7 @@ class Connection:
     connect_timeout_ms: int = 10_000
     """How long connecting may take (``socket.connection.setup.timeout.ms``)."""
     api_timeout_ms: int = 60_000
-    """How long a call, with all its retries, may make no progress (``default.api.timeout.ms``)."""
+    """How long a call may go without progress, retries included (``default.api.timeout.ms``)."""
     security: SecurityProperties = NO_SECURITY
     """TLS and login. The files that it names must exist in every process that uses the connection."""
 
@@ -153,9 +153,10 @@ class Cluster:
         self.close()
 
     def contact(self) -> None:
-        """Wait for a broker, by the rules of the module. Logs immediately that the program is waiting.
+        """Wait until a broker responds. Returns immediately if one has responded before.
 
-        Raises KafkaError(BROKER_NOT_AVAILABLE).
+        If no server listens at the address, this logs a warning and waits for at most ``FIRST_CONTACT_S``. Then it
+        raises KafkaError(BROKER_NOT_AVAILABLE).
         """
         if not self._has_answered:
             self._submit(self._contact).result()
@@ -173,9 +174,9 @@ class Cluster:
     # Any request.
 
     def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """Await ``work(client)`` on the cluster's loop, for several requests that belong together. Returns its result.
+        """Run ``work(client)`` on the cluster's loop, for several requests that belong together. Returns its result.
 
-        ``cluster.run(lambda client: client.coordinator(group))``. Nothing is retried.
+        For example ``cluster.run(lambda client: client.coordinator(group))``. Nothing is retried.
         """
         return self._submit(work).result()
 
@@ -218,18 +219,17 @@ class Cluster:
     def offsets(
         self, wanted: Mapping[TopicPartition, int], isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> dict[TopicPartition, int]:
-        """Return an offset for each partition: ``EARLIEST``, ``LATEST``, or the first record not before a timestamp
-        (ms).
+        """Return the offset at ``EARLIEST``, ``LATEST`` or a timestamp (ms) for each partition.
 
-        It is -1 if all records are before the timestamp. With READ_COMMITTED, the latest offset is the last stable
-        offset.
+        At a timestamp, this is the first record that is not older, or -1 if all records are older. With
+        READ_COMMITTED, ``LATEST`` is the last stable offset.
         """
         return self.retry(Lookup(wanted, isolation).run)
 
     def settled(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Wait until consumers can read everything that is now in the leaders' logs. Returns the latest offsets.
 
-        This includes records that are written but not acknowledged yet, because they may stay. Raises
+        This includes records that are not acknowledged yet, because they may still be committed. Raises
         KafkaError(REQUEST_TIMED_OUT) if the followers do not fetch them within ``api_timeout_ms``.
         """
         return self._submit(lambda client: self._settled(client, dict.fromkeys(partitions, LATEST))).result()
@@ -242,7 +242,7 @@ class Cluster:
             now = await self._patiently(client, Lookup(wanted, replica_id=_LOG_END).run)
             ends = {
                 partition: min(end, ends.get(partition, end)) for partition, end in now.items()
-            }  # it may be truncated
+            }  # a log may be truncated meanwhile
             found = await self._patiently(client, Lookup(wanted).run)
             behind = [partition for partition, end in ends.items() if found[partition] < end]
             if not behind:
@@ -262,13 +262,13 @@ class Cluster:
         *,
         max_bytes: int = FETCH_BYTES,
     ) -> Iterator[Fetched]:
-        """Yield whole record batches that contain the offsets from ``start`` to before ``end``.
+        """Yield whole record batches that contain the offsets [``start``, ``end``).
 
         The first and the last batch may extend beyond the range (``parley.pipeline.client.decode`` cuts the rows). The
         next response arrives while the caller decodes one. ``max_bytes`` limits a response, unless a single batch is
         larger. Raises ``OffsetOutOfRange`` if the offset is below the log start or above the log end, and ``LogEnded``
-        if the log ends before ``end``. With READ_COMMITTED, waits for the end of an open transaction before ``end``,
-        for at most ``api_timeout_ms``.
+        if the log ends before ``end``. With READ_COMMITTED, waits at most ``api_timeout_ms`` for a transaction that is
+        open below ``end``.
         """
         if start >= end:
             return
@@ -304,13 +304,13 @@ class Cluster:
             await check_end(client, partition, start)
             if asyncio.get_running_loop().time() >= deadline:
                 if isolation is Isolation.READ_COMMITTED and fetched.last_stable <= start:
-                    reason = "a transaction is still open: commit or abort it"
+                    reason = "a transaction is still open; commit or abort it"
                 else:
-                    reason = "though there is more: is the log corrupt there?"
+                    reason = "the log continues, but may be corrupt there"
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
-                    f"nothing of {partition} from offset {start} on came within {self.connection.api_timeout_ms} ms,"
-                    f" {reason}",
+                    f"no records of {partition} from offset {start} on arrived within"
+                    f" {self.connection.api_timeout_ms} ms: {reason}",
                 )
 
     # The thread and its loop.
@@ -398,21 +398,20 @@ def _serve(
 
 
 def shared_cluster(connection: Connection) -> Cluster:
-    """Return the process's only ``Cluster`` for a connection, because a Spark worker runs many tasks with the same
-    brokers.
+    """Return this process's shared ``Cluster`` for a connection: a Spark worker runs many tasks on the same brokers.
 
-    It is never closed: it ends with the process.
+    It is never closed, and ends with the process.
     """
     return _cluster_of(connection, os.getpid())
 
 
 @cache
 def _cluster_of(connection: Connection, process: int) -> Cluster:
-    return Cluster(connection)  # the process is named because a fork inherits the cache, but not the thread
+    return Cluster(connection)  # one per process: a fork inherits the cache, but not the thread
 
 
 async def _partitions(client: Client, names: list[str] | None) -> dict[str, tuple[tuple[int, ...], bool]]:
-    """Return, for each topic, its partitions, and True if it is internal."""
+    """Return the partitions of each topic, and whether the topic is internal."""
     found = {}
     for topic in (await client.metadata(names)).topics:
         name = topic.name or ""
@@ -426,7 +425,7 @@ async def _partitions(client: Client, names: list[str] | None) -> dict[str, tupl
 
 
 class Lookup:
-    """A lookup of offsets. When it is repeated, it keeps the offsets found so far."""
+    """A lookup of offsets, which can be repeated: it keeps the offsets that it has found."""
 
     def __init__(
         self,

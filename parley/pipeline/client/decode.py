@@ -1,6 +1,6 @@
 """Decodes record batches to Arrow, in the schema of Spark's Kafka source.
 
-``decode`` takes the batches of a fetch, of every magic and codec, and returns the rows that a consumer would see. It
+``decode`` takes the batches of a fetch, of any magic and codec, and returns the rows that a consumer would see. It
 leaves out control batches and, with READ_COMMITTED, the batches of aborted transactions. Arrow copies keys and values
 out of the batches' bytes. Only records of the old formats become Python objects.
 
@@ -50,7 +50,7 @@ class BadBatch(KafkaError):
         super().__init__(
             error.code,
             f"the batch of {partition} at offset {header.base_offset} cannot be read: {error.message};"
-            f" to give up its records, go on from offset {header.next_offset}",
+            f" to skip its records, continue from offset {header.next_offset}",
         )
         self.partition = partition
         self.offset = header.base_offset
@@ -74,7 +74,7 @@ def kafka_schema(*, include_headers: bool = False) -> pa.Schema:
 def decode(
     fetched: Fetched, start: int = 0, end: int = _OFFSET_MAX, *, include_headers: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of ``fetched`` with offsets from ``start`` to before ``end``. No Arrow batch is empty.
+    """Yield the rows of ``fetched`` with offsets in [``start``, ``end``). No Arrow batch is empty.
 
     Raises BadBatch after all rows before the bad batch.
     """
@@ -92,7 +92,7 @@ def decode(
 
 
 def visible(fetched: Fetched, start: int = 0, end: int = _OFFSET_MAX) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the position and the header of each batch in ``fetched.records`` that a reader of these offsets sees.
+    """Yield position and header of each batch in ``fetched.records`` that a reader of [``start``, ``end``) sees.
 
     Their checksums have been verified. Leaves out control batches and, with READ_COMMITTED, batches of aborted
     transactions. The first and the last batch may contain other offsets too. Raises BadBatch.
@@ -178,11 +178,11 @@ class _Chunk:
         else:
             piece = payload(self._fetched.records, pos, header, DECOMPRESSED_BYTES_MAX)
         if count < 0:
-            raise InvalidRecord(f"a batch claims {count} records, which is impossible")
+            raise InvalidRecord(f"negative record count {count}")
         if not -TIMESTAMP_MAX <= header.max_timestamp <= TIMESTAMP_MAX:
             raise InvalidRecord(
-                f"the timestamp {header.max_timestamp} is too far away to be shown; Kafka's are milliseconds,"
-                " and these may be micro- or nanoseconds"
+                f"the timestamp {header.max_timestamp} is out of range: Kafka's timestamps are milliseconds,"
+                " but this may be in micro- or nanoseconds"
             )
         self._rows.locate(piece, 0, len(piece), self.size_bytes, count, base_offset, base_timestamp)
         self._pieces.append(piece)
@@ -194,7 +194,7 @@ class _Chunk:
         self._count += count
 
     def rows(self, start: int, end: int, include_headers: bool) -> Iterator[pa.RecordBatch]:
-        """Yield one Arrow batch of the added records; nothing if there are none."""
+        """Yield the added records in [``start``, ``end``) as one Arrow batch, or nothing if there are none."""
         offsets = np.frombuffer(self._rows.offsets.getvalue(), np.int64)
         low, high = (int(at) for at in np.searchsorted(offsets, (start, end)))
         if low >= high:

@@ -32,7 +32,7 @@ Order = npt.NDArray[np.int64]
 
 
 def columns_of(rows: pa.RecordBatch, now_ms: int) -> Columns:
-    """Return the columns of records. ``now_ms`` is the timestamp of rows without one. Raises ValueError."""
+    """Return the rows as columns of records. ``now_ms`` is the timestamp of rows without one. Raises ValueError."""
     names = rows.schema.names
     if "value" not in names:
         raise ValueError(f"column 'value' is missing. Columns: {', '.join(names)}")
@@ -140,7 +140,7 @@ def _timestamps(column: pa.Array | None, count: int, now_ms: int) -> bytes:
     if column is None or pa.types.is_null(column.type):
         return np.full(count, now_ms, np.int64).tobytes()
     if pa.types.is_timestamp(column.type):
-        # Without its zone, which changes no instant: a cast between units then needs none of the zone's rules.
+        # Drop the time zone, which does not change the instant: the cast between units then needs no time zone rules.
         column = column.cast(pa.timestamp(column.type.unit))
         column = pc.floor_temporal(column, unit="millisecond").cast(_TIMES, safe=False).cast(pa.int64())
     elif not pa.types.is_int64(column.type):
@@ -159,7 +159,7 @@ def _headers(column: pa.Array) -> tuple[bytes, Bytes, Bytes]:
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not _is_header(kind.value_type):
         raise ValueError(f"column 'headers' must be a list of structs of key and value, not {kind}")
     offsets = _list_offsets(column)
-    items = column.flatten()  # without the items behind null lists, which the offsets do not count either
+    items = column.flatten()  # leaves out the items of null lists, as the offsets do
     if items.null_count:
         raise ValueError("column 'headers' contains a null header")
     keys, values = (items.field(at) for at in range(2))

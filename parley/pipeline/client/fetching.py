@@ -48,8 +48,8 @@ class Isolation(IntEnum):
 class OffsetOutOfRange(KafkaError):
     """The log does not contain the offset: retention deleted it, or a change of leader truncated it.
 
-    Attributes: ``partition``, ``offset``, ``log_start`` and ``log_end``. At that time, the log contained the offsets
-    from ``log_start`` to before ``log_end``. The caller decides: continuing at ``log_start`` accepts the loss of data.
+    Attributes: ``partition``, ``offset``, ``log_start`` and ``log_end``. At the time of the error, the log contained
+    the offsets [``log_start``, ``log_end``). The caller decides: continuing at ``log_start`` accepts the loss of data.
     """
 
     def __init__(self, partition: TopicPartition, offset: int, log_start: int, log_end: int) -> None:
@@ -66,7 +66,7 @@ class OffsetOutOfRange(KafkaError):
 
 
 class LogEnded(KafkaError):
-    """The log ends at ``offset``, but the caller expects more: the log was truncated, or more was never written.
+    """The log ends at ``offset``, before the range that was requested: it was truncated, or never reached further.
 
     It is not an ``OffsetOutOfRange``, because nothing before the offset is missing. Attributes: ``partition``,
     ``offset``.
@@ -87,7 +87,7 @@ class Fetched:
 
     partition: TopicPartition
     start: int
-    """The requested offset. The first batch may begin before it."""
+    """The requested offset. The first batch may start before it."""
     next_offset: int
     """The offset after the last batch; ``start`` if there is none."""
     records: bytes
@@ -159,7 +159,7 @@ def _request(partition: TopicPartition, offset: int, isolation: Isolation, max_b
 
 
 def fetched_in(partition: TopicPartition, offset: int, data: Any) -> Fetched:
-    """Return the contents of one partition's part of a fetch response.
+    """Return one partition's part of a fetch response as ``Fetched``.
 
     Raises CorruptRecord if the bytes are not batches, and KafkaError for batches out of order: a batch's checksum does
     not cover its offset, and a wrong offset would look like a gap.
@@ -210,7 +210,7 @@ async def check_end(client: Client, partition: TopicPartition, offset: int) -> N
         end = await _bound(client, partition, LATEST, await client.leader(*partition))
     except KafkaError as error:
         if error.code.retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE:
-            return  # the next fetch will tell
+            return  # the next fetch reports it if it persists
         raise
     if end <= offset:
         raise LogEnded(partition, offset)

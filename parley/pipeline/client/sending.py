@@ -7,7 +7,7 @@ A ``Sender`` belongs to a cluster's event loop. Rules:
 * At most ``WINDOW`` batches of a partition are in flight, because a broker remembers that many (KIP-679). After a
   temporary error, the failed batches are sent again in order, one at a time: they may have been written already, and
   the broker would not recognize them after later batches.
-* The bytes that wait or are in flight are limited; ``add`` waits for room.
+* The number of bytes that wait or are in flight is limited; ``add`` waits for room.
 * A batch that is larger than its topic allows is split. Only a single record can be too large.
 * A permanent error, or a batch that is not written in time, ends the sender: later batches of that partition could not
   keep their order. Every later call raises that error.
@@ -48,7 +48,7 @@ class ProducerId(NamedTuple):
 
 
 class Written(NamedTuple):
-    """``count`` records are in a partition's log from ``base_offset`` on, without gaps."""
+    """A range of a partition's log that was written: ``records`` records from ``base_offset`` on, without gaps."""
 
     partition: TopicPartition
     base_offset: int
@@ -86,7 +86,7 @@ class _Lane:
 
 
 class Sender:
-    """Sends for one producer. See the rules of the module. ``delivery_timeout_s`` limits the time since ``add``."""
+    """Sends one producer's batches, by the module's rules, each within ``delivery_timeout_s`` after ``add``."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Sender:
         return written
 
     async def stop(self, *, settle: bool = False) -> None:
-        """Discard the batches that wait and, unless ``settle`` is set, those in flight."""
+        """Discard the waiting batches. Discards those in flight, too, or waits for them if ``settle`` is set."""
         drivers = [lane.driver for lane in self._lanes.values() if lane.driver is not None]
         flying = [batch.task for lane in self._lanes.values() for batch in lane.flying if batch.task is not None]
         for task in drivers if settle else (*drivers, *flying):
@@ -252,10 +252,10 @@ class Sender:
         try:
             await self._client.metadata([lane.partition.topic])
         except KafkaError:
-            return  # the next attempt will tell
+            return  # the next attempt reports it if it persists
 
     async def _send(self, partition: TopicPartition, data: bytearray) -> int:
-        """Produce one batch. Returns its offset, or -1 if the broker no longer knows it. Raises KafkaError."""
+        """Produce one batch. Returns its offset, or -1 if the broker no longer knows the offset. Raises KafkaError."""
         node = await self._client.leader(*partition)
         version = min(await self._client.version_for(ProduceRequest, node=node), _PRODUCE_VERSION_MAX)
         content = ProduceRequest.PartitionProduceData(index=partition.partition, records=data)
@@ -265,7 +265,7 @@ class Sender:
             timeout_ms=int(self._request_timeout_s * 1000),
             topic_data=[ProduceRequest.TopicProduceData(name=partition.topic, partition_data=[content])],
         )
-        # The broker waits for the replicas as long as the request allows, and its response takes a moment more.
+        # The broker waits for the replicas for as long as the request allows, and its response takes a moment longer.
         answer = await self._client.send(request, node=node, version=version, timeout=self._request_timeout_s + 5)
         result = answer.responses[0].partition_responses[0]
         if result.error_code and result.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:

@@ -17,8 +17,8 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.security.client_security import SecurityProperties
 
 Where = str | int | datetime | Mapping[int, int]
-"""A position in a topic: ``"earliest"``, ``"latest"``, a time (ms since 1970, or a datetime with a time zone: the first
-record not before it), or an offset for each partition."""
+"""A position in a topic: ``"earliest"``, ``"latest"``, a time (ms since 1970, or a datetime with a time zone), or an
+offset for each partition. The position of a time is the first record that is not older."""
 
 
 def read_topic(
@@ -32,7 +32,7 @@ def read_topic(
     include_headers: bool = True,
     client: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """Read the records from ``start`` to before ``end``, by partition, in the columns of Spark's source.
+    """Read the records from ``start`` up to, excluding, ``end``, by partition, in the columns of Spark's source.
 
     ``partitions``: read only these. ``client``: properties of a Java client for TLS and login.
 
@@ -76,7 +76,7 @@ def scan_topic(
         for partition, begin in _offsets(cluster, wanted, start, isolation).items():
             if isinstance(start, Mapping) and end == "latest" and begin > ends[partition]:
                 log_end = cluster.offsets({partition: LATEST})[partition]
-                if begin > log_end:  # otherwise a log that became shorter would look like one without new records
+                if begin > log_end:  # without this check, a truncated log would look like a log without new records
                     raise LogEnded(partition, log_end)
             for fetched in cluster.fetch(partition, begin, ends[partition], isolation):
                 yield from decode(fetched, begin, ends[partition], include_headers=include_headers)

@@ -1,6 +1,6 @@
 """A producer's requests to the coordinator: for its id, and for the transactions of its transactional id (KIP-98).
 
-The versions are those before the second part of KIP-890, because every broker since 0.11 has them.
+Uses the versions before the second part of KIP-890, which every broker since 0.11 supports.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ async def producer_id(
         request.producer_id, request.producer_epoch = current
     answer = await client.send(request, node=node)
     if answer.error_code:
-        raise KafkaError(ErrorCode(answer.error_code), f"no producer id for {transactional_id or 'an idempotent one'}")
+        raise KafkaError(
+            ErrorCode(answer.error_code), f"no producer id for {transactional_id or 'an idempotent producer'}"
+        )
     return ProducerId(answer.producer_id, answer.producer_epoch)
 
 
@@ -125,7 +127,7 @@ async def commit_offsets(
 
 
 async def end(client: Client, transactional_id: str, producer: ProducerId, *, committed: bool) -> None:
-    """Commit or abort the open transaction. It may be sent again if there is no response."""
+    """Commit or abort the open transaction. Call this again if there is no response."""
     node = await client.coordinator(transactional_id, _TRANSACTION)
     version = min(await client.version_for(EndTxnRequest, node=node), _END_VERSION_MAX)
     request = EndTxnRequest(

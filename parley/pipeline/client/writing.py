@@ -1,17 +1,17 @@
 """Writes Arrow rows to topics, from blocking code.
 
 A ``Producer`` belongs to one thread and uses a ``Cluster``, which it does not close. It is idempotent: each record is
-in its partition in order and once, however often it was sent. With a transactional id, readers of committed records see
-everything between ``begin`` and ``commit``, or nothing.
+written to its partition once and in order, however often it is sent. With a transactional id, readers of committed
+records see everything that was written between ``begin`` and ``commit``, or nothing.
 
 Rules:
 
 * Memory is limited: rows are collected up to ``buffer_bytes``, then encoded. ``write`` waits while ``in_flight_bytes``
   are in flight.
-* Rows are certainly written only after ``flush`` or ``commit`` has returned.
+* Rows are guaranteed to be written only after ``flush`` or ``commit`` has returned.
 * After an error the producer cannot be used, because it does not know what was written; ``abort`` makes a transactional
-  producer usable again. KafkaError has the code. Rows that cannot be records raise ValueError, at ``flush`` at the
-  latest.
+  producer usable again. A KafkaError contains the code. Rows that cannot be records raise ValueError, at ``flush`` at
+  the latest.
 """
 
 from __future__ import annotations
@@ -333,7 +333,7 @@ async def _partition_count(client: Client, topic: str) -> int:
 
 
 def _prepared(rows: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
-    """Return the columns of records, and the column of topics. Raises ValueError."""
+    """Return the rows with the columns of records and ``topic`` only. Raises ValueError."""
     columns: dict[str, Any] = {name: rows.column(name) for name in rows.schema.names if name in _COLUMNS}
     if "value" not in columns:
         raise ValueError(f"column 'value' is missing. Columns: {', '.join(rows.schema.names)}")
@@ -351,7 +351,7 @@ def _prepared(rows: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
 
 
 def _chosen(column: pa.Array, by_key: npt.NDArray[np.int32], topic: str, partitions: int) -> npt.NDArray[np.int32]:
-    """Return the partitions that the rows name, or those of their keys. Raises ValueError."""
+    """Return the partition that each row names, or that of its key if it names none. Raises ValueError."""
     chosen = column.cast(pa.int64()).fill_null(-1).to_numpy()
     named = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
     wrong = chosen[named & ((chosen < 0) | (chosen >= partitions))]
