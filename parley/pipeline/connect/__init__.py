@@ -1,7 +1,7 @@
 """Kafka Connect's model: connectors, converters, transforms, and the workers that run them.
 
-A connector is written against :mod:``parley.pipeline.connect.connector``, :mod:``~parley.pipeline.connect.data``,
-:mod:``~parley.pipeline.connect.records`` and :mod:``~parley.pipeline.connect.config``.
+A connector uses ``parley.pipeline.connect.connector``, ``parley.pipeline.connect.data``,
+``parley.pipeline.connect.records`` and ``parley.pipeline.connect.config``.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ values and raises at the first bad one. ``validate`` finds all problems of every
 ``ConfigInfos``).
 
 Types in Python: BOOLEAN ``bool``; SHORT, INT, LONG ``int``; DOUBLE ``float``; STRING, CLASS ``str``; LIST
-``list[str]``; PASSWORD ``Password``, which hides itself in texts.
+``list[str]``; PASSWORD ``Password``, whose text is ``[hidden]``.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class ConfigInfos:
         return sum(len(one.value.errors) > 0 for one in self.configs)
 
     def problems(self) -> list[str]:
-        """Return all errors, one per line."""
+        """Return the errors of all keys."""
         return [error for one in self.configs for error in one.value.errors]
 
 
@@ -223,7 +223,7 @@ class ConfigDef:
         return judged
 
     def infos(self, name: str, values: Iterable[ConfigValue]) -> ConfigInfos:
-        """Return the results of ``validate``, to which a connector may have added, in the form of the response."""
+        """Return the results of ``validate``, which a connector may have extended, in the form of the response."""
         return ConfigInfos(name, self.groups, tuple(ConfigInfo(self.keys.get(one.name), one) for one in values))
 
 
@@ -231,7 +231,7 @@ class ConfigDef:
 
 
 def as_text(value: Any) -> str | None:
-    """Return a typed value as in a properties file. A secret stays hidden."""
+    """Return a typed value in the form of a properties file. A secret stays hidden."""
     match value:
         case None:
             return None
@@ -316,7 +316,7 @@ _PARSERS: Final[Mapping[ConfigType, Callable[[str, Any], Any]]] = {
 
 
 def at_least(low: float) -> Validator:
-    """Accept numbers that are not smaller."""
+    """Accept numbers that are not smaller than ``low``."""
     return between(low, None)
 
 
@@ -371,7 +371,7 @@ def printable(name: str, value: Any) -> None:
 
 
 def distinct(name: str, value: Any) -> None:
-    """Accept lists of distinct elements that are not empty."""
+    """Accept lists of distinct, non-empty elements."""
     if any(not one for one in value):
         raise ConfigError(f"Configuration '{name}' values must not be empty.")
     if len(set(value)) != len(value):

@@ -1,10 +1,10 @@
-"""The parts of a connector: a ``Connector``, which decides about its tasks, and the ``Task``, which does the work.
+"""The parts of a connector: a ``Connector``, which divides its work into tasks, and the ``Task``, which does the work.
 
 Rules:
 
-1. A connector's object and the objects of its tasks live in workers: each task in its own thread, next to tasks of
-   other connectors, possibly in another worker. The runtime finds a task's class by its module and name: both must be
-   top-level classes. Tasks of a worker share the interpreter, so they must not change global state.
+1. Connectors and tasks are objects in workers. A task may be in another worker than its connector, and has its own
+thread beside tasks of other connectors. The runtime finds both classes by module and name, so they must be
+top-level classes. Tasks of a worker share the interpreter, so they must not change global state.
 2. One thread calls a task's methods, never two at a time: ``initialize``, ``start``, then for a source ``poll`` and
    ``commit_record``/``commit``, for a sink ``open``, ``put``, ``flush``, ``close``; ``stop`` at the end. A task may be
    stopped between any two calls and started elsewhere. Then it loses its state, except for offsets.
@@ -42,11 +42,11 @@ class OffsetReader(Protocol):
     """The stored offsets of a connector's source partitions."""
 
     def offset(self, partition: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The last stored offset of the partition; None if there is none."""
+        """Return the last stored offset of the partition; None if there is none."""
         ...
 
     def offsets(self, partitions: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        """The last stored offsets of several partitions, in their order."""
+        """Return the last stored offsets of several partitions, in their order."""
         ...
 
 
@@ -81,7 +81,7 @@ class Task(ABC):
 
 
 class Connector(ABC):
-    """Decides about the tasks, and notices when they must change."""
+    """Divides the work into tasks, and notices when the tasks must change."""
 
     task_class: ClassVar[type[Task]]
     config_def: ClassVar[ConfigDef]
@@ -94,7 +94,7 @@ class Connector(ABC):
         self.context = context
 
     def start(self, props: Mapping[str, str]) -> None:
-        """Start with the connector's configuration. Longer work belongs in a thread of its own."""
+        """Start with the connector's configuration. Do longer work in a separate thread."""
         self.props = dict(props)
 
     def stop(self) -> None:  # noqa: B027 - most have nothing to give back
@@ -102,7 +102,7 @@ class Connector(ABC):
 
     @abstractmethod
     def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
-        """Return the configurations of its tasks, at most ``max_tasks``."""
+        """Return the configurations of the connector's tasks, at most ``max_tasks``."""
 
     def validate(self, props: Mapping[str, str]) -> list[ConfigValue]:
         """Return every key with its value and its errors. Override it to check several keys together."""
@@ -118,13 +118,13 @@ class SourceConnector(Connector):
     def exactly_once_support(self, props: Mapping[str, str]) -> bool | None:
         """Return True if each record reaches its topic once when the runtime stores offsets with the records (KIP-618).
 
-        This is the case if the source can be read again from any stored offset, with the same records after it. None
-        means that the connector does not say.
+        This is the case if reading the source again from any stored offset yields the same records. None means that
+        the connector does not know.
         """
         return None
 
     def can_define_transaction_boundaries(self, props: Mapping[str, str]) -> bool:
-        """Return True if its tasks can end their transactions themselves
+        """Return True if the connector's tasks can end their transactions themselves
         (``transaction.boundary=connector``, KIP-618)."""
         return False
 
@@ -211,7 +211,7 @@ class SourceTask(Task):
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets of a partition from ``start`` to before ``end``. A compacted topic has gaps, so not every offset has a
+    """The offsets [``start``, ``end``) of a partition. A compacted topic has gaps, so some of them may have no
     record."""
 
     topic: str
@@ -260,7 +260,7 @@ class SinkTaskContext(Protocol):
         ...
 
     def timeout(self, ms: int) -> None:
-        """Set the pause in ms before the next call after a ``RetriableError`` (by default, that of ``errors.*``)."""
+        """Set the pause in ms before the next call after a ``RetriableError`` (default: the pause of ``errors.*``)."""
         ...
 
     def pause(self, *partitions: TopicPartition) -> None:
@@ -335,8 +335,8 @@ class ExactlyOnceSinkTask(SinkTask):
     def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
         """Write the records of the range.
 
-        There may be no records if a filter has dropped all of them. Then it may do nothing, and ``committed`` may
-        return the end of the previous range. A range may begin after the end of the target's last range.
+        ``records`` is empty if a filter has dropped all of them. The task may then do nothing, and ``committed`` may
+        return the end of the previous range. A range may start after the end of the target's last range.
         """
 
     def put(self, records: Sequence[SinkRecord]) -> None:

@@ -1,4 +1,4 @@
-"""The keys that every connector has in addition to its own, with Kafka's names and defaults."""
+"""The keys that all connectors have, with Kafka's names and defaults."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def is_sink(connector: type[Connector]) -> bool:
 
 
 def keys_of_all(connector: type[Connector]) -> Collection[ConfigKey]:
-    """Return the keys of all sinks, or of all sources."""
+    """Return the keys that all sinks have, or all sources, depending on the connector's kind."""
     return (SINK if is_sink(connector) else SOURCE).keys.values()
 
 
@@ -261,7 +261,7 @@ def definition_of(connector: type[Connector], config: Mapping[str, Any], plugins
 
 
 def _stage(prefix: str, config: Mapping[str, Any], base: Any, plugins: Plugins) -> ConfigDef:
-    """Return the keys of one transform or predicate, each after the prefix."""
+    """Return the keys of one transform or predicate, each with the prefix."""
     group = prefix.replace(".", ": ", 1).rstrip(".").capitalize()
     keys = (
         ConfigDef()
@@ -279,7 +279,7 @@ def _stage(prefix: str, config: Mapping[str, Any], base: Any, plugins: Plugins) 
 
 
 def _prefixed(prefix: str, given: str | None, base: Any, plugins: Plugins, group: str | None) -> ConfigDef:
-    """Return the keys of a named class, each after the prefix; none if there is no such class."""
+    """Return the keys of a named class, each with the prefix; none if there is no such class."""
     if not given:
         return ConfigDef()
     try:

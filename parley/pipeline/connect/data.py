@@ -211,7 +211,7 @@ class Struct:
     __slots__ = ("schema", "values")
 
     def __init__(self, schema: Schema, values: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Raises DataError if a value does not fit, or if it is not the schema of a struct."""
+        """Raises DataError if ``schema`` is not the schema of a struct, or a value does not fit it."""
         if schema.type is not SchemaType.STRUCT:
             raise DataError(f"A struct needs the schema of a struct, not {schema!r}.")
         self.schema = schema
@@ -233,7 +233,7 @@ class Struct:
         return self[name] if self.schema.field(name) else otherwise
 
     def without_default(self, name: str) -> Any:
-        """Return the field's value as it was set; None if it was not."""
+        """Return the value to which the field was set; None if it was not set."""
         self._field(name)
         return self.values.get(name)
 

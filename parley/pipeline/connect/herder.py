@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 Config = Mapping[str, str]
 Offsets = Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
-"""Pairs of a partition of the source and its offset. A pair without an offset deletes the partition (KIP-875)."""
+"""Pairs of a partition of the source and its offset. None instead of an offset deletes it (KIP-875)."""
 
 
 class TaskId(NamedTuple):
@@ -160,7 +160,7 @@ class TimedOut(HerderError):
 
 
 class NotLeader(HerderError):
-    """The request is for another worker. ``leader_url`` is None if none is known: then it is like ``Rebalancing``."""
+    """The request is for another worker, at ``leader_url``. If this is None, treat the error like ``Rebalancing``."""
 
     status = 409
 

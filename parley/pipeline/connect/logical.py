@@ -17,7 +17,7 @@ _DAY_MS: Final = 86_400_000
 
 
 def millis_of(moment: dt.datetime) -> int:
-    """Return the milliseconds since 1970 of a time. Without a time zone, it is in UTC."""
+    """Return a time as milliseconds since 1970. A time without a time zone is in UTC."""
     return ((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)) - _EPOCH) // _MS
 
 

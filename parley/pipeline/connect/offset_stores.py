@@ -17,7 +17,7 @@ from typing import Any
 from parley.pipeline.connect.errors import ConnectError
 
 SourceOffset = tuple[Mapping[str, Any], Mapping[str, Any] | None]
-"""A partition of a source and its offset. None deletes the partition."""
+"""A partition of a source and its offset. None deletes the stored offset."""
 
 
 def key_of(connector: str, partition: Mapping[str, Any]) -> str:
@@ -26,7 +26,7 @@ def key_of(connector: str, partition: Mapping[str, Any]) -> str:
 
 
 class OffsetStore(ABC):
-    """Offsets by connector and partition of the source. They are in memory, and wherever ``store`` writes them."""
+    """Offsets by connector and partition of the source. They are kept in memory, and stored by ``store``."""
 
     def __init__(self) -> None:
         self._offsets: dict[str, dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}

@@ -2,12 +2,12 @@
 
 A class is found by
 
-* its name in Kafka (``org.apache.kafka.connect.json.JsonConverter``), whole or the last part, with or without the
-  ending for its kind (``FileStreamSource`` for ``FileStreamSourceConnector``);
+* its name in Kafka (``org.apache.kafka.connect.json.JsonConverter``) or the last part of it, with or without the
+ending for its kind (``FileStreamSource`` for ``FileStreamSourceConnector``);
 * its name as an entry point of the group ``parley.connect``;
 * its location: ``package.module:Class`` or ``package.module.Class``, also in a folder of ``plugin.path``.
 
-``$Key`` or ``$Value`` after the name of a transform is the part of a record that it changes.
+``$Key`` or ``$Value`` after the name of a transform selects the part of a record that it changes.
 """
 
 from __future__ import annotations

@@ -65,5 +65,5 @@ def _warn_of_spark(config: WorkerConfig) -> None:
 
 
 async def _ready(herder: Herder) -> None:
-    while not herder.is_ready:  # noqa: ASYNC110 - a herder says nothing when it is
+    while not herder.is_ready:  # noqa: ASYNC110 - a herder has no event for this
         await asyncio.sleep(_READY_POLL_S)

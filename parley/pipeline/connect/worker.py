@@ -108,7 +108,7 @@ class Worker:
                 self._host.pause(task)
 
     def task_configs(self, name: str) -> list[dict[str, str]]:
-        """Ask a running connector for its tasks' configurations (at most ``tasks.max``), for ``start_task``.
+        """Return the configurations of a running connector's tasks (at most ``tasks.max``), for ``start_task``.
 
         Raises ConnectError if the connector is not running, and the connector's errors.
         """
@@ -208,10 +208,10 @@ class Worker:
             return self._offsets
         return cast(TopicOffsetStore, self._offsets).at(connection, topic)
 
-    # Questions.
+    # Configurations and offsets.
 
     def validate(self, plugin: str, config: Mapping[str, str | None]) -> ConfigInfos:
-        """Check a connector's configuration, with those of its converters, transforms and predicates.
+        """Check the configuration of a connector and of its converters, transforms and predicates.
 
         Raises ConfigError if there is no such connector class.
         """
@@ -225,7 +225,7 @@ class Worker:
         return infos
 
     def offsets(self, name: str, config: Mapping[str, str]) -> list[SourceOffset]:
-        """Return the offsets of a connector, as the REST API shows them: for a sink, those of its group (KIP-875).
+        """Return a connector's offsets, as the REST API shows them: for a sink, its group's offsets (KIP-875).
 
         Raises ConnectError if the cluster does not respond.
         """
@@ -234,7 +234,7 @@ class Worker:
         return self._offsets_of(self._providers.resolve(config)).all(name)
 
     def alter_offsets(self, name: str, config: Mapping[str, str], offsets: Sequence[SourceOffset] | None) -> str:
-        """Set offsets of a connector without running tasks; None deletes all. Returns a text about the result.
+        """Set offsets of a connector whose tasks are stopped; None deletes all. Returns a message about the result.
 
         Raises BadRequest (``parley.pipeline.connect.herder``) if the offsets are invalid, or if the connector rejects
         them.
@@ -282,7 +282,7 @@ class _RunningConnector:
             self._failed(error)
 
     def become(self, target: TargetState) -> None:
-        """Start the connector, or stop it while it is paused."""
+        """Start the connector, or stop it if the target is PAUSED or STOPPED."""
         with self._lock:
             if self.connector is None or self._is_ended:
                 return
@@ -346,10 +346,10 @@ class _RunningConnector:
 
 
 class _Providers:
-    """Values that configurations only refer to: ``${provider:path:key}`` (KIP-297). Raises ConfigError.
+    """Resolves references in configurations: ``${provider:path:key}`` (KIP-297). Raises ConfigError.
 
-    This keeps secrets out of topics and of responses of the REST API. Each start of a connector or a task resolves the
-    references.
+    References keep secrets out of topics and out of the REST API's responses. They are resolved whenever a connector or
+    a task starts.
     """
 
     def __init__(self, worker: Mapping[str, str]) -> None:

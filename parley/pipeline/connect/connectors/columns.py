@@ -1,8 +1,8 @@
 """Converts a sink's records to rows of typed columns, for Parquet files, Delta and Iceberg tables, and databases.
 
 A struct, or a JSON object without a schema, has a column for each field. Any other value is the column ``value``. If
-enabled, further columns tell the record's source: ``kafka_key``, ``kafka_topic``, ``kafka_partition``, ``kafka_offset``
-and ``kafka_timestamp``. A field of the value with one of these names takes precedence.
+enabled, further columns contain the record's source: ``kafka_key``, ``kafka_topic``, ``kafka_partition``,
+``kafka_offset`` and ``kafka_timestamp``. A field of the value with one of these names takes precedence.
 
 ``Columns`` takes rows in order and applies the rule of ``parley.pipeline.values``: a value is stored exactly, in a
 column that is widened if necessary, or its record is refused. The first value with a known type creates a column.
@@ -56,7 +56,7 @@ _NULL_FOLDERS: Final = ("", "__HIVE_DEFAULT_PARTITION__")
 
 
 class Refused(DataError):
-    """A record is refused, because a value would not be stored exactly. The message names the record and the field."""
+    """A record is refused, because a value cannot be stored exactly. The message names the record and the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +126,12 @@ class Columns:
         widens: Callable[[Any, Any], bool] = lambda old, new: True,
         names: NameRule = ANY_NAMES,
     ) -> None:
-        """Begin with the target's present columns.
+        """Start with the target's present columns.
 
-        ``stored`` has the types of the present columns; ``required`` names those that allow no nulls. ``fixed`` columns
-        are never widened. ``widens`` returns True if the target can widen one type to another. ``names`` is the rule
-        for column names. ``dividing`` are the partition columns: their values are stored as text. Bytes are refused,
-        and texts that readers take for null.
+        ``stored`` maps the present columns to their types; ``required`` names those that allow no nulls. ``fixed``
+        columns are never widened. ``widens`` returns True if the target can widen one type to another. ``names`` is the
+        rule for column names. ``dividing`` are the partition columns: their values are stored as text, so bytes are
+        refused, as are texts that readers take for null.
         """
         self.kinds: dict[str, Any] = dict(stored)
         self._stored = dict(stored)
@@ -202,7 +202,7 @@ class Columns:
         raise self._refused(row, name, error)
 
     def _keeps(self, name: str, kind: Any) -> bool:
-        """Return True if the column can get this type, and its values, stored or added, are exact in it."""
+        """Return True if the column can be widened to this type, and all stored and added values are exact in it."""
         stored = self._stored.get(name, UNKNOWN)
         if stored != UNKNOWN and not self._widens(stored, kind):
             return False
@@ -379,7 +379,7 @@ def table_of(
 
 
 def _source(record: SinkRecord) -> dict[str, Any]:
-    """Return the columns that tell the record's source. Raises Refused."""
+    """Return the columns with the record's source. Raises Refused."""
     try:
         moment = None if record.timestamp is None else from_millis(record.timestamp)
         key = _key_text(record.key)

@@ -2,12 +2,12 @@
 
 The table's log stores the offset of each partition in Delta's application transactions (``txn``: the application id is
 ``<connector>:<topic>-<partition>``, the version is the end of the range). Rows and offset are committed together. A
-restarted task reads its offsets from the table. A task that another has replaced finds newer offsets and fails. The
-first write creates the table.
+restarted task reads its offsets from the table. A task that another task has replaced finds newer offsets and fails.
+The first write creates the table.
 
-The library would cast values that do not fit, for example 5.5 to 5. So the rows first get the table's own types, by the
-rule of ``columns``. New columns and new fields of structs only change the table's schema. For any other widening, the
-task rewrites the table with the wider type, because readers of Delta do not expect files of different types in a table.
+The library would cast values that do not fit, for example 5.5 to 5. Therefore the rows are first converted to the
+table's types, by the rule of ``columns``. New columns and struct fields only change the schema. Any other widening
+rewrites the table with the wider type, because readers of Delta do not expect files of different types in a table.
 This is a separate commit, which fails if another task commits meanwhile.
 """
 
@@ -118,7 +118,7 @@ class DeltaSinkTask(TableTask):
             raise
         except (CommitFailedError, OSError) as error:
             raise RetriableError(f"{offsets} cannot be committed to {self._url}: {error}") from error
-        except Exception as error:  # the library raises errors without a class of their own
+        except Exception as error:  # the library also raises plain exceptions
             raise ConnectError(f"{offsets} cannot be written to {self._url}: {error}") from error
 
     def _append(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
@@ -189,7 +189,7 @@ class DeltaSinkTask(TableTask):
         )
 
     def _table_without(self, offsets: OffsetRange) -> DeltaTable | None:
-        """Return the table, or None if it does not exist. Raises ConnectError if it already has the range."""
+        """Return the table, or None if it does not exist. Raises ConnectError if it already contains the range."""
         table = self._table()
         if table is not None:
             self._check_is_next(offsets, table.transaction_version(self._application(offsets.topic_partition)))

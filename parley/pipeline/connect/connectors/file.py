@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class FileStreamSourceTask(SourceTask):
-    """Reads whole lines from the stored position on. A line without a newline yet is read later."""
+    """Reads whole lines, starting at the stored position. A last line is read once it ends with a newline."""
 
     version = _VERSION
 
@@ -44,7 +44,7 @@ class FileStreamSourceTask(SourceTask):
         self._batch: int = config["batch.size"]
         self._file: BinaryIO | None = None
         self._lines: deque[bytes] = deque()
-        self._rest = b""  # a line without a newline yet
+        self._rest = b""  # the start of a line whose newline has not been read yet
         self._position = 0  # of the first line in ``_lines``
         self._partition = {} if self._path is None else {FILENAME: self._path}
         self._waits = False

@@ -1,9 +1,9 @@
 """Sends records to a web service: one request for each record, or for a batch of records as a JSON array.
 
 Delivery is at least once. A request without a response is sent again, with the same ``Idempotency-Key``
-(``topic-partition-first offset-count``), so that the service can detect the duplicate. Some records are errors: those
-that the service refuses for good (4xx except 408, 425 and 429), and those that JSON cannot express, such as NaN. They
-go to the dead letter topic if errors are tolerated. Otherwise the task fails.
+(``topic-partition-first offset-count``), so that the service can detect the duplicate. Records that the service rejects
+permanently (4xx except 408, 425 and 429), or that JSON cannot express (such as NaN), go to the dead letter topic if
+errors are tolerated. Otherwise the task fails.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class HttpSinkTask(SinkTask):
                 self._refused([one.record for one in batch], refused)
 
     def _bodies(self, records: Sequence[SinkRecord]) -> list[_Body]:
-        """Return the records to send with their bodies. Refuses records whose value has no body."""
+        """Return the records to send with their bodies. Refuses records whose value JSON cannot express."""
         refuse, bodies = refusing(self), []
         for record in records:
             try:
@@ -78,7 +78,7 @@ class HttpSinkTask(SinkTask):
         return bodies
 
     def _send(self, batch: Sequence[_Body]) -> ConnectError | None:
-        """Send a batch. Returns the error if the service refuses it for good. Raises RetriableError."""
+        """Send a batch. Returns the error if the service rejects it permanently. Raises RetriableError."""
         first = batch[0].record
         key = f"{first.original_topic}-{first.original_kafka_partition}-{first.original_kafka_offset}-{len(batch)}"
         content, kind = _content(_in_json([one.value for one in batch]) if self._batch > 1 else batch[0].value)

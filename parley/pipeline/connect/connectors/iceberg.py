@@ -1,8 +1,9 @@
 """Writes topics to an Iceberg table, each record once.
 
 Rows and offsets are in the same commit (``parley.pipeline.tables.iceberg``). A restarted task reads its offsets from
-the table. A task that another has replaced finds newer offsets and fails. The first write creates the table. Values are
-stored exactly, by the rule of ``columns``. Columns are added and widened if Iceberg can do so without rewriting files.
+the table. A task that another task has replaced finds newer offsets and fails. The first write creates the table.
+Values are stored exactly, by the rule of ``columns``. Columns are added and widened if Iceberg can do so without
+rewriting files.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class IcebergSinkTask(TableTask):
             except IcebergConflict as error:
                 if attempt == _ATTEMPTS - 1:
                     raise RetriableError(f"{offsets} cannot be committed to {self._place.table}: {error}") from error
-            except Exception as error:  # the library raises errors without a class of their own
+            except Exception as error:  # the library also raises plain exceptions
                 kind = RetriableError if may_pass(error) else ConnectError
                 raise kind(f"{offsets} cannot be written to {self._place.table}: {error}") from error
 

@@ -5,10 +5,10 @@ A file holds a range of offsets of a partition, and its name states the range::
     <url>/<topic>/partition=<n>/<topic>+<n>+<first offset>+<end offset>.parquet
 
 So each record is in exactly one file, once. After a crash, the task lists the files and continues after the last one. A
-file appears only when it is complete: by a rename, or as an object in a store. A task that another has replaced finds
-newer files and fails. On a disk, the task locks the folder from this check until the file has its name, so that two
-tasks cannot pass it together. Elsewhere only the worker prevents this: it starts a task only if no other with the same
-number runs.
+file appears only when it is complete: by a rename, or as an object in a store. A task that another task has replaced
+finds newer files and fails. On a disk, the task locks the folder from this check until the file has its name, so that
+two tasks cannot pass the check together. Elsewhere only the worker prevents this: it starts a task only if no other
+task with the same number runs.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class ParquetSinkTask(RangeTask):
     def _content(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> pa.Buffer | None:
         """Return the content of the file; None if all records are refused.
 
-        It is complete before writing begins, because a store may finish an object that its writer has abandoned.
+        It is complete before the file is opened, because a store may finish an object that its writer has abandoned.
         """
         made = pa.BufferOutputStream()
         table = self._rows(records, Columns({}, FileColumns()))

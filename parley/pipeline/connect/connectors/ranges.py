@@ -35,7 +35,7 @@ def range_keys(target: str, doc: str) -> ConfigDef:
         .define("flush.size", INT, 10_000, HIGH, validator=at_least(1))
         .doc("The number of records of a partition after which they are written.")
         .define("rotate.interval.ms", INT, 10_000, HIGH, validator=at_least(0))
-        .doc("After how many ms records are written, even if there are fewer than flush.size.")
+        .doc("The time in ms after which records are written, even if there are fewer than flush.size.")
         .define("metadata.columns", BOOLEAN, True)
         .doc("Whether to add the columns kafka_key, kafka_topic, kafka_partition, kafka_offset and kafka_timestamp.")
     )
@@ -66,11 +66,11 @@ class RangeTask(ExactlyOnceSinkTask):
 
     @abstractmethod
     def begin(self, config: Mapping[str, Any], props: Mapping[str, str]) -> None:
-        """Begin with this configuration: ``config`` has the typed values, ``props`` the original strings."""
+        """Start with this configuration: ``config`` contains the typed values, ``props`` the original strings."""
 
     @abstractmethod
     def write_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
-        """As ``put_range``, but never called without records."""
+        """Like ``put_range``, but never called without records."""
 
     def put_range(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
         if records:  # an empty range is not stored: after a restart it is read and skipped again
@@ -96,7 +96,7 @@ class TableTask(RangeTask):
         return f"{self._name}:{partition}"
 
     def _check_is_next(self, offsets: OffsetRange, end: int | None) -> None:
-        """Raise ConnectError if the table's offset ``end`` shows that it already has the range."""
+        """Raise ConnectError if the table's offset ``end`` shows that the table already contains the range."""
         if end is not None and end > offsets.start:
             raise ConnectError(f"{offsets} was written by another task: the table has it up to {end}")
 

@@ -37,7 +37,7 @@ from parley.pipeline.schemas.model import Schema as Registered
 from parley.pipeline.schemas.model import SchemaType as Language
 
 _READ_HERE: Final = frozenset({"decimal", "uuid", "local-timestamp-millis", "local-timestamp-micros"})
-"""Logical types that are read as their primitive types. Connect has only decimals, and stores them exactly."""
+"""Logical types that fastavro reads as their primitive types. Connect has only decimals, which ``_typed`` converts."""
 
 
 class AvroConverter(Converter):
@@ -196,7 +196,7 @@ def _without_logical(avro: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value for fastavro: structs as dictionaries, maps with other keys than strings as lists of entries."""
+    """Return the value for fastavro: structs as dictionaries, maps with non-string keys as lists of entries."""
     match value:
         case Struct():
             return {name: _plain(one) for name, one in value.items()}

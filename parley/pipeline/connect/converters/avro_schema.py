@@ -1,8 +1,8 @@
 """Converts Avro schemas to Connect schemas, and back.
 
-Avro's logical types become those of Connect (decimal, date, time-millis, timestamp-millis), all others their primitive
-types. Microseconds are read, but not written: Connect's schemas have milliseconds. A union with null becomes an
-optional schema; other unions are refused. INT8 and INT16, which Avro lacks, are marked with ``connect.type``. A map
+Avro's logical types become those of Connect (decimal, date, time, timestamp) or, if Connect has no such type, their
+primitive types. Microseconds are read, but not written: Connect's schemas have milliseconds. A union with null becomes
+an optional schema; other unions are refused. INT8 and INT16, which Avro lacks, are marked with ``connect.type``. A map
 whose keys are not strings is an array of records with a key and a value, as in other Kafka converters.
 """
 
@@ -95,7 +95,7 @@ def _record_to_avro(schema: Schema, named: dict[str, Schema]) -> Any:
     known = named.get(name)
     if known is not None:
         if known.as_optional() != schema.as_optional():
-            raise DataError(f"Two schemas of different fields have the name {name}: Avro needs one for each.")
+            raise DataError(f"Two different schemas have the name {name}: in Avro, each needs its own name.")
         return name
     named[name] = schema
     fields = []
@@ -121,13 +121,15 @@ def _from_avro(given: Any, named: dict[str, Schema]) -> Schema:
     if isinstance(given, list):
         kept = [one for one in given if one != "null"]
         if len(kept) != 1:
-            raise DataError(f"Avro's union of {len(kept)} types has no schema in Connect: only one beside null.")
+            raise DataError(
+                f"An Avro union of {len(kept)} types has no Connect schema: only null and one type are possible."
+            )
         inner = _from_avro(kept[0], named)
         return inner.as_optional() if len(kept) < len(given) else inner
     if isinstance(given, str):
         found = _PRIMITIVES.get(given) or named.get(given)
         if found is None:
-            raise DataError(f"Avro's type {given} is not known.")
+            raise DataError(f"Unknown Avro type {given}.")
         return found
     if not isinstance(given, Mapping):
         raise DataError(f"{given!r} is not an Avro schema.")

@@ -69,7 +69,9 @@ class _NumberConverter(ConverterOfBoth):
 
     def to_connect(self, topic: str, data_: bytes | None) -> SchemaAndValue:
         if data_ is not None and len(data_) != self.form.size:
-            raise DataError(f"{len(data_)} bytes in topic {topic} where {type(self).__name__} has {self.form.size}")
+            raise DataError(
+                f"a value of {len(data_)} bytes in topic {topic}: {type(self).__name__} expects {self.form.size}"
+            )
         return SchemaAndValue(self.schema, None if data_ is None else self.form.unpack(data_)[0])
 
 

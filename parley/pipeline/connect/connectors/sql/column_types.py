@@ -1,8 +1,8 @@
 """Maps the column types of a database to the Arrow types of the values that they store exactly.
 
 Nested values are stored as JSON. SQLite has no decimals, so they are stored as text there. A timestamp is a moment in
-UTC, also in a column without a time zone. Columns of a type without an Arrow type here (a UUID, an address) get texts
-unchanged, and the database parses or refuses them.
+UTC, also in a column without a time zone. Columns of other types (a UUID, an address) get texts unchanged, and the
+database parses or refuses them.
 """
 
 from __future__ import annotations

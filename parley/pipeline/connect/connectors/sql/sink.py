@@ -2,14 +2,14 @@
 
 One transaction writes the rows of a range of offsets and the end of the range. The end is stored in the table
 ``offsets.table``, which is created if necessary. A restarted task reads its offsets from that table. A task that
-another has replaced finds newer offsets there and fails.
+another task has replaced finds newer offsets there and fails.
 
 ``insert.mode``: ``insert`` adds rows; ``upsert`` (PostgreSQL, SQLite, MySQL) adds or replaces rows by primary key;
 ``update`` changes existing rows. ``pk.mode`` selects the primary key: ``none``, ``kafka`` (topic, partition and
 offset), ``record_key`` or ``record_value``, with ``pk.fields``.
 
-A database rounds values that do not fit a column. So each transaction locks the table's columns (``tables``), reads
-their types, and converts each value to the type of its column by the rule of ``columns``, or refuses the record.
+A database rounds values that do not fit a column. Therefore each transaction locks the table's columns (``tables``),
+reads their types, and converts each value to the type of its column by the rule of ``columns``, or refuses the record.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
     def _put(self, offsets: OffsetRange, records: Sequence[SinkRecord]) -> None:
         try:
             self._put_once(offsets, records, alone=False)
-        except NeedsTableAlone:  # begin again: two tasks that both hold the table would wait for each other
+        except NeedsTableAlone:  # start again: two tasks that both hold the table would wait for each other
             self._put_once(offsets, records, alone=True)
 
     def _put_once(self, offsets: OffsetRange, records: Sequence[SinkRecord], *, alone: bool) -> None:
@@ -226,7 +226,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
     ) -> None:
         """Write rows in order. Consecutive rows with the same columns share a statement. Raises ConnectError.
 
-        Raises NeedsTableAlone if the table must be changed while others may write to it.
+        Raises NeedsTableAlone if the table must be changed while other transactions may write to it.
         """
         table = self._reflected(connection, name, alone)
         if table is None and not self._config["auto.create"]:
@@ -271,7 +271,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
         *,
         alone: bool,
     ) -> None:
-        """Create the table or change its columns. Raises NeedsTableAlone if others may write to it meanwhile."""
+        """Create the table or change its columns. Raises NeedsTableAlone if other transactions may write to it."""
         if table is None:
             fixed = dict(zip(key, _KAFKA_TYPES, strict=True)) if self._config["pk.mode"] == "kafka" else {}
             make_table(connection, name, columns.kinds, key, fixed)
@@ -393,6 +393,6 @@ class SqlSinkConnector(SinkConnector):
 
     def alter_offsets(self, props: Mapping[str, str], offsets: Mapping[TopicPartition, int | None]) -> bool:
         raise ConnectError(
-            "The database has the connector's offsets, so they cannot be changed here: change the rows "
+            "The database stores the connector's offsets, so they cannot be changed here: change the rows "
             "of its offsets.table."
         )

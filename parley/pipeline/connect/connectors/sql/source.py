@@ -10,7 +10,7 @@ timestamp+incrementing    both, to distinguish rows with the same time
 ========================  ============================================================================================
 
 Delivery is at least once. With ``timestamp``, the offset of a row stays at the previous time until the last row with
-the same time has been read. So no row with the same time is ever skipped.
+the same time has been read. Therefore no row with the same time is ever skipped.
 """
 
 from __future__ import annotations
@@ -305,6 +305,6 @@ class SqlSourceConnector(SourceConnector):
                 offset.keys() - known or not all(isinstance(one, int) for one in offset.values())
             ):
                 raise ConnectError(
-                    f"An offset must have integers for {', '.join(sorted(known))}, but is {dict(offset)}"
+                    f"An offset may contain only integers for {', '.join(sorted(known))}, but is {dict(offset)}"
                 )
         return True

@@ -1,8 +1,8 @@
 """Inspects, creates and changes tables of a database.
 
 PostgreSQL widens a column with ``ALTER COLUMN TYPE``. SQLite has no such statement: there a new column gets the values
-and then the name of the old one. A column in the primary key, with NOT NULL or with a default cannot be widened so. In
-other databases, columns must be widened by hand.
+and then the name of the old column, unless the old column is in the primary key, is NOT NULL or has a default. In other
+databases, columns must be widened by hand.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MakingFailed(Exception):
 
 
 class NeedsTableAlone(Exception):
-    """The table must be changed, so the transaction must lock it against all others from its beginning."""
+    """The table must be changed, so the transaction must lock it exclusively from its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class TableColumns:
 
 
 def reflected(connection: sa.Connection, name: str) -> sa.Table:
-    """Return the table as it is in the database now. Raises NoSuchTableError."""
+    """Return the table's current definition in the database. Raises NoSuchTableError."""
     schema, bare = _parts(name)
     table = sa.Table(bare, sa.MetaData(), schema=schema, autoload_with=connection, resolve_fks=False)
     for column in table.c:
@@ -82,7 +82,7 @@ def locked(connection: sa.Connection, name: str, *, alone: bool) -> sa.Table | N
     """Return the table, locked until the transaction ends; None if there is no such table.
 
     No other transaction can change its columns. If ``alone`` is true, none can write to it either. SQLite needs no
-    lock: it lets one connection write, and this one has written already.
+    lock: it lets only one connection write, and this connection has already written.
     """
     schema, bare = _parts(name)
     if not sa.inspect(connection).has_table(bare, schema):
@@ -158,7 +158,7 @@ def _table_words(connection: sa.Connection, table: sa.Table) -> str:
 
 
 def _quoted(connection: sa.Connection, name: str) -> str:
-    """Quote a name for a textual statement, where a colon would begin a parameter."""
+    """Quote a name for a textual statement, in which a colon would start a parameter."""
     return connection.dialect.identifier_preparer.quote(name).replace(":", "\\:")
 
 
