@@ -1,13 +1,13 @@
-"""This worker's part of its group's work and, if it leads, the parts of all workers.
+"""This worker's share of its group's work and, if it leads, the shares of all workers.
 
 ``Share`` is the group's ``Member``. The work that the group has assigned (``Running.allowed``) runs here
 (``Running.work``), except for work that is being stopped or started. Rules:
 
-1. Before it joins, the worker reads the configurations to the end, and stops tasks whose connector now has another
-   number of tasks: that number decides which partitions a task has. Workers start the other tasks only after all have
-   joined.
-2. Revoked work is stopped before the worker joins again, which it then does immediately. Then the leader assigns the
-   work to others.
+1. Before it joins, the worker reads the configurations to the end, and stops tasks whose connector now has a different
+number of tasks: that number decides which partitions a task has. The new tasks start only after all workers have
+joined.
+2. A worker stops revoked work, and then joins again immediately. Only then does the leader assign the work to other
+workers.
 3. A worker that has read less than the leader reads on before it starts anything.
 """
 
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class Share:
-    """See the module's rules. ``on_leading`` is called whenever this worker is the leader of a new generation."""
+    """This worker's share. ``on_leading`` is called whenever this worker is the leader of a new generation."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Share:
         )
         if assignment.revoked:
             await self._running.stop(assignment.revoked)
-            await self._told()  # otherwise this could arrive after a state that the next worker reports
+            await self._told()  # otherwise this worker's last states could arrive after those of the next worker
             self._membership.rejoin()
         elif assignment.delay_ms > 0:
             self._membership.rejoin(assignment.delay_ms / 1000)
@@ -177,7 +177,7 @@ class Share:
             self._on_leading()
 
     def _begin(self, work: Work) -> None:
-        """Start work without waiting for it: a slow connector must not cost the membership."""
+        """Start work without waiting for it: a slow connector must not cost this worker its membership."""
         if not work or self._is_stopping:
             return
         task = asyncio.create_task(self._running.start(work))

@@ -8,7 +8,7 @@
 3. The work of a lost member is held back for ``max_delay_ms``, and then goes to new members. So a restarted worker gets
    its work back. All members join again when the delay is over.
 4. If nothing is held back, members with more than their share give up the excess. The next rebalance assigns it to
-   others, when it is known to have stopped.
+other members, once it has stopped.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Decision:
 
 @dataclass(slots=True)
 class Sharing:
-    """The state that the leader keeps between rebalances. A new leader begins without it."""
+    """The state that the leader keeps between rebalances. A new leader starts without it."""
 
     max_delay_ms: int
     _given: Work = NO_WORK
@@ -136,7 +136,7 @@ def _give_kind(
 
 
 def _too_much(kept: Mapping[str, Work], given: Mapping[str, Work]) -> dict[str, Work]:
-    """Return the work of members beyond their share of the connectors and of the tasks."""
+    """Return the work that each member has beyond its share of the connectors and of the tasks."""
     now = {member: kept[member] | given[member] for member in kept}
     connectors = _beyond({member: len(one.connectors) for member, one in now.items()})
     tasks = _beyond({member: len(one.tasks) for member, one in now.items()})

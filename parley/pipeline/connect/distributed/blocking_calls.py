@@ -1,6 +1,6 @@
-"""Runs blocking calls of the event loop: each in a daemon thread of its own.
+"""Runs blocking calls for the event loop, each in a separate daemon thread.
 
-A pool would suffice for calls that return. A connector's code may never return, and must then cost only its own thread.
+A pool would not suffice: a connector's code may never return, and must then block only its own thread.
 """
 
 from __future__ import annotations

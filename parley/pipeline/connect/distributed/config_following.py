@@ -10,8 +10,9 @@ a restart is requested  the named connector and tasks that run here are restarte
 a logger's level        is set
 ======================  ==============================================================================================
 
-A worker computes a connector's tasks when the connector starts, and when it requests this. If they differ from those in
-the log, the leader writes them. Another worker sends it a signed request. This is retried until it succeeds.
+A worker computes a connector's tasks when the connector starts, and when the connector requests it. If they differ from
+the tasks in the log, the leader writes them; another worker sends them to the leader in a signed request. This is
+retried until it succeeds.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def restart_plan(statuses: StatusStore, name: str, *, include_tasks: bool, only_
 
 
 class Following:
-    """See the module's rules. A caller that writes configurations holds ``turn``."""
+    """Follows the configuration log. A caller that writes configurations must hold ``turn``."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class Following:
         await self._client.aclose()
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run the work in a task. For one connector, the order is kept, because ``Running`` takes turns."""
+        """Run the work in a task. Work on the same connector stays in order, because ``Running`` takes turns."""
         task = asyncio.create_task(work)
         self._doing.add(task)
         task.add_done_callback(self._done)
@@ -163,7 +164,7 @@ class Following:
         return Work(work.connectors & {name}, frozenset(task for task in work.tasks if task.connector == name))
 
     def _share_anew(self) -> None:
-        """Join again, as every worker that reads this does. With heartbeats alone, the others would learn it later."""
+        """Join again, as does every worker that reads this change. Heartbeats alone would spread it more slowly."""
         if self._share.joined.is_set():
             self._membership.rejoin()
 
@@ -252,7 +253,7 @@ class Following:
     # Before a task writes exactly once.
 
     async def fence(self, task: TaskId) -> None:
-        """Let the leader fence older tasks of the connector. Raises ConnectError."""
+        """Have the leader fence older tasks of the connector. Raises ConnectError."""
         give_up, pause = asyncio.get_running_loop().time() + _FENCE_S, _RETRY_FIRST_S
         while True:
             try:
@@ -292,7 +293,7 @@ class Following:
             )
 
     async def _submit(self, name: str, tasks: Sequence[Mapping[str, str]]) -> None:
-        """Let the leader write the tasks. Raises HerderError, KafkaError or httpx.HTTPError."""
+        """Have the leader write the tasks. Raises HerderError, KafkaError or httpx.HTTPError."""
         if self._share.leads:
             async with self._turn:
                 await self._configs.put_tasks(name, tasks)

@@ -3,18 +3,18 @@
 The records are Kafka Connect's (``config.storage.topic``), keys as text and values as JSON:
 
 ====================================  ==================================================================
-``connector-NAME``                    ``{"properties": {...}}``; none: the connector is deleted
-``task-NAME-N``                       ``{"properties": {...}}``; counts only with the commit that follows
-``commit-NAME``                       ``{"tasks": n}``: the tasks before it are from now on those of the connector
-``target-state-NAME``                 ``{"state": "PAUSED", "state.v2": "STOPPED"}``; old workers know no STOPPED
-``restart-connector-NAME``            ``{"include-tasks": true, "only-failed": false}``: happens once, when read
-``logger-cluster-NAME``               ``{"level": "INFO"}``: happens once, when read
-``session-key``                       the key that workers sign requests among them with (KIP-507)
-``tasks-fencing-NAME``                ``{"task-count": n}``: no older task can write, so many may (KIP-618)
+``connector-NAME``                    ``{"properties": {...}}``; no value: the connector is deleted
+``task-NAME-N``                       ``{"properties": {...}}``; takes effect with the next commit
+``commit-NAME``                       ``{"tasks": n}``: the tasks before it are now the connector's
+``target-state-NAME``                 ``{"state": "PAUSED", "state.v2": "STOPPED"}``; for old workers, PAUSED
+``restart-connector-NAME``            ``{"include-tasks": true, "only-failed": false}``: applied once, when read
+``logger-cluster-NAME``               ``{"level": "INFO"}``: applied once, when read
+``session-key``                       the key that signs requests between workers (KIP-507)
+``tasks-fencing-NAME``                ``{"task-count": n}``: older tasks are fenced, n may write (KIP-618)
 ====================================  ==================================================================
 
-``ConfigState`` is the state by these records. Only ``ConfigState.apply`` changes it, so workers that have read the same
-records have the same state. An invalid record is skipped with a log line.
+``ConfigState`` is the state that these records define. Only ``ConfigState.apply`` changes it, so workers that have read
+the same records have the same state. An invalid record is skipped with a log line.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SessionKey(NamedTuple):
 
 
 class Change(StrEnum):
-    """The kinds of changes by a record."""
+    """The kinds of changes that a record can make."""
 
     CONNECTOR = "connector"
     DELETED = "deleted"
@@ -64,7 +64,7 @@ class Change(StrEnum):
 
 
 class Changed(NamedTuple):
-    """A change by a record: the connector or logger, and the switches or the level."""
+    """A change that a record made: its kind, the connector or logger, and the restart's options or the level."""
 
     what: Change
     name: str
@@ -73,7 +73,7 @@ class Changed(NamedTuple):
 
 @dataclass(slots=True)
 class ConfigState:
-    """The state by the records up to ``offset``."""
+    """The state after all records before ``offset``."""
 
     offset: int = -1
     connectors: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class ConfigState:
     _deferred: dict[str, dict[int, dict[str, str]]] = field(default_factory=dict)
     """Task configurations that have not been committed yet."""
     inconsistent: set[str] = field(default_factory=set)
-    """Connectors whose commit does not match the task configurations before it: the leader must compute them again."""
+    """Connectors whose last commit lacks some task configurations: the leader must compute them again."""
 
     def target(self, name: str) -> TargetState:
         """Return the target state of a connector."""
@@ -203,9 +203,9 @@ def _texts(properties: Any) -> dict[str, str]:
 class ConfigStore:
     """The configurations, and their changes.
 
-    Only the leader of the group may write, except for target states and levels of loggers. With ``leader_writes`` it
-    must first call ``claim``. Then no earlier leader can write. Each write returns when its records were read back, so
-    ``state`` contains them. Raises KafkaError if a write fails.
+    Only the leader of the group may write, except for target states and levels of loggers. With ``leader_writes``, it
+    must first call ``claim``, after which no earlier leader can write. Each write returns once its records have been
+    read back, so ``state`` contains them. Raises KafkaError if a write fails.
     """
 
     def __init__(self, log: Log, leader_writes: TransactionalWrites | None = None) -> None:
@@ -226,7 +226,7 @@ class ConfigStore:
         await self._log.stop()
 
     async def claim(self) -> None:
-        """Start to lead: fence earlier leaders, if the workers are configured so (KIP-618)."""
+        """Fence earlier leaders, if the leader writes in transactions (KIP-618)."""
         if self._leader_writes is not None:
             await self._leader_writes.claim()
 
@@ -256,7 +256,7 @@ class ConfigStore:
         await self._lead([*records, (_COMMIT + name, {"tasks": len(configs)})])
 
     async def put_fenced(self, name: str, count: int) -> None:
-        """Record that all tasks of a connector are fenced except those of the current commit, and their number."""
+        """Record that a connector's older tasks are fenced, and the number of tasks in its current commit."""
         await self._lead([(_FENCING + name, {"task-count": count})])
 
     async def put_target(self, name: str, target: TargetState) -> None:

@@ -1,8 +1,8 @@
 """Rounds of fencing: all older tasks are fenced before new tasks of a source write in transactions (KIP-618).
 
 A task writes under the transactional id ``<group>-<connector>-<number>``. A new task fences the earlier task with its
-number. If a connector gets fewer tasks, or other ones, all earlier tasks must be fenced. The leader does this once for
-each commit of tasks, and records it in the log (``tasks-fencing-NAME``).
+number. Unless there was and is only one task, all earlier tasks must be fenced before any new task starts. The leader
+does this once for each commit of tasks, and records it in the log (``tasks-fencing-NAME``).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 class Fencing:
     """The leader's rounds, one at a time for each connector.
 
-    A caller that writes configurations holds ``turn``. ``fence_tasks`` fences the first tasks of a connector, up to a
-    number, with its configuration. It blocks, and raises KafkaError or ConnectError.
+    A caller that writes configurations must hold ``turn``. ``fence_tasks(name, config, n)`` fences the connector's
+    first n tasks. It blocks, and raises KafkaError or ConnectError.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Fencing:
                 raise NotFound(f"Connector {name} not found")
             generation, count = state.generations.get(name, 0), len(state.tasks.get(name, ()))
             before = state.fenced_counts.get(name)
-            # A single task fences the single task before it by itself.
+            # A single task itself fences the single task before it.
             if before is not None and (before, count) != (1, 1):
                 _log.info("fencing %d earlier tasks of %s", before, name)
                 await in_thread(self._fence_tasks, name, config, before)

@@ -1,7 +1,7 @@
 """Writes to the topic of configurations as the leader of the workers' group, in transactions (KIP-618).
 
 All leaders of a group share one transactional id. The leader that claims it fences earlier leaders: their
-writes fail, even if they do not know yet that another worker leads. Instances of the schema registry use it for their
+writes fail, even if they do not know yet that another worker leads. Instances of the schema registry write to their
 topic in the same way.
 """
 
@@ -33,7 +33,7 @@ def leader_id(group: str) -> str:
 class TransactionalWrites:
     """The leader's writes to a topic. After a failure nothing is written until the leader claims the id again.
 
-    ``on_lost`` is called after a failure: the worker must find out who leads.
+    ``on_lost`` is called after a failure: the worker must find out which worker leads.
     """
 
     def __init__(
@@ -88,5 +88,5 @@ class TransactionalWrites:
             raise
 
     async def stop(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         await in_thread(self._cluster.close)

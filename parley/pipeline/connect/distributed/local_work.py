@@ -67,7 +67,7 @@ class Running:
         self._tracks_topics = tracks_topics
         self._stop_seconds = stop_seconds
         self._task_counts: dict[str, int] = {}
-        """The number of the connector's tasks when its tasks here were started."""
+        """The number of each connector's tasks at the time when its tasks here were started."""
         self._started_with: dict[TaskId, tuple[dict[str, str], dict[str, str], int]] = {}
         """The connector's and the task's configuration with which each task was started, and its generation."""
         self._locks: dict[str, asyncio.Lock] = {}
@@ -75,7 +75,7 @@ class Running:
         self._worker: Worker
 
     def use(self, worker: Worker) -> None:
-        """Set the worker, which has this object as its events."""
+        """Set the worker, which reports its events to this object."""
         self._worker = worker
 
     # Events of the worker: WorkerEvents.
@@ -127,7 +127,7 @@ class Running:
         await self.stop(Work(tasks=frozenset(task for task in self.work.tasks if task.connector == name)))
 
     async def _stop_in_time(self, name: str, work: Work) -> None:
-        """Stop a connector, or abandon it: a connector that hangs must not delay others or the group."""
+        """Stop a connector's work, or abandon it: a hanging connector must not delay other connectors or the group."""
         try:
             async with asyncio.timeout(self._stop_seconds):
                 await self._in_turn(name, self._stop_of, name, work)
@@ -137,7 +137,7 @@ class Running:
             self._stopped(name, work & self.work)
 
     async def restart(self, work: Work) -> None:
-        """Stop and start again, with the current configuration."""
+        """Stop this work and start it again with the current configuration."""
         again = work & self.work
         await self.stop(again)
         for name in again.connectors:
@@ -152,13 +152,13 @@ class Running:
             await self._in_turn(name, in_thread, self._worker.set_target_state, name, target)
 
     async def task_configs(self, name: str) -> list[dict[str, str]]:
-        """Ask the connector for its tasks' configurations. Raises the connector's errors."""
+        """Return the task configurations that the connector computes. Raises the connector's errors."""
         return await self._in_turn(name, in_thread, self._worker.task_configs, name)
 
     def outdated(self) -> Work:
-        """Return the tasks here whose connector now has another number of tasks: they must end before others begin.
+        """Return the tasks here whose connector now has a different number of tasks: they end before new ones start.
 
-        If a connector writes exactly once, its tasks of an older generation must end too.
+        If a connector writes exactly once, its tasks of an older generation must end, too.
         """
         state = self._state()
         changed = {name for name, count in self._task_counts.items() if len(state.tasks.get(name, ())) != count}
@@ -174,7 +174,7 @@ class Running:
     def reconfigured(self, name: str) -> Work:
         """Return the tasks of a connector that were started here with configurations other than the current ones.
 
-        For a source that writes exactly once these are all tasks: those of an older generation are fenced.
+        For a source that writes exactly once, these are all tasks of an older generation, because they are fenced.
         """
         state = self._state()
         connector = state.connectors.get(name)
@@ -213,7 +213,7 @@ class Running:
         except Exception as error:
             self.failed(name, error)
             return
-        if name not in self.work.connectors:  # it was given up since
+        if name not in self.work.connectors:  # it was stopped or abandoned meanwhile
             await in_thread(self._worker.stop_connector, name)
 
     async def _start_task(self, task: TaskId) -> None:

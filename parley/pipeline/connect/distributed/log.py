@@ -3,9 +3,9 @@
 Configurations, statuses and offsets are kept in a ``Log``: a topic (``TopicLog``), or memory for a standalone worker
 (``MemoryLog``). Rules:
 
-1. ``on_record`` gets the records in the order of their partition, each at least once, including those sent from here.
-2. ``start`` returns when it has read all existing records; ``read_to_end`` when it has read all records that existed
-   when it was called. So a worker that sends a record and then reads to the end has read this record.
+1. ``on_record`` gets the records of a partition in order, each at least once, including those that this worker sends.
+2. ``start`` returns when it has read all existing records, ``read_to_end`` when it has read all records that existed
+when it was called. Therefore a worker that sends a record and then reads to the end has read this record.
 3. Temporary errors (a leader moves, a broker returns) are retried until the log is stopped. ``send`` fails after
    ``SEND_SECONDS``.
 4. Records of aborted transactions are left out. Reading to the end waits for open transactions there.
@@ -36,7 +36,7 @@ from parley.protocol.security.client_security import ClientSecurity
 
 SEND_SECONDS: Final = 30.0
 _NAMES_UNTIL: Final = 12
-"""Up to this version, Produce and Fetch name topics. Later versions use their ids."""
+"""The last version of Produce and Fetch that names topics. Later versions use topic ids."""
 _FETCH_WAIT_MS: Final = 500
 _FETCH_BYTES: Final = 1 << 20
 _FIRST_PAUSE_S: Final = 0.05
@@ -55,7 +55,7 @@ class Keyed(NamedTuple):
 
 
 class Log(ABC):
-    """See the module's rules."""
+    """A log of keyed records, by the module's rules."""
 
     @abstractmethod
     async def start(self, on_record: OnRecord) -> None:
@@ -105,7 +105,7 @@ class TopicLog(Log):
     ) -> None:
         self._plan = plan
         self._now_ms = now_ms
-        # Another client: a fetch that waits for records delays later requests on the same connection.
+        # Two clients: a fetch that waits for records delays later requests on the same connection.
         self._reader = Client(bootstrap, client_id=client_id, security=security)
         self._writer = Client(bootstrap, client_id=client_id, security=security)
         self._positions: dict[int, int] = {}
@@ -167,7 +167,7 @@ class TopicLog(Log):
         for partition in self._positions:
             node = await self._reader.leader(self._plan.name, partition, fresh=fresh)
             by_node.setdefault(node, []).append(partition)
-            fresh = False  # it returned all of them
+            fresh = False  # the lookup refreshed all partitions
         return by_node
 
     async def _follow(self, on_record: OnRecord) -> None:
@@ -243,7 +243,7 @@ class TopicLog(Log):
         by_partition: dict[int, list[tuple[bytes, bytes | None]]] = {}
         for key, value in records:
             by_partition.setdefault(partition_of(key, len(self._positions)), []).append((key, value))
-        async with self._sending:  # one after the other, so that a retry never overtakes a record
+        async with self._sending:  # one call at a time, so that no record overtakes a retried record
             for partition, of_it in by_partition.items():
                 await self._produce(partition, of_it)
 

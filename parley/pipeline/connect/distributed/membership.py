@@ -6,8 +6,8 @@ herder, sends heartbeats, and joins again on request. ``Alone`` is the group of 
 1. The herder (``Member``) is called in order: ``on_assigned`` of one generation ends before the next join.
 2. If the membership is lost (the session has expired, the broker no longer knows the member, the coordinator did not
    respond for ``session.timeout.ms``), ``on_lost`` is called: other workers may run this work from now on.
-3. Temporary errors are retried forever, after a pause. Permanent errors (another kind of group has this name, no
-   rights) end ``Group.run`` with ConnectError.
+3. Temporary errors are retried forever, after a pause. Permanent errors (a group of another type has this name, the
+worker is not authorized) end ``Group.run`` with ConnectError.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Membership(ABC):
 
     @abstractmethod
     def rejoin(self, after_s: float = 0.0) -> None:
-        """Join again, which starts a rebalance; after ``after_s`` if it is given."""
+        """Join again after ``after_s`` seconds, which starts a rebalance."""
 
 
 class Alone(Membership):
@@ -171,7 +171,7 @@ class Group(Membership):
         while True:
             try:
                 await member.before_join(None if self._place is None else self._place.version)
-                self._rejoin.clear()  # by now it has read what the caller needs
+                self._rejoin.clear()  # this join serves all requests until now
                 place, assignment = await self._join(member)
                 self._place, pause = place, _PAUSE_S
                 await self._live(member, place, assignment)

@@ -1,8 +1,8 @@
 """The offsets of source connectors in a compacted topic (``offset.storage.topic``), in Kafka Connect's format.
 
 A key is ``["connector",{partition of the source}]``, and its value is the offset. A record without a value deletes the
-partition. Two keys are equal if their JSON is, in any order. All records of a partition use the bytes of its first key:
-otherwise compaction would keep two.
+offset. Two keys are equal if their JSON objects are, regardless of the order of fields. All records of a partition use
+the bytes of its first key: otherwise compaction would keep two offsets.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 
 class TopicOffsetStore(OffsetStore):
-    """Offsets in a log that belongs to ``loop``. Any thread may call, except the loop's own.
+    """Offsets in a log that belongs to ``loop``. Any thread except the loop's may call the methods.
 
-    ``open_log`` opens the log of another topic, given the connection to its cluster and its name. ``workers`` is the
-    store of the worker's topic, if this is the store of a connector's own topic: offsets that the own topic lacks are
-    read there.
+    ``open_log`` opens the log of another topic, given the connection to its cluster and its name. If this is the store
+    of a connector's own topic, ``workers`` is the store of the worker's topic: it supplies offsets that the connector's
+    topic lacks.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class TopicOffsetStore(OffsetStore):
             return known
 
     def get(self, connector: str, partitions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
-        """See ``OffsetStore.get``. Includes the offsets that other workers have stored."""
+        """Like ``OffsetStore.get``, including the offsets that other workers have stored."""
         self._run(self._log.read_to_end)
         own = super().get(connector, partitions)
         if self._workers is None:
@@ -90,13 +90,13 @@ class TopicOffsetStore(OffsetStore):
         return [offset if offset is not None else other for offset, other in zip(own, workers, strict=True)]
 
     def all(self, connector: str) -> list[SourceOffset]:
-        """See ``OffsetStore.all``. Includes the offsets that other workers have stored."""
+        """Like ``OffsetStore.all``, including the offsets that other workers have stored."""
         self._run(self._log.read_to_end)
         found = [*(() if self._workers is None else self._workers.all(connector)), *super().all(connector)]
         return list({key_of(connector, partition): (partition, offset) for partition, offset in found}.values())
 
     def store(self, connector: str, offsets: Iterable[SourceOffset]) -> None:
-        """See ``OffsetStore.store``. Returns when all in-sync replicas have the offsets."""
+        """Like ``OffsetStore.store``. Returns when all in-sync replicas have the offsets."""
         given = list(offsets)
         if self._workers is not None:  # otherwise deleted offsets would be found there again
             self._workers.store(connector, [one for one in given if one[1] is None])

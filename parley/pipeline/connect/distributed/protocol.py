@@ -4,7 +4,7 @@ Version 0 ("default") assigns everything again in each rebalance. From version 1
 report what they have, and only the difference is assigned or revoked. Version 2 ("sessioned", KIP-507) is the same, and
 shows that the member signs its requests to the leader.
 
-A connector in an assignment has the numbers of its tasks, and -1 if the connector itself is assigned. Strings and lists
+An assignment lists, for each connector, the numbers of its tasks, and -1 for the connector itself. Strings and lists
 may be null. Kafka's workers read null lists and then fail, so Parley writes empty ones.
 """
 
@@ -162,7 +162,7 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 def _decoded(kind: type[D], data: bytes) -> D:
-    """Decode a message; of a version later than ours, the part that we know. Raises MalformedMessage."""
+    """Decode a message, or the known part of a message of a later version. Raises MalformedMessage."""
     try:
         (version,) = struct.unpack_from(">h", data)
     except struct.error as error:

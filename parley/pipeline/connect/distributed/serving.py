@@ -58,7 +58,7 @@ class _Parts:
 
 @asynccontextmanager
 async def distributed(config: WorkerConfig, now_ms: Callable[[], int]) -> AsyncIterator[tuple[Herder, str]]:
-    """Run a worker of a group. Yields its herder, and the URL of its REST API that it advertises.
+    """Run a worker of a group. Yields its herder, and the advertised URL of its REST API.
 
     Raises ConnectError if it cannot start. If the worker cannot continue, it cancels the body of ``with`` and raises.
     """

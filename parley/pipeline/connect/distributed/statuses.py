@@ -3,9 +3,9 @@
 The records are Kafka Connect's (``status.storage.topic``):
 
 ====================================  ==================================================================
-``status-connector-NAME``             ``{"state", "trace", "worker_id", "generation", "version"}``; none: gone
+``status-connector-NAME``             ``{"state", "trace", "worker_id", "generation", "version"}``; no value: deleted
 ``status-task-NAME-N``                the same
-``status-topic-TOPIC:connector-NAME`` ``{"topic": {"name", "connector", "task", "discoverTimestamp"}}``; none: reset
+``status-topic-TOPIC:connector-NAME`` ``{"topic": {"name", "connector", "task", "discoverTimestamp"}}``; no value: reset
 ====================================  ==================================================================
 """
 
@@ -115,7 +115,7 @@ class StatusStore:
 
 
 class Telling:
-    """Writes the states of connectors and tasks. Only the loop calls it.
+    """Writes the states of connectors and tasks. Only the event loop's thread may call it.
 
     If a broker is unavailable, states wait and are not lost. A newer state replaces the waiting one, so no more states
     wait than there are connectors, tasks and topics.

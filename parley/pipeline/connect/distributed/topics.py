@@ -102,7 +102,7 @@ async def _create(client: Client, plan: TopicPlan) -> None:
 
 
 async def _check_policy(client: Client, plan: TopicPlan) -> None:
-    """Raise ConnectError if the topic deletes records by time: the workers' state would be lost."""
+    """Raise ConnectError unless the topic is only compacted: deleting old records would lose the workers' state."""
     resource = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=_TOPIC_RESOURCE, resource_name=plan.name, configuration_keys=["cleanup.policy"]
     )

@@ -78,7 +78,7 @@ class HerderSettings:
     """The settings of a herder. Times are in ms."""
 
     url: str
-    """The URL at which other workers reach its REST API, with a slash at the end."""
+    """The URL at which other workers reach this worker's REST API, with a slash at the end."""
     cluster_id: str
     group_id: str = ""
     """Empty for a standalone worker."""
@@ -98,12 +98,12 @@ class HerderSettings:
 
     @property
     def worker_id(self) -> str:
-        """The host:port of its REST API, which identifies the worker in statuses."""
+        """The host:port of the worker's REST API, which identifies the worker in statuses."""
         return self.url.partition("://")[2].rstrip("/")
 
 
 class Herder:
-    """See the module's rules. ``make_worker`` creates the worker, given the receiver of its events."""
+    """Carries out requests, by the module's rules. ``make_worker`` creates the worker, given its events' receiver."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Herder:
         self._fencing = Fencing(configs, self._turn, self._worker.fence_tasks)
         self._following.use(self._running, self._share, self._fencing)
         self.is_ready = False
-        """True if the herder has started. Before that it knows no connectors."""
+        """True if the herder has started. Before that, it does not know the connectors."""
 
     async def run(self) -> None:
         """Run connectors until cancelled. Then stop them and leave the group.
@@ -180,14 +180,14 @@ class Herder:
             await asyncio.wait({membership, joined}, return_when=asyncio.FIRST_COMPLETED)
             self.is_ready = joined.done()
             joined.cancel()
-            await asyncio.wait({membership})  # unlike the task itself, this can be cancelled alone
+            await asyncio.wait({membership})  # cancelling this wait does not cancel the task
             membership.result()
         finally:
             self.is_ready = False
             await self._stop(telling, membership)
 
     async def _stop(self, telling: asyncio.Task[None], membership: asyncio.Task[None] | None) -> None:
-        """Stop everything, and only then leave the group, because other workers start the work immediately."""
+        """Stop all work, and only then leave the group, because other workers then start the work immediately."""
         await self._following.stop()
         await self._share.stop()
         if membership is not None:
@@ -276,7 +276,7 @@ class Herder:
         return ConnectorStatus(name, self._kind(name), connector, self._statuses.tasks_of(name))
 
     async def set_target_state(self, name: str, target: TargetState) -> None:
-        """Request another state, which the workers reach later. Raises NotFound."""
+        """Request a target state, which the workers reach later. Raises NotFound."""
         if target is TargetState.STOPPED:
             await self._settled()
             self._must_lead("transition connectors to the STOPPED state")
@@ -400,7 +400,7 @@ class Herder:
             await self._fence(name)
         async with self._turn:
             info = await self._stopped(name)
-            await self._running.stop_tasks_of(name)  # the last offsets that they commit must not arrive afterwards
+            await self._running.stop_tasks_of(name)  # their last commit must not overwrite the new offsets
             return await in_thread(self._worker.alter_offsets, name, info.config, offsets)
 
     async def _stopped(self, name: str) -> ConnectorInfo:
@@ -455,9 +455,9 @@ class Herder:
             raise NotLeader(f"Only the leader can {purpose}.", self._share.leader_url)
 
     async def _settled(self) -> None:
-        """Wait for a while until the group has assigned its work, because the known leader may be outdated before.
+        """Wait until the group has assigned its work, because the known leader may be outdated before that.
 
-        Raises Rebalancing.
+        Raises Rebalancing after ``settle_ms``.
         """
         try:
             async with asyncio.timeout(self._settings.settle_ms / 1000):
@@ -495,7 +495,7 @@ class Herder:
             raise BadRequest(str(error)) from error
 
     async def _caught_up(self) -> None:
-        """Read the statuses to the end, if this is quickly possible: old statuses are better than no response."""
+        """Read the statuses to the end, or give up after a while: old statuses are better than no response."""
         with suppress(TimeoutError, KafkaError):
             async with asyncio.timeout(self._settings.sync_timeout_ms / 1000):
                 await self._statuses.refresh()

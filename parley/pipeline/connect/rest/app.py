@@ -1,4 +1,4 @@
-"""The API as an ASGI application.
+"""The REST API as an ASGI application.
 
 Rules:
 

@@ -106,7 +106,7 @@ async def names(
             info = await herder.connector(name) if "info" in expand else None
             status = _status(await herder.status(name)) if "status" in expand else None
         except NotFound:
-            continue  # it was deleted since
+            continue  # it was deleted in the meantime
         shown[name] = models.ConnectorParts.model_validate({"info": info, "status": status})
     return shown
 

@@ -56,7 +56,7 @@ class Forwarder:
         return _reply(answer)
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         await self._client.aclose()
 
 

@@ -1,6 +1,6 @@
 """Rejects paths that two programs might interpret differently, before they are used.
 
-A name may contain any character, as UTF-8 in %-escapes, except those that divide paths or begin an escape. The messages
+A name may contain any character, as UTF-8 in %-escapes, except those that divide paths or start an escape. The messages
 are those of Kafka Connect's server (Jetty).
 """
 

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. A body that is not JSON gets 415, and a client that does not accept JSON gets 406. A bug gets 500 with its text, and
-   its traceback is logged.
+1. A body that is not JSON gets 415, and a client that does not accept JSON gets 406. An unexpected exception gets 500
+with its text, and its traceback is logged.
 2. The worker forwards requests that only the leader of the group can serve
    (``parley.pipeline.connect.rest.forwarding``).
 3. A request that takes longer than the application's ``request_seconds`` is abandoned.

@@ -90,7 +90,7 @@ class RestSettings:
 
 
 def _advertised_protocol(given: str | None, listeners: Sequence[Listener]) -> str:
-    """HTTP unless all listeners have TLS, as in Kafka."""
+    """Return the given protocol. The default is HTTP, or HTTPS if all listeners use TLS, as in Kafka."""
     if given:
         return given.lower()
     return "https" if all(one.is_tls for one in listeners) else "http"

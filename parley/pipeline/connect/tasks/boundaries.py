@@ -2,7 +2,7 @@
 
 =============  =====================================================================================================
 ``poll``       each batch that the task polls is a transaction
-``interval``   a transaction ends a certain time after the end of the one before it
+``interval``   a transaction ends when an interval has passed since the previous one ended
 ``connector``  the task decides, by its ``TransactionContext``; an open transaction is aborted when it stops
 =============  =====================================================================================================
 """
@@ -47,7 +47,7 @@ class ByPoll(Boundary):
 
 
 class ByInterval(Boundary):
-    """A transaction lasts for an interval in ms, and then until the running ``poll`` returns."""
+    """A transaction ends with the first ``poll`` that returns after an interval in ms."""
 
     def __init__(self, interval_ms: int, now_ms: int) -> None:
         self._interval_ms = interval_ms

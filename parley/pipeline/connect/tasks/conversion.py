@@ -28,7 +28,7 @@ R = TypeVar("R", bound=ConnectRecord)
 
 
 def read_rows(fetched: Fetched, start: int, end: int = _OFFSET_MAX) -> list[Raw]:
-    """Return the visible records from ``start`` to before ``end``. Raises BadBatch."""
+    """Return the visible records with offsets in [``start``, ``end``). Raises BadBatch."""
     rows: list[Raw] = []
     topic, partition = fetched.partition
     for batch in decode(fetched, start, end, include_headers=True):

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class ExactlyOnceRun(SourceRun):
-    """See the module's rules. ``requests`` are the task's own, if its connector ends transactions."""
+    """Runs a task by the module's rules. ``requests`` are the task's, if its connector ends transactions itself."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ExactlyOnceRun(SourceRun):
         self._offsets_topic = offsets_topic
         self._boundary = boundary
         self._passed: list[SourceRecord] = []
-        """The records since the last commit, for a task that overrides ``commit_record``."""
+        """The records since the last commit, if the task overrides ``commit_record``."""
         self._wants_records = type(task).commit_record is not SourceTask.commit_record
         self._is_begun = False
         self._has_failed = False

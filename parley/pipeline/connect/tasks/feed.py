@@ -7,7 +7,7 @@ Rules:
 2. The feed has its own connections: a broker that delays the response to a long poll delays nothing else.
 3. Temporary errors are retried forever, with fresh metadata, after a pause of the affected partition only. If the log
    does not contain an offset, the task decides.
-4. A partition that two tasks read is fetched for them in turn, because a request names a partition once.
+4. A partition that two tasks read is fetched for them in turn, because a request can name a partition only once.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Subscription:
 
 
 class Feed:
-    """Fetches for subscriptions, on its own thread. See the module's rules. Any thread may call its methods."""
+    """Fetches for subscriptions in a separate thread, by the module's rules. Any thread may call the methods."""
 
     def __init__(self, connection: Connection, isolation: Isolation) -> None:
         self._connection = connection

@@ -34,7 +34,7 @@ class Guard:
         self._is_abandoned = False
 
     def abandon(self) -> None:
-        """Allow the task nothing more from now on."""
+        """Forbid the task any further change."""
         self._is_abandoned = True
 
     @property
@@ -76,5 +76,5 @@ class Guard:
         return cast(TopicOffsetStore, self._store()).encoded(self._spec.id.connector, offsets)
 
     def commit(self, cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit a sink's offsets. Raises KafkaError, and ConnectError if the task may not, or no longer."""
+        """Commit a sink's offsets. Raises KafkaError, or ConnectError if the task is no longer allowed to act."""
         groups.commit(cluster, group, offsets, self.check)

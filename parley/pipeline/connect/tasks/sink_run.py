@@ -9,9 +9,9 @@ Rules:
 3. A position is committed only after ``pre_commit`` has confirmed that the target has everything before it. If that
    fails, the task returns to the committed position and gets the records again, including a batch that waits for
    another ``put``.
-4. An ``ExactlyOnceSinkTask`` is asked for its position whenever it gets partitions, and after a range could not be put.
-   Until it responds, nothing is put. In this case the group's offsets are only informative.
-5. The guard is asked before each put.
+4. An ``ExactlyOnceSinkTask`` must return its positions whenever it gets partitions, and after it failed to put a range.
+Until then, nothing is put. For such a task, the group's offsets are only informative.
+5. The guard is checked before each put.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class SinkContext:
 
 
 class SinkRun:
-    """See the module's rules. ``stopping`` of the tolerance ends a pause."""
+    """Runs a task by the module's rules. ``tolerance.stopping`` ends a pause."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class SinkRun:
             self.commit()
 
     def finish(self) -> None:
-        """Commit what was put, give the partitions back and stop the task. Raises the errors of the task's ``stop``."""
+        """Commit what was put, close the partitions and stop the task. Raises the errors of the task's ``stop``."""
         try:
             self.commit(is_last=True)
             if self._held:
@@ -201,7 +201,7 @@ class SinkRun:
     # Partitions.
 
     def _look(self) -> None:
-        """Add new partitions, and give back deleted ones. Raises KafkaError."""
+        """Open new partitions, and close deleted ones. Raises KafkaError."""
         seen = _partitions_of(self._cluster, self._topics)
         self._look_at_ms = self._now_ms() + (
             self._look_again_ms if seen.is_complete else min(_LOOK_FOR_MISSING_MS, self._look_again_ms)
@@ -274,7 +274,7 @@ class SinkRun:
         return self._feed.subscribe(partition, offset, self.inbox, self._limit_bytes)
 
     def _follow_wishes(self) -> None:
-        """Do what the task has requested of its context."""
+        """Apply the requests that the task has made through its context."""
         sought, self._context.sought = self._context.sought, {}
         if sought:
             self._go_to(sought)
@@ -438,7 +438,7 @@ class SinkRun:
     # Offsets.
 
     def commit(self, *, is_last: bool = False) -> None:
-        """Commit the target's positions. A failure is logged, and the task goes back, unless it ends anyway."""
+        """Commit the target's positions. Logs a failure. If the task caused it, goes back to the committed offsets."""
         self._context.commit_requested = False
         self._commit_at_ms = self._now_ms() + self._interval_ms
         positions = {partition: held.position for partition, held in self._held.items()}

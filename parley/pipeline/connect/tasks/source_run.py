@@ -43,7 +43,7 @@ class SourceContext:
 
 
 class SourceRun:
-    """See the module's rules."""
+    """Runs a task by the module's rules."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class SourceRun:
         self._commit_at_ms = 0
         self._used: set[str] = set()
         self._done: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
-        """The offsets that are not stored yet although their records are in their topics, by partition."""
+        """The offsets, by partition, whose records are in their topics, but that are not stored yet."""
 
     def begin(self) -> None:
         """Start the task. Raises its errors."""

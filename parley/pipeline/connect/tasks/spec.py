@@ -93,7 +93,7 @@ class ClientSettings:
         return cls(given, SecurityProperties.of({**base, **own}))
 
     def connection(self, worker: WorkerConfig, client_id: str) -> Connection:
-        """Return the connection to the cluster: security settings given here override those of the worker."""
+        """Return the connection to the cluster. These settings override the worker's."""
         return Connection(
             security=self.security,
             bootstrap=self.given.get("bootstrap.servers", worker.bootstrap),

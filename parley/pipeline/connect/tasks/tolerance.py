@@ -78,7 +78,7 @@ class Tolerance:
     now_ms: Callable[[], int] = field(kw_only=True)
 
     def run(self, stage: Stage, of: object, work: Callable[[], T], record: object) -> T:
-        """Run the work and return its result. ``of`` is the object that does it, ``record`` is the record.
+        """Run the work on a record and return its result. ``of`` is the object that does the work.
 
         Raises LeftOut, or ConnectError if the failure is not tolerated.
         """

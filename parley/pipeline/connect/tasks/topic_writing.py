@@ -68,9 +68,9 @@ class TopicWriter:
 
 
 class TransactionWriter:
-    """Writes records of one task in transactions. Every method raises KafkaError. Then it can only be closed.
+    """Writes records of one task in transactions. Every method may raise KafkaError; then only ``close`` may follow.
 
-    A transaction begins with the first record after the end of the previous one.
+    A transaction starts with the first record after the end of the previous one.
     """
 
     def __init__(self, cluster: Cluster, settings: ClientSettings, transactional_id: str) -> None:
@@ -123,7 +123,7 @@ class TransactionWriter:
         return was_open
 
     def close(self) -> None:
-        """Abort an open transaction if possible. Otherwise the next owner of the id does, or the broker in time."""
+        """Abort an open transaction if possible. Otherwise the id's next owner does, or the broker after a timeout."""
         try:
             self.abort()
         except (KafkaError, RuntimeError) as error:
