@@ -1,4 +1,4 @@
-"""Files that outlive the power: what a name in a folder promises is on the disk before the name is there."""
+"""Durable files: a file's content is on the disk before the file gets its final name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def to_disk(path: str) -> None:
-    """Write out what the system still holds back of a local file, so that it is whole under its final name."""
+    """Sync a local file's content to the disk. Call this before the file gets its final name."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)

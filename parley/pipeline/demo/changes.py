@@ -46,7 +46,7 @@ def values(spark: SparkSession, bootstrap: str, topic: str, at_once: int, schema
 
 
 def counted(rows: DataFrame, window: str) -> DataFrame:
-    """Key and value of the records with the counts of windows and folders."""
+    """Return the key and value of the records that contain the counts of windows and folders."""
     from pyspark.sql import functions as f
 
     counts = (
@@ -79,7 +79,7 @@ def _query(
 
 
 def _told(progress: Any) -> dict[str, Any]:
-    """Return the line for a micro-batch. ``done`` are the offsets of the source topic that are counted."""
+    """Return the line for a micro-batch. ``done`` is the number of the source topic's offsets that are counted."""
     end = progress["sources"][0]["endOffset"]
     end = json.loads(end) if isinstance(end, str) else end
     topics = [partitions for topic, partitions in (end or {}).items() if topic]  # the one without a name is a note
@@ -90,7 +90,7 @@ def _told(progress: Any) -> dict[str, Any]:
 def run(
     arguments: list[str], schema: str, counted: Callable[[DataFrame, str], DataFrame], *, name: str = "make pipeline"
 ) -> int:
-    """Write what ``counted`` makes of a topic's values and a window to another topic, until SIGTERM.
+    """Apply ``counted`` to a topic's values, and write the result to another topic, until SIGTERM.
 
     Returns 1 if the query fails.
     """

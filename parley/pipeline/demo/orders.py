@@ -22,7 +22,7 @@ WATERMARK: Final = "30 minutes"
 
 
 def revenue(changes: DataFrame, window: str) -> DataFrame:
-    """Key and value of the records with the revenue of a window and a country."""
+    """Return the key and value of the records that contain the revenue of a window and a country."""
     from pyspark.sql import functions as f
 
     parts = f.array(

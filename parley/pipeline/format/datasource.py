@@ -44,7 +44,7 @@ from parley.pipeline.spark.shipping import Travels
 
 _NO_TABLES: Final = (
     "a table USING parley would have no options when it is read, because Spark hands none of them to data sources in"
-    " Python. Make a view: CREATE TEMPORARY VIEW orders USING parley OPTIONS ('kafka.bootstrap.servers' 'host:9092',"
+    " Python. Create a view: CREATE TEMPORARY VIEW orders USING parley OPTIONS ('kafka.bootstrap.servers' 'host:9092',"
     " subscribe 'orders'). Or read with options: SELECT * FROM orders WITH ('kafka.bootstrap.servers' = 'host:9092',"
     " 'subscribe' = 'orders')"
 )

@@ -1,4 +1,4 @@
-"""Finds what an earlier attempt of a task has written, so that the rows of an epoch are in their topics once.
+"""Finds what an earlier attempt of a task has written, so that each row of an epoch is in its topic once.
 
 Spark runs a failed task again, and a whole epoch (micro-batch) if its checkpoint did not record that it was done. A
 task leaves a note in the cluster: its epoch and its producer. The next attempt of the same task and epoch finds the
@@ -11,9 +11,9 @@ note, reads back what that producer has written, and writes only the missing row
 * With transactions, the note and the rows are committed together, so the rows of a note are all there. A task first
   fences older attempts and then looks for the note. It looks again before it commits, because its first request may
   have gone to a coordinator that had been replaced. An epoch older than the note's is refused. The notes stay after
-  the write, because an attempt may begin after it.
-* Rows are compared by content and, if they name it, by partition, not by order. Rows that have moved to another task
-  in the meantime are written by that task, so some may be there twice.
+  the write, because an attempt may start after it.
+  * Rows are compared by content and, if they name a partition, by partition, not by order. Rows that have moved to
+  another task in the meantime are written by that task, so some may be written twice.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Epoch:
     number: int
     task: int
     transactional_id_prefix: str | None = None
-    """The beginning of the transactional id; None if the task writes without a transaction."""
+    """The prefix of the transactional id; None if the task writes without a transaction."""
 
     @property
     def group(self) -> str:
@@ -106,7 +106,7 @@ class Note:
 
 
 def look_up(cluster: Cluster, epoch: Epoch, *, stable: bool = True) -> Note | None:
-    """Look up the note of earlier attempts of this task and epoch.
+    """Look up the note that earlier attempts of this task and epoch have left; None if there is none.
 
     With ``stable``, waits for the end of a transaction that contains a note. Otherwise, the note committed before it
     counts. Raises KafkaError: PRODUCER_FENCED if the task has committed a transaction of a later epoch.
@@ -120,7 +120,7 @@ def look_up(cluster: Cluster, epoch: Epoch, *, stable: bool = True) -> Note | No
             raise KafkaError(
                 ErrorCode.PRODUCER_FENCED,
                 f"epoch {epoch.number} comes too late: {epoch.transactional_id!r} has committed epoch {note.epoch},"
-                " so another run of this query is ahead. To write earlier epochs again on purpose, take another"
+                " so another run of this query is ahead. To write earlier epochs again on purpose, use another"
                 " 'transactionalIdPrefix'",
             )
         if note.epoch == epoch.number:
@@ -158,9 +158,9 @@ def forget(cluster: Cluster, groups: Iterable[str]) -> None:
 
 
 def fence(cluster: Cluster, transactional_ids: Iterable[str], timeout_ms: int) -> None:
-    """Fence the attempts that have begun, and abort their open transactions. Raises KafkaError.
+    """Fence the attempts that have started, and abort their open transactions. Raises KafkaError.
 
-    The notes stay: an attempt that begins later must find them.
+    The notes stay: an attempt that starts later must find them.
     """
     for transactional_id in sorted(transactional_ids):
         cluster.retry(partial(producer_id, transactional_id=transactional_id, timeout_ms=timeout_ms))

@@ -7,7 +7,7 @@ With a producer for each task of each micro-batch, brokers would have to remembe
   brokers reject late batches of an earlier user.
 * If a user fails, its producer is closed, because it does not know what was written.
 * At most ``KEPT_MAX`` producers wait for a user, none for longer than ``IDLE_S`` (checked when another is taken or
-  returned). They are flushed, and hold neither memory nor connections of their own: dropping a producer is enough.
+  returned). They are flushed, and have no buffers or connections, so dropping a producer needs no cleanup.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ class KeptProducers:
 
 
 def kept_producer(cluster: Cluster, writing: Writing) -> AbstractContextManager[Producer]:
-    """Yield a producer of this process. See ``KeptProducers.use``."""
+    """Yield a producer kept by this process, as ``KeptProducers.use`` does."""
     return _kept_by(os.getpid()).use(cluster, writing)
 
 
 @cache
 def _kept_by(process: int) -> KeptProducers:
-    return KeptProducers()  # the process is named because a fork inherits the cache, but not the connections
+    return KeptProducers()  # one per process: a fork inherits the cache, but not the connections

@@ -32,7 +32,7 @@ def from_json(found: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, in
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The offsets of a partition from ``start`` to before ``end``."""
+    """The offsets [``start``, ``end``) of a partition."""
 
     partition: TopicPartition
     start: int
@@ -43,7 +43,7 @@ class Range:
 
 
 def ranges(start: Offsets, end: Offsets, earliest_of_new: Offsets) -> list[Range]:
-    """Return the ranges between two positions that are not empty. A new partition begins at its earliest offset."""
+    """Return the non-empty ranges between two positions. A new partition starts at its earliest offset."""
     found = [
         Range(partition, start.get(partition, earliest_of_new.get(partition, behind)), behind)
         for partition, behind in sorted(end.items())
@@ -98,7 +98,7 @@ def pieces(whole: Iterable[Range], at_least: int | None, rows_at_most: int | Non
 
 
 _FEW: Final = 1000
-"""A task costs Spark about as much as reading ten thousand rows, but processing the rows gains from many tasks."""
+"""A task costs Spark as much as reading about ten thousand rows, but many tasks speed up the rows' processing."""
 
 
 def packed(whole: Iterable[Range], few: int = _FEW) -> Iterator[tuple[Range, ...]]:
@@ -136,8 +136,8 @@ class Loss:
 
 
 def losses(start: Offsets, end: Offsets, earliest_of_new: Offsets) -> list[Loss]:
-    """Return the losses that two positions show: deleted partitions, partitions found too late, offsets
-    that went back."""
+    """Return the losses that two positions show: deleted partitions, partitions found too late, and ends that moved
+    back."""
     found = [
         Loss(partition, f"{partition} no longer exists; its records from offset {start[partition]} on were not read")
         for partition in sorted(start.keys() - end.keys())

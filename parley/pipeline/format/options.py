@@ -1,9 +1,9 @@
 """The options of ``format("parley")``: those of Spark's Kafka source and sink, with the same names.
 
 Rules: the case of a name does not matter, as in Spark. An option that Spark rejects is rejected. An option that Spark
-ignores is ignored, with a warning if it resembles a known one. ``kafka.*`` are settings of the Java client. Those in
-``_USED_*`` have their meaning here. Those that would change what is read or written, and are not supported, are
-rejected. All others only tune the Java client and are ignored. Every ``OptionError`` says what to write instead.
+ignores is ignored, with a warning if it resembles a known one. ``kafka.*`` are settings of the Java client. Some of
+them have their meaning here. Those that would change what is read or written, and are not supported, are rejected. All
+others only tune the Java client and are ignored. Every ``OptionError`` says what to write instead.
 """
 
 from __future__ import annotations
@@ -96,14 +96,14 @@ class Specific:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record not before a time, in ms since the epoch, in every partition."""
+    """The first record at or after a time, in ms since the epoch, in every partition."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class TimesOf:
-    """The first record not before a time in ms since the epoch. Each partition has its own time."""
+    """The first record at or after a time in ms since the epoch, with a separate time for each partition."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 
@@ -161,7 +161,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     most = _positive(triggers, "maxOffsetsPerTrigger")
     if fewest is not None and most is not None and fewest > most:
         raise OptionError(
-            f"'minOffsetsPerTrigger' is {fewest}, more than 'maxOffsetsPerTrigger', which is {most}: make it less"
+            f"'minOffsetsPerTrigger' is {fewest}, more than 'maxOffsetsPerTrigger', which is {most}: lower it"
         )
     return SourceOptions(
         connection=connection(
@@ -192,7 +192,7 @@ class SinkOptions:
     """The topic of all rows; None if each row names its own."""
     exactly_once: bool
     transactional_id_prefix: str | None
-    """The beginning of the tasks' transactional ids; None to write without transactions."""
+    """The prefix of the tasks' transactional ids; None to write without transactions."""
     writing: Writing
     typed: tuple[TypedColumn, ...] = ()
     """The columns to write with a schema."""

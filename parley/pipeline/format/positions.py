@@ -18,7 +18,7 @@ _ALL: Final = re.compile(".*")
 def chosen_partitions(cluster: Cluster, chosen: Chosen, *, missing_ok: bool = False) -> frozenset[TopicPartition]:
     """Return the chosen partitions that exist. Raises ``OptionError`` if a named partition does not exist.
 
-    Called when a query is planned. If no broker is listening, it fails soon (``Cluster.contact``).
+    Called when a query is planned. If no broker is listening, it fails quickly (``Cluster.contact``).
     """
     cluster.contact()
     if chosen.pattern is not None:
@@ -76,7 +76,7 @@ def resolve_start(
     if options.later_than_all is None:
         raise OptionError(
             f"no record of {', '.join(map(str, behind))} is as late as the starting timestamp; choose an earlier one,"
-            " or set 'startingOffsetsByTimestampStrategy' to latest to begin behind the last record"
+            " or set 'startingOffsetsByTimestampStrategy' to latest to start after the last record"
         )
     return found | latest(cluster, behind, options)
 
@@ -93,9 +93,9 @@ def resolve_end(
 
 
 def not_before(cluster: Cluster, timestamp_ms: int, whole: Iterable[Range]) -> list[Range]:
-    """Return the ranges from the first record not before the timestamp. Ranges without such a record are left out.
+    """Return the ranges, starting at their first record at or after the timestamp. Leaves out ranges without one.
 
-    The ends of the ranges must be determined before: a record that is appended now may be late enough.
+    The ends of the ranges must be determined before this call: a record that is appended now may be late enough.
     """
     found = list(whole)
     starts = cluster.offsets({one.partition: timestamp_ms for one in found})
@@ -104,12 +104,12 @@ def not_before(cluster: Cluster, timestamp_ms: int, whole: Iterable[Range]) -> l
 
 
 def check_order(start: Offsets, end: Offsets) -> None:
-    """Raise ``OptionError`` if a batch would begin after its end, as Spark's Kafka source does."""
+    """Raise ``OptionError`` if a batch would start after its end, as Spark's Kafka source does."""
     for partition in sorted(start.keys() & end.keys()):
         if start[partition] > end[partition]:
             raise OptionError(
                 f"{partition} would be read from offset {start[partition]} to {end[partition]}, which is before it;"
-                " begin earlier or end later, but not behind the last record"
+                " start earlier, or end later, but not after the last record"
             )
 
 

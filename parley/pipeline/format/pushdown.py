@@ -1,11 +1,11 @@
-"""Filters that Spark passes to a batch read: what need not be fetched, and what Spark need not check. Decisions only.
+"""Decides how the filters that Spark passes to a batch read narrow it, and which of them Spark need not check.
 
 Rules:
 
 * Filters of topic, partition and offset narrow the ranges exactly, so Spark need not check them. A list of offsets
   narrows the ranges only to its smallest and largest offset, so Spark checks it too.
-* Spark always checks a filter of the timestamp. Its lower bound narrows the ranges: every record before the first one
-  that is late enough is too early. An upper bound does not, because timestamps may be out of order.
+* Spark always checks a filter of the timestamp. A lower bound narrows the ranges: they start at the first record that
+is late enough. An upper bound does not, because timestamps may be out of order.
 * A filter with a null, or with a value of another type than its column, is left to Spark.
 """
 
@@ -82,7 +82,7 @@ class Narrowing:
     conditions: tuple[_Condition, ...] = ()
     first: int = 0
     end: int = _OFFSET_END
-    """The offsets from ``first`` to before ``end`` are read."""
+    """The offsets [``first``, ``end``) are read."""
     since_ms: int | None = None
     """Skip the records before a partition's first record with at least this timestamp."""
 
@@ -154,7 +154,7 @@ def _between(found: Narrowing, plain: Filter, values: list[int]) -> tuple[Narrow
 def _since(found: Narrowing, plain: Filter, values: list[dt.datetime]) -> Narrowing | None:
     if isinstance(plain, LessThan | LessThanOrEqual):
         return None
-    since_ms = (min(values) - _EPOCH) // _MILLISECOND  # a record's timestamp is of whole milliseconds
+    since_ms = (min(values) - _EPOCH) // _MILLISECOND  # timestamps of records are whole milliseconds
     if since_ms <= 0:
         return None  # to a broker, such numbers have other meanings
     return replace(found, since_ms=max(since_ms, found.since_ms or 0))

@@ -107,12 +107,12 @@ class KafkaBatchWriter(Travels, DataSourceArrowWriter):
         return _write(iterator, self._options, epoch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the notes. With transactions they stay until they expire, because a copy of a task may begin only now,
-        and copies that have begun are fenced."""
+        """Delete the notes. With transactions, fence started copies of tasks instead: the notes stay until they expire,
+        because a copy may start only now."""
         self._end({one.group for one in messages if isinstance(one, Done) and one.group is not None})
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Like ``commit``. With transactions, killed tasks are fenced too, although they have sent no message."""
+        """Like ``commit``. With transactions, killed tasks are fenced, too, although they have sent no message."""
         if self._options.transactional_id_prefix is None:
             self.commit(messages)
         else:
@@ -134,7 +134,7 @@ class KafkaBatchWriter(Travels, DataSourceArrowWriter):
                 _log.warning("The notes of the groups %s stay until they expire: %s", names, error)
             else:
                 _log.warning(
-                    "Transactions that killed tasks of %s left open stay open until they time out: %s", names, error
+                    "The open transactions of killed tasks of %s stay open until they time out: %s", names, error
                 )
 
 
@@ -188,7 +188,7 @@ def _producer(cluster: Cluster, writing: Writing, epoch: Epoch | None) -> Abstra
 
 
 class _Attempt:
-    """A task of an epoch from its first row on: it fences older attempts and leaves its note. See the rules.
+    """A task of an epoch from its first row on: it fences older attempts and leaves its note (see ``epochs``).
 
     ``topic`` is one of the topics that it writes to. Raises KafkaError.
     """
@@ -237,7 +237,7 @@ class _Attempt:
         if look_up(self._cluster, self._epoch, stable=False) != self._found:
             raise KafkaError(
                 ErrorCode.NOT_COORDINATOR,
-                f"the broker that was asked for the note of {self._epoch.group!r} was no longer its coordinator: the"
+                f"the broker that returned the note of {self._epoch.group!r} was no longer its coordinator: the"
                 " task must be run again",
             )
 

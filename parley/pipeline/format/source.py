@@ -5,7 +5,7 @@ range to Arrow (``parley.pipeline.client``). Offsets in a checkpoint have the fo
 
 Rules:
 
-* A batch is the offsets between two positions. Read again, it has the same rows in the same tasks.
+* A batch is the offsets between two positions. If it is read again, it has the same rows in the same tasks.
 * A stream's small ranges share tasks, because a task in Python costs far more than reading a few rows.
 * A loss is never silent: with ``failOnDataLoss`` the query fails, and the text says what is lost. Without it, each loss
   is a warning.
@@ -87,7 +87,7 @@ _HEADERS: Final = ArrayType(StructType().add("key", StringType()).add("value", B
 
 _FETCH_BYTES_MIN: Final = 64 * 1024
 _OFFSET_BYTES: Final = 4 * 1024
-"""The bytes to fetch for each offset of a small range: the bytes after the range are of no use."""
+"""The bytes to fetch for each offset of a small range: bytes after the range would be wasted."""
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def source_schema(include_headers: bool, typed: StructType | None = None) -> Str
 
 
 def check_schema(schema: StructType, options: SourceOptions, typed: StructType | None = None) -> None:
-    """Raise ``OptionError`` for a schema given by the user."""
+    """Raise ``OptionError`` if Spark has another schema, which the user must have given."""
     if schema != source_schema(options.include_headers, typed):
         raise OptionError(
             "a topic's columns are fixed: leave out schema(...), and take values apart with from_json, cast and the"
@@ -145,9 +145,9 @@ class KafkaBatchReader(Travels, DataSourceReader):
 class NarrowedBatchReader(KafkaBatchReader):
     """Reads the part of a batch that the filters of its query select.
 
-    This is wrong for a DataFrame of several queries: Spark 4.2 plans each of them with the filters of the last query
-    that had any. So it is not the default. While ``spark.sql.python.filterPushdown.enabled`` is false, Spark refuses to
-    read.
+    This is wrong for a DataFrame that several queries share: Spark 4.2 plans each of them with the filters of the last
+    query that had any. Therefore it is not the default. While ``spark.sql.python.filterPushdown.enabled`` is false,
+    Spark refuses to read.
     """
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
@@ -222,8 +222,7 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
     ) -> dict[TopicPartition, int]:
         """Return the ends. If an open transaction keeps an end below the query's position, return the position instead.
 
-        That happens if the query has read uncommitted records before, or was told to start after the beginning of the
-        transaction.
+        That happens if the query has read uncommitted records before, or has started inside the transaction.
         """
         early = [partition for partition, end in ends.items() if end < begin.get(partition, end)]
         if not early or self._options.isolation is Isolation.READ_UNCOMMITTED:
@@ -232,7 +231,7 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
         return ends | {one: begin[one] for one in early if begin[one] <= log_ends[one]}
 
     def _earliest(self, new: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the earliest offsets of new partitions, except partitions that were deleted again."""
+        """Return the earliest offsets of new partitions, except partitions that have been deleted in the meantime."""
         cluster = shared_cluster(self._options.connection)
         found = {}
         for partition in new:
@@ -262,7 +261,7 @@ class KafkaStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailabl
 class RefusedStreamReader(DataSourceStreamReader):
     """Raises the error of invalid options at Spark's first call, because PySpark loses errors raised before.
 
-    PySpark's runner would end with an error of its own, about a local variable, and the user would see only that error.
+    PySpark's runner would fail with an unrelated error about a local variable, and the user would see only that error.
     """
 
     def __init__(self, error: OptionError) -> None:
@@ -295,7 +294,7 @@ def _cut(whole: list[Range], options: SourceOptions) -> list[Range]:
 
 
 def _read(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    if isinstance(task, OffsetRanges):  # otherwise it is what Spark makes of no tasks at all
+    if isinstance(task, OffsetRanges):  # otherwise it is Spark's placeholder for a read without tasks
         for one in task.ranges:
             yield from _read_range(one, options)
 
@@ -329,6 +328,6 @@ def _lost(text: str, options: SourceOptions) -> None:
     if options.fail_on_data_loss:
         raise DataLoss(
             f"{text}. Retention may be too short for this query, or a topic was deleted or truncated under it."
-            " To go on with what there is, set the option 'failOnDataLoss' to false"
+            " To continue with the remaining records, set the option 'failOnDataLoss' to false"
         )
     _log.warning("%s. Continuing without it, because 'failOnDataLoss' is false.", text)

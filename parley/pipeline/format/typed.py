@@ -38,7 +38,7 @@ class BadValue(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The options of a column. ``version`` is None for the latest."""
+    """The options of a column. ``version`` is None for the latest version."""
 
     column: str
     language: SchemaType
@@ -92,8 +92,8 @@ def asked(options: Mapping[str, str], topic: str | None) -> tuple[Asked, ...]:
 def columns_of(wanted: Sequence[Asked], given: StructType | None = None) -> tuple[StructType, tuple[TypedColumn, ...]]:
     """Return the Spark types of the columns, and how tasks read them. Blocks; for the driver.
 
-    ``given`` are the types that Spark has planned with. The newest version with these types counts, because a later one
-    may have been registered. Raises ValueError and RegistryAway.
+    ``given`` are the types that Spark has planned with. The newest version with these types is used, because a later
+    version may have been registered since. Raises ValueError and RegistryAway.
     """
     fields, columns = StructType(), []
     for one in wanted:

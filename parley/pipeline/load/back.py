@@ -1,15 +1,15 @@
-"""Sends files to a topic: files that were loaded, or any rows. Each row becomes a record once, whatever kills the load.
+"""Sends files to a topic: files that were loaded, or any rows. Each row becomes one record, even if the load is killed.
 
-The column ``partition`` gives a row's partition, if the topic has it. Otherwise the key decides, as in Kafka's clients;
+The column ``partition`` names a row's partition, if the topic has it. Otherwise the key decides, as in Kafka's clients;
 without a key, each file gets the next partition. Key, value, timestamp and headers come from the columns with these
 names, with or without an underscore. A row without ``value`` becomes a record of its other columns as JSON.
 
 The topic itself shows the progress. Before the first record is sent, a note in ``_parley/back`` beside the files names
 the files, the ends of the partitions' logs, and a producer id that is used for nothing else. Records are appended under
-that id as in a mirror, numbered in the order of the rows (``parley.pipeline.mirror.appending`` gives the guarantee). So
-a task sees which rows the topic already contains, whatever other producers write, and continues with the next row. At
-the end the note is marked as finished, and the next load sends new files under a new note. If two loads begin at the
-same time, the second uses the note of the first: the log accepts every row once.
+that id as in a mirror, numbered in the order of the rows (``parley.pipeline.mirror.appending`` gives the guarantee).
+Therefore a task sees which rows the topic already contains, whatever other producers write, and continues with the next
+row. At the end, the note is marked as finished, and the next load sends new files under a new note. If two loads start
+at the same time, the second uses the note of the first: the log accepts every row once.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ def _begin(settings: BackSettings, cluster: Cluster, partitions: int, notes: _No
             return last
         if last is not None and not last.finished:
             _log.warning(
-                "an older version has begun to send rows to %s and has not noted under which producer id: they are sent"
-                " again, and some may be there twice",
+                "an older version had started sending rows to %s without recording its producer id: resending them;"
+                " some may be duplicated",
                 settings.topic,
             )
             last = replace(last, files=[])
@@ -243,7 +243,7 @@ class _Notes:
 def _files(settings: BackSettings, system: pa_fs.FileSystem, root: str) -> list[str]:
     """Return the files below the folder, as relative paths, in the order in which their rows are sent.
 
-    If the folder is the target of a load, only committed files count: a killed load may have left others.
+    If the folder is the target of a load, only committed files count: a killed load may have left other files.
     """
     if settings.format == "delta":
         from deltalake import DeltaTable
@@ -283,7 +283,7 @@ def send_rows(task: BackTask) -> int:
     raise Overtaken(
         refused[-1],
         f"{task.partition} rejects the next row. If another load of these files is running, start this load"
-        f" again when that has ended. If records that were sent have been deleted from the topic, remove {OURS}/back/"
+        f" again after it. If records that were sent have been deleted from the topic, remove {OURS}/back/"
         f"{task.partition.topic} from the folder to send all rows again",
     )
 
@@ -344,7 +344,7 @@ def _rows(system: pa_fs.FileSystem, path: str, kind: str) -> Iterator[dict[str, 
 
 
 def _plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Return rows without bytes outside keys, values and headers: in JSON they are base64, as a load writes them."""
+    """Yield the rows. Bytes outside keys, values and headers become base64, as a load writes them to JSON."""
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         found, name = column.to_pylist(), field.name.removeprefix("_")

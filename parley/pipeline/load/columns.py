@@ -11,7 +11,7 @@ values are read, and into which columns they go:
 
 With ``flat``, the fields of the value's struct become columns, and the names of Kafka's columns begin with an
 underscore. The event time is the record's timestamp or a field of the value. Rows without event time go to the folder
-``NO_TIME``, which has Hive's name for it.
+``NO_TIME``, which has Hive's name for such rows.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Layout:
 
 
 def rows(layout: Layout, batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
-    """Return the rows of decoded records according to the layout, each with the names of its folders.
+    """Yield the rows of decoded records according to the layout, in a batch for each folder, with the folder's names.
 
     Raises BadRecord for an unreadable record, unless such records are dropped or kept.
     """
@@ -185,8 +185,8 @@ def _where(batch: pa.RecordBatch, row: int) -> str:
 
 
 def _values(layout: Layout, batch: pa.RecordBatch) -> tuple[Any, Any, Any]:
-    """Return the column of the values, their event times (null unless a field contains them), and which values are
-    unreadable."""
+    """Return the column of the values, their event times (null unless a field contains them), and a column that is
+    true for unreadable values."""
     column = batch.column("value")
     if layout.value_format not in STRUCTURED:
         values = _text(layout.value_format, column, batch, "value")

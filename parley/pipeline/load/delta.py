@@ -1,7 +1,7 @@
 """Loads into a Delta table: each commit in its log contains files and offsets.
 
 The offsets are Delta's application transactions, one for each partition: ``parley-load/topic/partition``, with the next
-offset as the version. So a commit either contains its offsets or does not exist, and readers never see files without a
+offset as the version. A commit either contains its offsets or does not exist, and readers never see files without a
 commit.
 """
 
@@ -164,5 +164,5 @@ def _shown(columns: Mapping[str, Any]) -> str:
 
 
 def new_load_id() -> str:
-    """Return a unique mark for a load."""
+    """Return a unique id for a load."""
     return uuid.uuid4().hex

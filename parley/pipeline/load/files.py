@@ -44,7 +44,7 @@ class NotOurs(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The folder of the files, and their format. ``load_id`` is the mark of the running load."""
+    """The folder of the files, and their format. ``load_id`` identifies the running load."""
 
     uri: str
     format: str

@@ -113,8 +113,8 @@ def _division(layout: Layout, columns: pa.Schema) -> dict[str, str]:
     at = columns.get_field_index(name)
     if at < 0 or not pa.types.is_timestamp(columns.field(at).type):
         raise LoadConflict(
-            f"a table of Iceberg is divided by a column that is a timestamp, which {name} is not: give it such a type"
-            " in the schema, and take --flat"
+            f"an Iceberg table is partitioned by a timestamp column, which {name} is not: declare it as a timestamp"
+            " in the schema, and use --flat"
         )
     return {name: layout.partition_by}
 

@@ -33,7 +33,7 @@ class Commits(Protocol):
 
     @property
     def positions(self) -> Mapping[int, int]:
-        """Return the next offset of each partition."""
+        """The next offset of each partition."""
 
     def begin(self, positions: Mapping[int, int]) -> None:
         """Take over the folder. Partitions that were never loaded begin at ``positions``."""
@@ -60,7 +60,7 @@ class LoadSettings:
 
 @dataclass(slots=True)
 class Loaded:
-    """The progress of a load: which of the ``wanted`` offsets are done, and the results."""
+    """The progress of a load: how many of the ``wanted`` offsets are done, and the results."""
 
     wanted: int
     offsets: int = 0
@@ -117,9 +117,9 @@ def load(
 def _ends_of_uncommitted(
     cluster: Cluster, positions: Mapping[int, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return the ends of partitions that a load of uncommitted records has loaded beyond their last stable offset.
+    """Return the positions of partitions that are already loaded beyond their last stable offset.
 
-    Nothing can be loaded from them until the open transaction ends.
+    An earlier load of uncommitted records did so. Nothing can be loaded from them until the open transaction ends.
     """
     beyond = {
         place: positions[place.partition] for place, end in ends.items() if positions.get(place.partition, 0) > end

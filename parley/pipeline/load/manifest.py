@@ -1,10 +1,10 @@
 """The commits of a load into a folder of files: a manifest for each commit, beside the files, numbered without gaps.
 
 A manifest is written last, when all its files are in place. It appears complete or not at all, under a number that no
-other load can take. So a killed load leaves files that no manifest names, and the next load deletes them before it
+other load can take. A killed load leaves files that no manifest names, and the next load deletes them before it
 begins (``ranges.is_stray``). A load begins with a manifest without files: an older load that is still running finds its
-next number taken and ends before it can name a deleted file. (An object store cannot refuse an existing name. There the
-load checks first, and two loads at the same moment may both take the number.) A manifest is JSON::
+next number taken, and ends before it can name a deleted file. (An object store cannot refuse an existing name. There
+the load checks first, and two loads at the same moment may both take the number.) A manifest is JSON::
 
     {"version": 1, "number": 3, "topic": "t", "settings": {...}, "positions": {"0": 100},
      "files": [{"path": "t+0+...parquet", "partition": 0, "first": 0, "last": 99, "records": 100, "bytes": 4711}]}
@@ -56,7 +56,7 @@ class Manifests:
 
     @property
     def positions(self) -> dict[int, int]:
-        """Return the next offset of each partition."""
+        """The next offset of each partition."""
         found = {} if self._last is None else self._last["positions"]
         return {int(partition): offset for partition, offset in found.items()}
 
@@ -118,7 +118,7 @@ def _read(filesystem: pa_fs.FileSystem, path: str) -> Any:
     with filesystem.open_input_stream(path) as stream:
         found = json.loads(stream.read())
     if found.get("version") != VERSION:
-        raise LoadConflict(f"{path} is of version {found.get('version')}, which is unknown here")
+        raise LoadConflict(f"{path} has the unknown version {found.get('version')}")
     return found
 
 

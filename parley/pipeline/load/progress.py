@@ -1,4 +1,4 @@
-"""The progress of loads, in a topic of the cluster: so others (the console) can see it wherever the load runs.
+"""The progress of loads, in a topic of the cluster: other programs (the console) see it wherever the load runs.
 
 A load writes a record to the topic ``parley-loads`` when it begins, every ``BEAT_S`` while it runs, and when it ends
 (``reporting``). The key is the load's id, the value JSON.
@@ -41,7 +41,7 @@ class LoadProgress:
 
     @classmethod
     def decode(cls, value: bytes | None) -> Self:
-        """Raises MalformedRecord."""
+        """Decode a record's value. Raises MalformedRecord."""
         try:
             found = json.loads(value or b"")
             wanted = found["wanted"]
@@ -61,7 +61,7 @@ class LoadProgress:
 
 
 def shown_place(uri: str) -> str:
-    """Return a URI without user, password and settings."""
+    """Return a URI without user, password and query."""
     if "://" not in uri:
         return uri
     parts = urlsplit(uri)

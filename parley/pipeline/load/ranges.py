@@ -31,7 +31,7 @@ class TopicRecreated(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets of a partition, from ``first`` up to but excluding ``end``."""
+    """The offsets [``first``, ``end``) of a partition."""
 
     partition: TopicPartition
     first: int

@@ -44,7 +44,7 @@ class LoadReport:
         """Returns how much is done and wanted, if the load itself does not call ``show``. Called in another thread."""
 
     def show(self, done: int, wanted: int | None) -> None:
-        """Note how much is done."""
+        """Record how much is done."""
         with self._lock:
             self._progress = replace(self._progress, done=done, wanted=wanted)
 

@@ -1,4 +1,4 @@
-"""Schemas of values as users write them: Avro, JSON Schema, or Spark's DDL.
+"""Reads the schemas of values that users write: Avro, JSON Schema, or Spark's DDL.
 
 A text that begins with a brace, a bracket or a quotation mark is JSON: a JSON Schema if it has ``properties``,
 otherwise an Avro schema. Any other text is DDL (``id bigint, name string``), which Spark itself reads.
@@ -15,7 +15,7 @@ from parley.pipeline.schemas.model import BadSchema, Schema, SchemaType, no_refe
 
 
 def read_schema(text: str) -> ValueSchema:
-    """Return the schema that a text describes. Raises BadLayout. A DDL text needs a running Spark."""
+    """Parse a schema in Avro, JSON Schema or DDL. Raises BadLayout. DDL needs a running Spark session."""
     if not text.strip():
         raise BadLayout("the schema is empty")
     if text.strip()[0] not in '{["':

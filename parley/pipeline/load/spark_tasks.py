@@ -1,7 +1,7 @@
 """Runs tasks in Spark, and reports their errors in plain words.
 
-An exception of a task would reach the driver as a page of Java text. So expected errors are caught in the task and
-raised in the driver as ``TaskFailed``. Spark handles all other errors, and retries the task.
+An exception of a task would reach the driver as a page of Java text. Therefore expected errors are caught in the task
+and raised in the driver as ``TaskFailed``. Spark handles all other errors, and retries the task.
 """
 
 from __future__ import annotations

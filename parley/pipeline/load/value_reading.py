@@ -85,7 +85,7 @@ def _has_decimal(kind: pa.DataType) -> bool:
 
 
 def _typed_column(values: Sequence[Any], kind: pa.DataType) -> Any:
-    """Convert JSON values to the schema's type, as ``_typed`` does. Arrow converts a whole column of times at once."""
+    """Convert JSON values to the schema's type, as ``_typed`` does. Arrow converts columns of times as a whole."""
     if pa.types.is_timestamp(kind) and set(map(type, values)) <= {str, type(None)}:
         try:
             found = pa.array(values, pa.string()).cast(kind)

@@ -1,9 +1,9 @@
 """Copies topics of one cluster to another, as MirrorMaker 2 does (KIP-382), as a Spark streaming job.
 
-Names and records of topics are those of Apache Kafka's MirrorMaker 2: its ``RemoteClusterUtils``, its formatters and
-MirrorMaker itself read Parley's, and Parley reads theirs. Copying works differently: a Spark task per partition copies
-whole batches unchanged, and finds in the target's own log how far the copy has progressed. So a copy continues after
-any kill, and no record is duplicated or lost.
+Topics have the names and records of Apache Kafka's MirrorMaker 2: MirrorMaker, its ``RemoteClusterUtils`` and its
+formatters read Parley's topics, and Parley reads MirrorMaker's. Copying works differently: a Spark task per partition
+copies whole batches unchanged, and finds in the target's own log how far the copy has progressed. Therefore a copy
+continues after any kill, and no record is duplicated or lost.
 
 Decisions: ``naming`` (the mirrored topics and their names; names show loops), ``settings`` (``mm2.properties``, and the
 flags of the first MirrorMaker), ``internal_records`` (the bytes of heartbeats, checkpoints and offset syncs),

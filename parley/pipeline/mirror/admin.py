@@ -108,7 +108,7 @@ def create_topics(
 
 
 def grow_topics(cluster: Cluster, topics: Mapping[str, int]) -> dict[str, str]:
-    """Raise the numbers of partitions of topics to these numbers. Returns the errors by topic."""
+    """Increase the numbers of partitions of topics to these numbers. Returns the errors by topic."""
     kind = CreatePartitionsRequest
     wanted = [kind.CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in topics.items()]
 

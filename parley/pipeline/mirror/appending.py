@@ -1,7 +1,7 @@
-"""Appends batches to a partition in such a way that its log refuses batches that it already has.
+"""Appends batches to a partition so that its log refuses batches that it already contains.
 
 An idempotent producer's batches carry sequence numbers, and the log accepts only the next one (KIP-98). Here **the
-sequence number identifies the record**: the n-th record written under a producer id has the number n. So a batch is
+sequence number identifies the record**: the n-th record written under a producer id has the number n. A batch is
 either appended in its place or not at all. A killed copier whose last request is still in flight, a second copier
 started by mistake, a request that is sent again because its response was lost: none of them can append a record twice.
 The last batch of the id in the log shows how many records there are (``tail``), whatever other producers have written
@@ -137,7 +137,7 @@ def is_settled(cluster: Cluster, partition: TopicPartition) -> bool:
 
 
 async def peek(client: Client, *, partition: TopicPartition, offset: int) -> None:
-    """Ask the leader whether the log contains the offset. Raises KafkaError: OffsetOutOfRange if it does not."""
+    """Check that the leader's log contains the offset. Raises KafkaError: OffsetOutOfRange if it does not."""
     await fetch_once(client, partition, offset, Isolation.READ_UNCOMMITTED, 1)
 
 
@@ -189,7 +189,7 @@ class _Window:
         self._tried = False
 
     async def send(self, client: Client) -> list[int]:
-        """Return the batches' base offsets. Raises ``Overtaken`` and KafkaError; repeat it after a temporary error."""
+        """Return the batches' base offsets. Raises ``Overtaken`` and KafkaError. May be called again after an error."""
         tried, self._tried = self._tried, True
         node = await client.leader(*self._partition, fresh=tried)
         version = min(await client.version_for(ProduceRequest, node=node), _NAMES_VERSION_MAX)

@@ -68,7 +68,7 @@ class Piece:
         return HEADER_SIZE + len(self.batch.body)
 
     def runs(self, downstream: int) -> Iterator[Run]:
-        """Return the positions of its records if it is appended at ``downstream``."""
+        """Yield the runs of this piece's records if the piece is appended at ``downstream``."""
         for span in self.spans:
             yield Run(span.first, span.last, downstream)
             downstream += span.length

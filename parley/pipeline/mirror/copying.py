@@ -3,8 +3,8 @@
 The target's log, not a checkpoint, decides where to begin. The driver passes an anchor: when the target's log ended at
 ``downstream``, record ``upstream`` of the source was the next to copy, with the number ``sequence`` of a producer id.
 If the log now contains more batches of that id, the last one shows how many records (``appending``), and that many
-records from ``upstream`` on have been copied already. So it does not matter when or how often a copier was killed, or
-which other clients write there.
+records from ``upstream`` on have been copied already. It does not matter when or how often a copier was killed, or
+which other clients write to the target.
 
 Rule: if it is uncertain which record was the last (``_resume``), some records are copied again, and none is left out.
 """
@@ -88,7 +88,7 @@ class Copied:
     refused: bool = False
     """True if the target accepts nothing more of the anchor's producer id: another one is needed."""
     waited: bool = False
-    """True if a broker did not respond, and all the time for retries has passed."""
+    """True if a broker did not respond before the time for retries was over."""
 
 
 def copy(wanted: Range) -> Copied:
@@ -138,13 +138,13 @@ def _copy(wanted: Range, done: Copied) -> None:
             done.records += piece.count
             done.size_bytes += piece.size_bytes
         done.anchor = Anchor(some[-1].next_offset, appender.next_offset, producer, appender.sequence)
-    # There may be markers behind the last copied record, which need not be read again.
+    # There may be markers after the last copied record, which need not be read again.
     done.anchor = replace(done.anchor, upstream=max(done.anchor.upstream, wanted.end))
     done.problem = ""
 
 
 def cut_at(found: Tail, anchor: Anchor) -> int | None:
-    """If the target has lost records that the anchor says it had, return the offset up to which all records remain."""
+    """Return the offset up to which the target still has all copied records; None if it has lost none."""
     if found.end >= anchor.downstream and found.count_since(anchor.sequence) >= 0:
         return None
     return 0 if found.last is None else found.last + 1
@@ -154,8 +154,8 @@ def _resume(wanted: Range, found: Tail, done: Copied) -> None:
     """Move the anchor to the end of the target's log.
 
     Without gaps in the source, the count of copied records gives the last copied offset. A higher offset shows gaps:
-    either they were there at the time of the copy, or compaction has removed records since. In that case records that
-    were not copied would be counted in their place. So then the records themselves are compared.
+    either they were there at the time of the copy, or compaction has removed records since. In the second case, the
+    count would include records that were not copied. Therefore the records themselves are compared.
     """
     start = done.anchor
     there = found.count_since(start.sequence)
@@ -173,7 +173,7 @@ def _resume(wanted: Range, found: Tail, done: Copied) -> None:
                 break
         if last is not None and not left and (last + 1 == least or _alike(wanted, start, found, last)):
             upstream = last + 1
-            if there == found.end - start.downstream:  # no other client has written behind the anchor
+            if there == found.end - start.downstream:  # no other client has written after the anchor
                 join(done.runs, _up_to(runs, last))
         else:
             _log.warning(

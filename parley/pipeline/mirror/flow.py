@@ -1,13 +1,13 @@
 """The state of one pair of clusters, and all work for it except copying records.
 
 A ``Flow`` lives in the driver. The topic of stored offsets on the target (``notes``, with the anchors of ``copying``)
-records how far each partition has been copied, and the offset syncs record which offset became which. Both are written
-again at intervals. Nothing is kept on the mirror's own machine.
+records how far each partition has been copied, and the offset syncs map the source's offsets to the target's. Both are
+written at intervals. Nothing is kept on the mirror's own machine.
 
-A cluster that does not respond is skipped for a while (``HELD_BACK_MS``), and a partition for as long as it has no
-leader, because all flows copy in the same rounds and wait for each other there.
+A cluster that does not respond is skipped for a while (``HELD_BACK_MS``), and a partition without a leader until it has
+one, because all flows copy in the same rounds and wait for each other.
 
-Locking: copying and the regular work run in two threads. What both access is changed under the flow's lock.
+Locking: copying and the regular work run in two threads. State that both access is changed under the flow's lock.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class Flow:
         self._problems: dict[TopicPartition, str] = {}
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self.source.close()
         self.target.close()
 
-    # The beginning.
+    # Preparation.
 
     def prepare(self) -> None:
         """Create the internal topics, and read their records."""
@@ -170,7 +170,7 @@ class Flow:
             return sorted({place.topic for place in self._places})
 
     def _begin(self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, str]) -> None:
-        """Find the starts of new partitions, and record them before anything is copied."""
+        """Find the start of each new partition, and record it before anything is copied."""
         new = [place for place in partitions if place not in self._places]
         if not new:
             return
@@ -208,7 +208,7 @@ class Flow:
         return self.source.offsets(dict.fromkeys(places, LATEST), self.isolation) if places else {}
 
     def look(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Record these ends of the source's logs, and check that the copied records are still there."""
+        """Record these ends of the source's logs, and check that the copied records still exist on both clusters."""
         with self._lock:
             self._ends |= {place: end for place, end in ends.items() if place in self._places}
         source, target = admin.overview(self.source), admin.overview(self.target)
@@ -222,7 +222,7 @@ class Flow:
         self._find_lost(ends)
 
     def _find_recreated(self) -> None:
-        """Start again if a topic of the source was deleted and created again since it was copied."""
+        """Restart the copies of topics that were deleted and created again on the source."""
         with self._lock:
             ids = {place: self._topic_ids.get(place.topic, "") for place in self._places}
             recreated = [place for place, known in self._places.items() if known.topic_id not in ("", ids[place])]
@@ -236,7 +236,7 @@ class Flow:
                 self._begin_again(place, begin, "the topic was created again")
 
     def _find_shorter(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Start again if a log of the source is shorter than its copy."""
+        """Restart the copies of partitions whose log on the source is shorter than the copy."""
         with self._lock:
             shorter = {
                 place: known.anchor
@@ -281,7 +281,7 @@ class Flow:
 
     @property
     def is_held_back(self) -> bool:
-        """Return True if nothing may be copied now."""
+        """True if nothing may be copied now."""
         now = self._now_ms()
         with self._lock:
             return bool(self._places) and all(self._held_back.get(place, 0) > now for place in self._places)
@@ -347,15 +347,15 @@ class Flow:
         self._syncs.append(sync)
 
     def _reset(self, place: TopicPartition, anchor: Anchor, log_start: int, log_end: int) -> None:
-        """Begin at the source's first record, because the source no longer has the next records to copy."""
+        """Restart at the source's log start or, for a new log, by ``reset``: the next records to copy are gone."""
         if anchor.upstream < log_start:
             self._begin_again(place, log_start, "records were deleted before they were copied")
         else:
             begin = log_end if self.settings.choices.reset == "latest" else log_start
-            self._begin_again(place, begin, "the topic was created again, or its log was cut")
+            self._begin_again(place, begin, "the topic was created again, or its log was truncated")
 
     def _copy_again(self, place: TopicPartition, lost: int) -> None:
-        """Begin with the first record that the target has lost, or with the first of all if that is unknown."""
+        """Restart at the first record that the target has lost, or at the log start if that record is unknown."""
         with self._lock:
             upstream = self._translations.upstream(*place, lost)
         if upstream is None:
@@ -397,7 +397,7 @@ class Flow:
 
     @property
     def lag(self) -> int:
-        """The number of source offsets that had not been copied when the ends were last looked up."""
+        """The number of source offsets up to the last known ends that have not been copied yet."""
         with self._lock:
             return sum(max(0, end - self._places[place].anchor.upstream) for place, end in self._ends.items())
 
@@ -405,7 +405,7 @@ class Flow:
         """Return the progress since this mirror was started."""
         return Progress(self.settings.name, len(self.topics()), self.records, self.size_bytes, self.lag)
 
-    # What is stored.
+    # Stored progress.
 
     def flush(self) -> None:
         """Write offset syncs and stored offsets, and commit the offsets of the first MirrorMaker's group."""
@@ -439,7 +439,7 @@ class Flow:
     # Heartbeats and groups.
 
     def beat(self) -> None:
-        """Write a heartbeat to the target to show that this flow is alive, and how far it is."""
+        """Write a heartbeat to the target, which shows that this flow is alive, and its progress."""
         source, target = self.settings.source.alias, self.settings.target.alias
         progress = self.progress() if self.settings.choices.enabled else None
         self._write(self.target, HEARTBEATS, [Heartbeat(source, target, self._now_ms(), progress).encode()])
@@ -484,6 +484,6 @@ class Flow:
 
 
 def _same_run(one: OffsetSync, other: OffsetSync) -> bool:
-    """Return True if no record is missing between two syncs."""
+    """Return True if both syncs belong to one run of records without a gap."""
     same = (one.topic, one.partition) == (other.topic, other.partition)
     return same and one.upstream - one.downstream == other.upstream - other.downstream

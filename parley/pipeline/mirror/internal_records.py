@@ -118,7 +118,7 @@ class Heartbeat:
 
     @classmethod
     def decode(cls, key: bytes | None, value: bytes | None, headers: Headers = ()) -> Self:
-        """Raises MalformedRecord."""
+        """Decode a record. Raises MalformedRecord."""
         names, data = _Reader(key), _Reader(value)
         data.version()
         source, target = names.string(), names.string()
@@ -129,7 +129,7 @@ class Heartbeat:
 class Checkpoint:
     """A consumer group's committed offset for a partition, in the source (upstream) and in the target (downstream).
 
-    ``topic`` is its name on the target.
+    ``topic`` is the topic's name on the target.
     """
 
     group: str
@@ -146,7 +146,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, key: bytes | None, value: bytes | None) -> Self:
-        """Raises MalformedRecord."""
+        """Decode a record. Raises MalformedRecord."""
         names, data = _Reader(key), _Reader(value)
         data.version()
         place = names.string(), names.string(), names.number(_I32)
@@ -167,7 +167,7 @@ class OffsetSync:
 
     @classmethod
     def decode(cls, key: bytes | None, value: bytes | None) -> Self:
-        """Raises MalformedRecord."""
+        """Decode a record. Raises MalformedRecord."""
         names, data = _Reader(key), _Reader(value)
         return cls(names.string(), names.number(_I32), data.number(_I64), data.number(_I64))
 
@@ -206,7 +206,7 @@ class StoredOffset:
 
     @classmethod
     def decode(cls, key: bytes | None, value: bytes | None) -> Self | None:
-        """Decode a record. Returns None if it is another connector's, or a tombstone. Raises MalformedRecord."""
+        """Decode a record. Returns None for another connector's record or a tombstone. Raises MalformedRecord."""
         if not value:
             return None
         try:

@@ -61,7 +61,7 @@ def run(
     once: bool = False,
     checkpoint_dir: str | None = None,
 ) -> Mirror:
-    """Mirror until ``over`` is set, or, with ``once``, up to the current ends of the sources. ``tell`` is called often.
+    """Mirror until ``over`` is set or, with ``once``, up to the sources' current ends. Calls ``tell`` repeatedly.
 
     Raises KafkaError if a cluster is unreachable at the start. With ``once``, raises MirrorFailed.
     """

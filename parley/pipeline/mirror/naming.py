@@ -1,6 +1,6 @@
 """The mirrored topics, and their names on the other cluster (KIP-382, KIP-690, KIP-787).
 
-With the default policy, topic ``t`` of cluster ``A`` is ``A.t`` on its target. So the name shows where records come
+With the default policy, topic ``t`` of cluster ``A`` is ``A.t`` on its target. The name shows where records come
 from, and a topic from the target is never sent back to it, over any number of hops. The identity policy keeps names, as
 the first MirrorMaker did. Then only the user can prevent clusters from mirroring each other in a circle;
 ``MirrorSettings`` refuses the identity policy for two flows in opposite directions.
@@ -126,7 +126,7 @@ def compiled(patterns: str) -> re.Pattern[str] | None:
 
 def _group(part: str) -> str:
     """Wrap an expression so that it can be joined with others: flags at its start, such as ``(?i)``, apply only to
-    itself."""
+    this expression."""
     flags = _FLAGS.match(part)
     group = f"(?{flags[1]}:{part[flags.end() :]})" if flags else f"(?:{part})"
     try:
@@ -148,7 +148,7 @@ class TopicChoice:
     heartbeats: bool = True
 
     def of(self, topics: Iterable[str]) -> list[str]:
-        """Return those of these topics that are mirrored, sorted by name."""
+        """Return the topics that are mirrored, sorted by name."""
         return sorted(filter(self.__contains__, topics))
 
     def __contains__(self, topic: str) -> bool:

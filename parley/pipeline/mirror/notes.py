@@ -1,9 +1,9 @@
 """The progress of a flow's partitions, stored on the target in Connect's topic of stored offsets (KIP-382).
 
 A note is written before anything is appended under its producer id (``appending``), and again at intervals. It may be
-outdated, because the target's log shows what was copied since. So the last note of a partition is enough to continue
-from any machine. MirrorMaker 2 continues from the same records, and Parley from MirrorMaker's. Those contain no
-producer id, so records that MirrorMaker copied after its last note are copied again.
+outdated, because the target's log shows what was copied since. Therefore the last note of a partition is enough to
+continue from any machine. MirrorMaker 2 continues from Parley's notes, and Parley from MirrorMaker's, which contain no
+producer id: records that MirrorMaker copied after its last note are copied again.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Notes:
         return None if stored is None else stored.offset + 1
 
     def first(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Place]:
-        """Return the first of the last consecutive notes by Parley: all mirrors that begin at the same
-        moment use it."""
+        """Return each partition's first note by Parley after the last one by MirrorMaker. Mirrors that start at the
+        same moment all use it."""
         wanted = set(partitions)
         found: dict[TopicPartition, Place] = {}
         for stored in self._read():
@@ -86,7 +86,7 @@ class Notes:
 
 
 def _place(stored: StoredOffset) -> Place | None:
-    """Return None for a note without a producer id. In an older format, the numbers of records were their offsets."""
+    """Return a note's progress; None without a producer id. In an older format, sequence numbers were offsets."""
     if stored.downstream is None or stored.producer is None:
         return None
     sequence = stored.downstream & INT32_MAX if stored.sequence is None else stored.sequence

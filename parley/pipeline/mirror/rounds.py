@@ -1,8 +1,8 @@
 """Runs a mirror: rounds of copying, and the regular work between them.
 
-``Mirror`` is given a function that copies ranges: Spark tasks in a job, a simple loop in a test. A range that is stuck,
-or a cluster that does not respond, is reported once and retried. It stops nothing else. The regular work (heartbeats,
-topics, groups) has its own thread, because copying may take long.
+``Mirror`` gets a function that copies ranges: Spark tasks in a job, a simple loop in a test. A range that is stuck, or
+a cluster that does not respond, is reported once and retried, and stops nothing else. The regular work (heartbeats,
+topics, groups) has a separate thread, because copying may take long.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _duties(flow: Flow) -> Iterable[_Duty]:
     copies = choices.enabled
     groups = copies and choices.emit_checkpoints
     table: list[tuple[bool, str, float, Callable[[], None], bool]] = [
-        # on, what, how often, the work, whether also at once
+        # on, what, how often, the work, whether also immediately
         (choices.emit_heartbeats, "heartbeats", choices.emit_heartbeats_s, flow.beat, True),
         (copies and choices.refresh_topics, "topics", choices.refresh_topics_s, flow.refresh_topics, False),
         (copies and choices.sync_settings, "settings of topics", choices.sync_settings_s, flow.sync_settings, True),
@@ -159,11 +159,13 @@ def _duties(flow: Flow) -> Iterable[_Duty]:
 
 
 def _guarded(flow: Flow, what: str, work: Callable[[], None]) -> bool:
-    """Do a duty. Returns False if a cluster refused it: that is logged, and the duty is retried when it is
-    due again."""
+    """Do a duty. Returns False, after logging the error, if a cluster failed. The duty is repeated when it is next
+    due."""
     try:
         work()
         return True
     except KafkaError as error:
-        _log.warning("%s: %s failed, to be repeated: %s: %s", flow.settings.name, what, error.code.name, error.message)
+        _log.warning(
+            "%s: %s failed and will be repeated: %s: %s", flow.settings.name, what, error.code.name, error.message
+        )
         return False

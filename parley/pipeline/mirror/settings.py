@@ -1,13 +1,13 @@
 """The settings of a mirror, from an ``mm2.properties`` file (KIP-382) or the flags of the first MirrorMaker.
 
 The file names clusters (``clusters = A, B``), their addresses (``A.bootstrap.servers``), the enabled flows
-(``A->B.enabled = true``) and their settings: a key concerns all flows, or one if it begins with ``A->B.``. Keys and
-defaults are MirrorMaker 2's. If its default number of replicas exceeds the target's brokers, the target's number is
-used. A number in the file is used as it is.
+(``A->B.enabled = true``) and their settings: a key applies to all flows, or to one flow if it begins with ``A->B.``.
+Keys and defaults are MirrorMaker 2's. If its default number of replicas exceeds the number of the target's brokers, the
+latter is used. A number in the file is used unchanged.
 
 Settings that only Connect needs (``tasks.max``, converters, names of storage topics) and unknown keys are accepted, and
-reported as without effect (``MirrorSettings.ignored``). A user's own class is refused, since without it other things
-would be copied.
+reported as without effect (``MirrorSettings.ignored``). A class written by the user is refused, because without it the
+mirror would copy something else.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ def _ignored(aliases: list[str], properties: Mapping[str, str]) -> list[str]:
                     f"{key}: {value} is a Java class, which cannot be loaded; use the lists of names and exclusions"
                 )
         elif (bare, value.lower()) == ("sync.topic.acls.enabled", "false"):
-            continue  # this is built in
+            continue  # the mirror behaves like this
         elif not (bare in _KEYS or bare in _READ or (last in _CONSUMER_KEYS and bare != last)):
             ignored.append(key)
     return ignored
@@ -311,8 +311,8 @@ def _ignored(aliases: list[str], properties: Mapping[str, str]) -> list[str]:
 def from_mm1(
     consumers: Iterable[Mapping[str, str]], producer: Mapping[str, str], include: str, exclude: str = ""
 ) -> MirrorSettings:
-    """Return the first MirrorMaker's configuration: topics keep their names, and each consumer's group commits the
-    progress.
+    """Return the settings for the first MirrorMaker's flags: topics keep their names, and each consumer's group commits
+    the progress.
 
     ``consumers`` are the properties of the consumers, one for each source. Raises BadSettings.
     """

@@ -1,8 +1,8 @@
 """What Spark streams for a mirror: the end of each partition of the sources.
 
 A row contains a flow's number, a topic, a partition and the end offset of its log. Every micro-batch has a row for each
-partition, changed or not. The target's log, not Spark, knows where a copy begins (``copying``). So a query can start
-with an empty checkpoint at any time.
+partition, changed or not. The target's log, not Spark, determines where a copy continues (``copying``). Therefore a
+query can start with an empty checkpoint at any time.
 
 Every few seconds there is a micro-batch even if nothing has changed, so that stuck ranges are retried.
 """
@@ -44,7 +44,7 @@ def options(flows: tuple[FlowSettings, ...]) -> dict[str, str]:
 
 
 class MirrorSource(Travels, DataSource):
-    """The format ``FORMAT``."""
+    """The Spark data source with the name ``FORMAT``."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,8 +1,8 @@
 """Finds topics, partitions and settings that are missing on the target. Pure decisions, no I/O.
 
 A mirrored topic is created with the source's number of partitions and with the settings that were changed there. Later
-it gets new partitions and changed settings as the source does. An existing topic may grow but never shrinks, and its
-records stay unchanged.
+it gets the source's new partitions and changed settings. An existing topic may grow but never shrinks, and its records
+stay unchanged.
 """
 
 from __future__ import annotations

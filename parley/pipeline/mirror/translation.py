@@ -1,13 +1,13 @@
 """Translates offsets of a source's partition to the target's, by the offset syncs (KIP-382, KIP-656, KIP-894).
 
 A sync says that record ``u`` of the source is record ``d`` of the target. Between two syncs with the same distance
-``u - d``, every record was copied, because the target has the source's records in order. So they make one run, in which
-every offset is translated exactly. Between two runs some unknown records were not copied (markers of transactions,
-aborted or compacted records). There an offset is translated to the one behind the end of the run before it. That is
-never too far: a reader that continues there sees some records again but misses none.
+``u - d``, every record was copied, because the target has the source's records in order. Such syncs form one run, in
+which every offset is translated exactly. Between two runs, some unknown records were not copied (markers of
+transactions, aborted or compacted records). An offset there is translated to the offset after the end of the run before
+it. That is never too far: a reader that continues there sees some records again but misses none.
 
-MirrorMaker 2 keeps syncs at growing distances instead, and translates to at most one offset behind a sync. Its result
-is never further than this one.
+MirrorMaker 2 keeps syncs at growing distances instead, and translates to at most one offset after a sync. Its result is
+never further than this one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 from parley.pipeline.mirror.internal_records import OffsetSync
 
 RUNS_MAX: Final = 10_000
-"""How many runs are kept of one partition. Offsets before the oldest are no longer translated."""
+"""How many runs of one partition are kept. Offsets before the oldest run are no longer translated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Translation:
         return run.last, run.last - run.distance
 
     def add(self, upstream: int, downstream: int) -> None:
-        """Add a sync. If an offset goes back, a topic was created again: this drops the runs."""
+        """Add a sync. An offset that goes back means that a topic was created again, and drops the earlier runs."""
         latest = self.latest
         if latest is not None and (upstream < latest[0] or downstream < latest[1]):
             self._runs.clear()
@@ -72,10 +72,9 @@ class Translation:
             self._runs.append(Run(run.upstream, run.last - 1, run.downstream))
 
     def downstream(self, upstream: int) -> int | None:
-        """Return the target's offset for a reader whose next offset in the source is ``upstream``; None if it is
-        unknown.
+        """Return the target's offset for a reader whose next offset in the source is ``upstream``.
 
-        It is unknown for a reader before the first sync.
+        Returns None for a reader before the first sync.
         """
         at = bisect_right(self._runs, upstream, key=lambda run: run.upstream) - 1
         if at < 0:
@@ -84,7 +83,7 @@ class Translation:
         return run.downstream + min(upstream, run.last + 1) - run.upstream
 
     def upstream(self, downstream: int) -> int | None:
-        """Return the source's offset to copy from again if the target's log was cut at ``downstream``;
+        """Return the source's offset to copy from again if the target's log was truncated at ``downstream``;
         None if unknown."""
         at = bisect_right(self._runs, downstream, key=lambda run: run.downstream) - 1
         if at < 0:
@@ -108,11 +107,11 @@ class Translations:
         return None if found is None else found.latest
 
     def downstream(self, topic: str, partition: int, upstream: int) -> int | None:
-        """As ``Translation.downstream``."""
+        """Like ``Translation.downstream``."""
         found = self._of.get((topic, partition))
         return None if found is None else found.downstream(upstream)
 
     def upstream(self, topic: str, partition: int, downstream: int) -> int | None:
-        """As ``Translation.upstream``."""
+        """Like ``Translation.upstream``."""
         found = self._of.get((topic, partition))
         return None if found is None else found.upstream(downstream)

@@ -323,7 +323,7 @@ _MIRROR: Final = Section(
             "Fix the cause.",
         ),
         Line(
-            "...: ... failed, to be repeated: ...: ...",
+            "...: ... failed and will be repeated: ...: ...",
             "A cluster rejected a request of the mirror.",
             "Fix the cause.",
         ),
@@ -349,8 +349,8 @@ _LOAD: Final = Section(
             NOTHING,
         ),
         Line(
-            "an older version has begun to send rows to ... and has not noted under which producer id: they are "
-            "sent again, and some may be there twice",
+            "an older version had started sending rows to ... without recording its producer id: resending them; "
+            "some may be duplicated",
             "A load that an older version of Parley began.",
             "If duplicates matter, look for them.",
         ),
@@ -370,7 +370,7 @@ _LOAD: Final = Section(
             NOTHING,
         ),
         Line(
-            "Transactions that killed tasks of ... left open stay open until they time out: ...",
+            "The open transactions of killed tasks of ... stay open until they time out: ...",
             "Transactions of tasks that died could not be aborted.",
             "Nothing, or `parley transactions abort`.",
         ),
