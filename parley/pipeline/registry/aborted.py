@@ -3,7 +3,8 @@
 Readers that do not skip aborted transactions have applied such a record. They need the valid value of its key. Two
 kinds of records change other keys too:
 
-1. A DELETE_SUBJECT record deletes versions softly, but their own values do not show it: they are written as deleted.
+1. A DELETE_SUBJECT record deletes versions softly, but the versions' own records do not show it: they are written again
+as deleted.
 2. An aborted DELETE_SUBJECT record has deleted versions for such readers. It is replaced by a record for version 0,
    which deletes nothing, followed by all versions of the subject. A tombstone is not possible, because Confluent's
    registry fails on it.

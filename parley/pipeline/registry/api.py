@@ -2,11 +2,11 @@
 
 Rules:
 
-1. Every response is JSON; an error is ``{"error_code": 40401, "message": "..."}``. A bug gets 50001, and its traceback
-   is logged.
+1. Every response is JSON; an error is ``{"error_code": 40401, "message": "..."}``. An unexpected exception gets 50001,
+and its traceback is logged.
 2. Paths are split before their parts are decoded: a subject may contain a slash, as ``%2F``.
-3. Schemas are parsed and compared in threads, because this may take long. Compatibility checks have a few threads of
-   their own, so that registrations need not wait for them. Checks beyond ``_COMPARISONS_WAITING_MAX`` get status 503.
+3. Schemas are parsed and compared in threads, because this may take long. Compatibility checks have a few separate
+threads, so that registrations need not wait for them. Checks beyond ``_COMPARISONS_WAITING_MAX`` get status 503.
 4. A read that finds nothing is repeated once after the topic was read to its end, so it finds everything that another
    instance has confirmed.
 """
@@ -139,7 +139,7 @@ Write = Callable[["RegistryApi", Call], Awaitable[Any]]
 
 
 class RegistryApi:
-    """An ASGI application."""
+    """The registry's REST API as an ASGI application."""
 
     def __init__(self, store: Store, default_level: Level) -> None:
         self._store = store
@@ -370,7 +370,7 @@ def _shown(state: State, call: Call, version: Version) -> dict[str, Any]:
 
 
 def _text(schema: str) -> Any:
-    """Return a schema as the response itself: JSON unchanged, and any other text as a string."""
+    """Return a response whose body is the schema's text."""
     return Response(schema)
 
 

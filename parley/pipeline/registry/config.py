@@ -74,7 +74,7 @@ class RegistryConfig:
 
     @property
     def bootstrap(self) -> str:
-        """The brokers, with commas."""
+        """The brokers, separated by commas."""
         return ",".join(self.values["kafkastore.bootstrap.servers"])
 
     @property

@@ -38,7 +38,7 @@ COMPILED_MAX: Final = 20
 """The maximum number of stored Protobuf schemas that a search compiles: a few seconds of ``protoc``, out of the minute
 that a change may take."""
 SCHEMA_BYTES_MAX: Final = 900_000
-"""A record of the topic contains the schema, and brokers accept records of up to a megabyte by default."""
+"""The maximum size of a schema: by default, brokers accept its record up to a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)

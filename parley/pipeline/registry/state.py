@@ -91,7 +91,7 @@ class State:
         self._by_id: dict[int, dict[tuple[str, int], Version]] = {}
         self._ids: dict[Schema, int] = {}
 
-    # Questions.
+    # Queries.
 
     def subjects(self) -> list[str]:
         """Return all subjects in order, including those whose versions are all deleted."""

@@ -7,8 +7,8 @@ Rules:
    writer, and need not claim the id again, until another instance claims it. There is no leader to find, and no request
    is forwarded from instance to instance.
 2. If the writer is fenced during a change, the change is decided again, on the newer state.
-3. Readers that do not skip aborted transactions (such as Confluent's registry) use their records. So a new writer first
-   writes such keys again, with the valid value (``aborted``).
+3. Readers that do not skip aborted transactions (such as Confluent's registry) apply their records. Therefore a new
+writer first writes the keys of these records again, with the valid values (``aborted``).
 4. A read that finds nothing is repeated after the topic was read to its end.
 """
 
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 class Store:
-    """See the module. Many requests may call ``change`` at the same time."""
+    """The topic of one instance, by the module's rules. Many requests may call ``change`` at the same time."""
 
     def __init__(self, log: TopicLog, writes: TransactionalWrites, random: Random) -> None:
         self.state = State()
@@ -63,11 +63,11 @@ class Store:
 
     async def start(self) -> None:
         """Read the topic; create it if it does not exist. Raises ConnectError and KafkaError."""
-        await self._writes.claim()  # the transaction of a writer that was killed would hold up the reading
+        await self._writes.claim()  # the open transaction of a killed writer would delay reading
         await self._log.start(self._read, self._read_aborted)
 
     async def stop(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         await self._log.stop()
         await self._writes.stop()
 

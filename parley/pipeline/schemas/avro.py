@@ -124,7 +124,7 @@ def _others(node: Mapping[str, Any], own: frozenset[str]) -> dict[str, Any]:
 
 
 def _split(name: str, space: str) -> tuple[str, str]:
-    """Return the namespace and the name of a name. A name with dots contains its own namespace."""
+    """Return the namespace and the simple name of a name. A name with dots contains its own namespace."""
     before, dot, last = name.rpartition(".")
     return (before, last) if dot else (space, name)
 

@@ -4,8 +4,8 @@ Columns: a record is a struct, a union with null is nullable, int and long in a 
 double. Other unions are a struct with a field ``member0``, ``member1``... for each type, one of which is not null.
 Durations stay bytes. Times of day stay integers, and fixed bytes become bytes of any length, except in columns
 ``of_files``, because Spark has no such types. Decimals of more than 38 digits, recursive records and unions whose
-members cannot be distinguished are rejected by name. Logical types are applied here, not by fastavro, which would
-truncate times.
+members cannot be distinguished are rejected. Logical types are applied here, not by fastavro, which would truncate
+times.
 """
 
 from __future__ import annotations
@@ -282,8 +282,8 @@ def reader(written: Schema, wanted: Schema, load: Loader, *, of_files: bool = Fa
     """Return the function that reads data of the ``written`` schema, from a position on, as the ``wanted`` one (Avro's
     resolution).
 
-    Raises BadSchema if a logical type differs, because Avro would take one for the other, or if the data of the
-    ``written`` schema has no bound. The function raises ValueError.
+    Raises BadSchema if a logical type differs, because Avro would take one for the other, or if data of the ``written``
+    schema has no bound. The function raises ValueError.
     """
     theirs, ours = _Tree(written, load), _Tree(wanted, load, of_files=of_files)
     shape = AvroShape(theirs.names)
@@ -298,7 +298,7 @@ def reader(written: Schema, wanted: Schema, load: Loader, *, of_files: bool = Fa
         stream.seek(begin)
         try:
             value = decode(stream, theirs.bare, target, return_named_type=True)
-        except Exception as error:  # the reader raises whatever odd bytes lead to
+        except Exception as error:  # malformed bytes can make the reader raise any error
             raise ValueError(f"the bytes do not fit their schema: {type(error).__name__}: {error}") from None
         if stream.tell() != len(data):
             raise ValueError(f"{len(data) - stream.tell()} bytes are left over")

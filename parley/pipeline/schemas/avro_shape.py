@@ -1,4 +1,4 @@
-"""Checks of an Avro schema before data is decoded with it: does the size of the data bound the decoder's work?
+"""Checks, before data is decoded with an Avro schema, that the size of the data bounds the decoder's work.
 
 A client that may register schemas and write to a topic chooses both. Three kinds of schemas make a few bytes expensive:
 arrays whose items take no bytes, records of records that multiply their fields, and types that contain themselves,
@@ -18,7 +18,7 @@ PARTS_MAX: Final = 50_000
 
 
 class AvroShape:
-    """Questions about an Avro schema with these named types."""
+    """The shape of an Avro schema with these named types."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names
@@ -58,7 +58,9 @@ class AvroShape:
             raise BadSchema("The Avro schema has an array whose items take no bytes, so its data has no bound")
         for name, node in self._names.items():
             if self._parts_at_least(node, set()) > PARTS_MAX:
-                raise BadSchema(f"The Avro schema's record {name} has more than {PARTS_MAX:,} fields in records in it")
+                raise BadSchema(
+                    f"The Avro schema's record {name} has more than {PARTS_MAX:,} fields, nested ones included"
+                )
 
     def _has_empty_items(self, root: Any) -> bool:
         done: set[str] = set()
@@ -75,7 +77,7 @@ class AvroShape:
         return visit(self._resolved(root))
 
     def _parts_at_least(self, given: Any, within: set[str]) -> int:
-        """Return how many parts every value of the type has, without those of arrays, maps and unions."""
+        """Return how many parts every value of the type has, not counting those of arrays, maps and unions."""
         node = self._resolved(given)
         if not isinstance(node, dict) or node["type"] not in ("record", "error") or node["name"] in within:
             return 1

@@ -125,7 +125,7 @@ class Client:
             raise RegistryAway(text) from None
         except (BadSchema, RegistryRefused):
             raise
-        except Exception as error:  # those of its HTTP client are of no common class
+        except Exception as error:  # the errors of its HTTP client have no common class
             raise RegistryAway(f"No schema registry responds: {urls}: {error or type(error).__name__}") from None
 
 

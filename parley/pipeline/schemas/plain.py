@@ -1,4 +1,4 @@
-"""Decodes values of any schema to values of JSON, for people.
+"""Decodes values of any schema to values of JSON, for display.
 
 Rules: a value is decoded with the schema with which it was written. Times are ISO texts, bytes are base64, decimals
 stay ``Decimal``, an enum is a name, or a number if its schema does not know it. The size of the data bounds a reader's
@@ -108,7 +108,7 @@ class _Parts:
         self._left = VALUES_MAX
 
     def value(self, given: Any) -> Any:
-        """Return a value of fastavro or of JSON."""
+        """Convert a value from fastavro or from JSON."""
         try:
             return self._converted(given)
         except RecursionError:
@@ -133,7 +133,7 @@ class _Parts:
                 return str(given)
 
     def message(self, message: Any) -> dict[str, Any]:
-        """Return a Protobuf message. A field with presence is null if it is not set."""
+        """Convert a Protobuf message. A field with presence is null if it is not set."""
         return {field.name: self._field(message, field) for field in message.DESCRIPTOR.fields}
 
     def _field(self, message: Any, field: Any) -> Any:

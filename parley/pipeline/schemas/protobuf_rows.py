@@ -3,7 +3,7 @@
 Columns: a message is a struct; repeated fields are lists, maps are maps; uint32 is a long, uint64 a decimal of 20
 digits, an enum the name of its value, ``google.protobuf.Timestamp`` a timestamp. A field with presence is null if it is
 not set; other fields have their default. Unknown enum values, timestamps finer than a microsecond, and recursive
-messages are rejected by name. Data of another version is read as the reader's message, by field numbers.
+messages are rejected. Data of another version is read as the reader's message, by field numbers.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What the pipeline's servers with a REST API have in common: addresses and TLS, logins, bodies and errors."""
+"""The common parts of the pipeline's servers with a REST API: addresses and TLS, logins, bodies and errors."""

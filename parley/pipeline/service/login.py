@@ -39,7 +39,7 @@ _REFUSAL_DELAY_S: Final = 0.1
 UNVERIFIED_BYTES_MAX: Final = 64 * 1024 * 1024
 """The memory limit for the large bodies of all requests that claim to be signed. Beyond it they get status 503."""
 _SMALL_BODY_BYTES: Final = 64 * 1024
-"""This many bytes of each body do not count, so that a stranger cannot keep workers from sending ordinary requests."""
+"""This many bytes of each body do not count, so that no attacker can keep workers from sending ordinary requests."""
 _LOG_PERIOD_S: Final = 1.0
 """Failed logins are logged at most once in this period."""
 _log = logging.getLogger(__name__)

@@ -62,7 +62,7 @@ def parse(body: bytes) -> Any:
     try:
         found = json.loads(body, parse_constant=_no_constant, parse_float=Number)
         if b"\\u" in body:
-            json.dumps(found, ensure_ascii=False).encode()  # a lone surrogate can be written, but is no character
+            json.dumps(found, ensure_ascii=False).encode()  # JSON can express a lone surrogate, UTF-8 cannot
         return found
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"The body of the request is not JSON: {error}") from None

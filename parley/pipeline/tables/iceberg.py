@@ -3,8 +3,8 @@
 Rules:
 
 * The offsets are in the snapshot's summary (``parley.offset.<application>``): each of Parley's snapshots contains all
-  of them. They are read from the latest such snapshot among the ancestors of the current one. So a table that is rolled
-  back gets its lost records again.
+  of them. They are read from the latest such snapshot among the ancestors of the current one. Therefore a table that is
+  rolled back gets its lost records again.
 * A property of the table shows that an application has written to it. If no snapshot contains its offset (the snapshots
   have expired, or the table was rolled back beyond them), appending is refused.
 * A commit is valid only on top of the snapshot that was read. Otherwise the library would repeat it on top of other
@@ -86,7 +86,7 @@ def create(place: IcebergPlace, schema: pa.Schema, divided_by: Mapping[str, str]
     if namespace:
         try:
             catalog.create_namespace_if_not_exists(namespace)
-        except Exception:  # each catalog raises another error if the table was created since
+        except Exception:  # each catalog raises a different error if the namespace was created in the meantime
             if not catalog.namespace_exists(namespace):
                 raise
     try:
@@ -143,9 +143,9 @@ class IcebergTable:
             writer = _WRITER + application
             if application not in found and writer in self._table.properties:
                 raise OffsetsExpired(
-                    f"the snapshots of {self._name} that hold the offset of {application} have expired, or it was"
-                    f" rolled back to before them. To write all records again that the position of the consumer group,"
-                    f" or the beginning of the topic, gives, remove the table's property {writer}"
+                    f"the snapshots of {self._name} that hold the offset of {application} have expired, or the table"
+                    f" was rolled back beyond them. To start again from the consumer group's position, or from the"
+                    f" beginning of the topic, remove the table's property {writer}"
                 )
         return {each: found[each] for each in applications if each in found}
 

@@ -1,1 +1,1 @@
-"""Which values a column stores exactly, and how columns are widened: one rule for load and for Connect's sinks."""
+"""The values that a column stores exactly, and how columns are widened: one rule for load and for Connect's sinks."""

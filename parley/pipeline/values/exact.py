@@ -1,4 +1,4 @@
-"""Which values a column can store exactly. All of Connect's sinks and ``parley load`` follow this rule.
+"""Decides which values a column can store exactly, for all of Connect's sinks and ``parley load``.
 
 Column types are Arrow types; a target with other types maps them. ``fitter`` returns a function that turns a value into
 the stored value, which is equal to it: 5.0 may be stored as the integer 5, and 5 as the double 5.0. It raises
@@ -31,7 +31,7 @@ _WHOLE_MAX: Final = 80
 _UNIT_MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 _NANOSECONDS_FROM: Final = dt.datetime(1677, 9, 22, tzinfo=dt.UTC)
 _NANOSECONDS_TO: Final = dt.datetime(2262, 4, 11, tzinfo=dt.UTC)
-"""The number of days since 1970 that 64 bits of nanoseconds can hold."""
+"""The range of days that 64 bits of nanoseconds since 1970 can express completely."""
 INTEGERS: Final[Mapping[Any, int]] = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 EXACT_DOUBLES: Final = 1 << 53
 _OWN_CLASSES: Final[Mapping[Any, frozenset[type]]] = {
@@ -383,7 +383,7 @@ def _inside(fit: Fit, value: Any, name: str) -> Any:
 
 
 def _json(kind: Any) -> Fit:
-    """Return the JSON of a list or an object. Plain values are refused, because as JSON they would look like texts."""
+    """Convert only lists and objects. Plain values are refused, because as JSON they would look like texts."""
 
     def fit(value: Any) -> Any:
         if not isinstance(value, dict | list | tuple):

@@ -1,5 +1,5 @@
-"""Which names a target's columns and fields can have. Others would be cut off or confused with each other. Pure
-decisions."""
+"""Decides which names a target's columns and fields can have. Other names would be cut off, or confused with each
+other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NameRule:
     forbids: Callable[[str], bool] = lambda name: False
     """Returns True if no column and no field can have the name."""
     known_as: Callable[[Path], Hashable] = _itself
-    """Returns what distinguishes columns and fields, by the names that lead to them."""
+    """Returns the identity of a column or field, by its path. The target confuses paths with the same identity."""
 
     def problem(self, kinds: Mapping[str, Any]) -> str | None:
         """Return the problem with the names of columns with these types, or None if there is no problem."""

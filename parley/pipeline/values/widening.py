@@ -162,8 +162,8 @@ def _wider(kind: Any, value: Any, declared: Any, fractions: Fractions) -> Any:
 
 
 def _finer(kind: Any, declared: Any) -> str:
-    """Return the unit of a time: that of its schema if it is finer, else microseconds, the finest unit that a value can
-    have."""
+    """Return the finer of the column's unit and the declared unit. Without a declared unit, a value may need
+    microseconds."""
     has_unit = declared is not None and (types.is_timestamp(declared) or types.is_time(declared))
     found: str = max((kind.unit, declared.unit if has_unit else "us"), key=_UNITS.index)
     return found
@@ -266,7 +266,7 @@ def _element(kind: Any) -> Any:
 
 
 def delta_type(kind: Any) -> Any:
-    """Return Delta's type for values of an Arrow type: timestamps are in microseconds. None for times of day."""
+    """Return the type that stores values of an Arrow type in Delta; None for times of day, which Delta lacks."""
     if types.is_timestamp(kind):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
     if types.is_time(kind):
@@ -284,7 +284,7 @@ def delta_type(kind: Any) -> Any:
 
 
 def iceberg_type(kind: Any) -> Any:
-    """Return Iceberg's type for values of an Arrow type; also for a column type that the library describes as large."""
+    """Return the type that stores values of an Arrow type in Iceberg. Large types of the library become plain types."""
     if types.is_timestamp(kind):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
     if types.is_time(kind):

@@ -37,8 +37,8 @@ class Level(StrEnum):
 
 
 def incompatibilities(new: Schema, earlier: Sequence[Schema], level: Level, load: Loader) -> list[str]:
-    """Return the reasons why the schema must not follow the earlier ones, which are in order, oldest first; an empty
-    list if it may. Raises BadSchema."""
+    """Return the reasons why ``new`` must not follow the ``earlier`` schemas (oldest first); empty if it may. Raises
+    BadSchema."""
     if level is Level.NONE or not earlier:
         return []
     steps = Steps()

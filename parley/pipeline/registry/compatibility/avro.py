@@ -46,7 +46,7 @@ class _Comparison:
         self._steps = steps
 
     def differences(self, reader: Any, writer: Any, path: str) -> Iterator[_Difference]:
-        """Return the reasons why the reader cannot read some of the writer's data. Raises BadSchema."""
+        """Yield the reasons why the reader cannot read some of the writer's data. Raises BadSchema."""
         self._steps.spend()
         pair = (id(reader), id(writer))
         if pair in self._known:

@@ -1,4 +1,4 @@
-"""Which changes of a JSON schema keep data valid, by the strict rules of Confluent's registry.
+"""Decides which changes of a JSON schema keep data valid, by the strict rules of Confluent's registry.
 
 Schemas are first brought into a normal form (``_kind_of``): a list of types becomes an ``anyOf``, and keywords of
 several kinds become an ``allOf`` with one part for each kind. A pair of schemas counts as compatible while it is being
@@ -343,8 +343,8 @@ def _extra(part: _Part) -> _Part:
 
 @lru_cache(64)
 def _expression(pattern: str) -> Any:
-    """Return the compiled expression, which matches in linear time; None if the library does not support it. Then it
-    counts as one that may match anything."""
+    """Return the compiled expression, which matches in linear time; None if the library does not support it. The
+    caller must then assume that it may match anything."""
     import re2
 
     options = re2.Options()

@@ -1,4 +1,4 @@
-"""Which changes of a Protobuf schema keep data readable, by the rules of Confluent's registry.
+"""Decides which changes of a Protobuf schema keep data readable, by the rules of Confluent's registry.
 
 A field is identified by its number: its name may change, its type only within a group with the same encoding. Fields
 may be added and removed, unless they are required. A field may leave a oneof. It may move into one only if no field
@@ -80,7 +80,7 @@ def _messages(before: Any, after: Any, path: str, seen: _Seen) -> Iterator[str]:
 
 
 def _oneofs(before: Any, after: Any, path: str) -> Iterator[str]:
-    """Yield the fields that could be set together before and no longer can."""
+    """Yield the differences for fields that could be set together before and no longer can."""
     for oneof in after.oneofs:
         if _is_synthetic(oneof):
             continue
