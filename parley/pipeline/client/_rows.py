@@ -152,8 +152,8 @@ def _skip_headers(data: bytes, pos: i64, end: i64) -> i64:
 def find_headers(data: bytes, spans: bytes) -> tuple[bytes, bytes, bytes]:
     """Find the headers of records. ``spans`` are positions in ``data``, as in ``Rows.headers``.
 
-    Returns the number of headers in each span (int64), the bounds of each header's key and value (as ``Rows.bounds``),
-    and a byte for each header, which is nonzero if its value is null. Raises ValueError.
+    Returns the number of headers in each span (int64), the bounds of each header's key and value (like
+    ``Rows.bounds``), and a byte for each header, which is nonzero if its value is null. Raises ValueError.
     """
     counts = BytesWriter()
     bounds = BytesWriter()

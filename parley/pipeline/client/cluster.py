@@ -108,7 +108,7 @@ class Connection:
 
 
 class _Patience(NamedTuple):
-    """The time until which temporary errors are retried, by the loop's clock."""
+    """The deadlines for retrying temporary errors, by the loop's clock."""
 
     deadline: float
     unknown_topic_deadline: float
@@ -129,7 +129,7 @@ class _Patience(NamedTuple):
 
 
 class Cluster:
-    """A cluster for blocking calls. See the rules of the module.
+    """A cluster for blocking calls, by the module's rules.
 
     ``with Cluster(Connection(bootstrap="localhost:9092")) as cluster: ...``. The first call connects. Every method
     raises KafkaError, and RuntimeError after ``close``.
@@ -191,10 +191,10 @@ class Cluster:
     # Reading.
 
     def partitions(self, topics: Iterable[str] | re.Pattern[str]) -> dict[str, tuple[int, ...]]:
-        """Return the partitions of the named topics, or of all topics, except internal ones, whose whole name matches
-        the pattern.
+        """Return the partitions of the named topics, or of all topics, except internal topics, that match the pattern.
 
-        Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION), within a second, if a named topic does not exist.
+        A pattern must match the whole name. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION), within a second, if a named
+        topic does not exist.
         """
         names = None if isinstance(topics, re.Pattern) else list(dict.fromkeys(topics))
         found = self._submit(

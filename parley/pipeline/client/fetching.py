@@ -21,7 +21,7 @@ EARLIEST: Final = -2
 FETCH_BYTES: Final = 4 * 1024 * 1024
 """The default limit of a response: large enough that the cost of a request does not matter."""
 _NAMES_VERSION_MAX: Final = 12
-"""Later versions name topics by their id (KIP-516)."""
+"""The last version that identifies topics by name. Later versions use topic ids (KIP-516)."""
 _V2_BATCHES_VERSION: Final = 4
 """The first version whose responses may contain batches of magic 2. For earlier versions, the broker converts them."""
 _MAX_WAIT_MS: Final = 500
@@ -105,7 +105,7 @@ async def fetch_once(
     """Fetch once from the partition's leader. The result may contain no batches.
 
     Raises KafkaError with the partition's error, ``OffsetOutOfRange``, or CorruptRecord if the bytes are not batches.
-    After an error that a change of leader explains, the next call looks up the leader again.
+    After an error that a change of leader may explain, looks up the leader again before it raises the error.
     """
     try:
         node = await client.leader(*partition)

@@ -1,6 +1,6 @@
 """Fetches and commits the offsets of a consumer group.
 
-Nothing here joins a group: offsets are committed as for a group without members. The functions are for
+Nothing here joins a group: offsets are committed as for a group without members. Call the functions through
 ``parley.pipeline.client.cluster.Cluster.retry``. They raise KafkaError.
 """
 

@@ -26,8 +26,8 @@ def partition_of(key: bytes, partitions: int) -> int:
 class Partitioner:
     """Chooses the partitions of one topic. Each call passes the number of partitions.
 
-    Records without a key begin at ``first``, which the caller chooses at random. Otherwise many tasks would begin with
-    the same partition.
+    Records without a key start with the partition ``first``, which the caller chooses at random. Otherwise many tasks
+    would start with the same partition.
     """
 
     def __init__(self, first: int = 0, sticky_bytes: int = STICKY_BYTES) -> None:

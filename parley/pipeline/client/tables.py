@@ -89,7 +89,7 @@ def _offsets(
     if isinstance(where, Mapping):
         missing = [partition.partition for partition in wanted if partition.partition not in where]
         if missing:
-            raise ValueError(f"partition {missing[0]} has no offset")
+            raise ValueError(f"no offset is given for partition {missing[0]}")
         given = {partition: where[partition.partition] for partition in wanted}
         for partition, offset in given.items():
             if offset < 0:

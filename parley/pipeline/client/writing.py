@@ -74,7 +74,7 @@ class _Topic:
 class Producer:
     """Writes rows: ``with Producer(cluster) as producer: producer.write(rows, topic="t")``.
 
-    The end of the block flushes the rows, and aborts an open transaction.
+    At the end of the block, an open transaction is aborted. Without a transaction, the rows are flushed.
 
     ``now_ms`` returns the timestamp of rows without one. ``seed`` decides the first partition of records without a key.
     """

@@ -78,7 +78,7 @@ Recommender = Callable[[str, Mapping[str, Any]], Sequence[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One key. ``is_visible`` returns True if, given all values, the key matters."""
+    """One key. ``is_visible`` returns True if the key matters, given all values."""
 
     name: str
     type: ConfigType
@@ -182,7 +182,7 @@ class ConfigDef:
         return self
 
     def __add__(self, other: ConfigDef) -> ConfigDef:
-        """Return the keys of both. If both define a key, the other's definition wins."""
+        """Return the keys of both definitions. If both define a key, ``other`` wins."""
         return ConfigDef([*self.keys.values(), *other.keys.values()])
 
     @property

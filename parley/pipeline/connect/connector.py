@@ -174,7 +174,7 @@ class SourceTaskContext(Protocol):
 
     @property
     def transactions(self) -> TransactionContext | None:
-        """None, unless the task ends its transactions itself."""
+        """The task's transactions; None if the runtime decides when they end."""
         ...
 
     @property

@@ -1,6 +1,6 @@
 """Connect's data: schemas, structs and logical types, with Kafka's names (KIP-26).
 
-A value without a schema is any JSON-like value of Python. With a schema, its type decides:
+A value without a schema is any JSON-like Python value. With a schema, the schema's type decides:
 
 ======================  ================================================================================
 INT8 .. INT64           ``int`` in the type's range

@@ -26,7 +26,7 @@ class TaskId(NamedTuple):
 
 
 class TargetState(StrEnum):
-    """The target states of a connector. Only STOPPED gives up its tasks (KIP-875)."""
+    """The target states of a connector. Only STOPPED removes its tasks (KIP-875)."""
 
     STARTED = "STARTED"
     PAUSED = "PAUSED"
@@ -51,7 +51,7 @@ class Status:
 
     state: State
     worker_id: str
-    """host:port of the worker that reported the status."""
+    """The host:port of the worker that reported the status."""
     generation: int = 0
     """The group's generation at the time of the report. An older generation never overrides a newer one."""
     trace: str | None = None

@@ -26,7 +26,7 @@ def java_pattern(text: str, key: str) -> re.Pattern[str]:
 
 
 def java_regex(name: str, value: Any) -> None:
-    """Accept Java's regular expressions: a validator of keys."""
+    """Accept Java's regular expressions. This is a validator of configuration keys."""
     java_pattern(value, name)
 
 

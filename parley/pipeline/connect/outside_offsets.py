@@ -117,5 +117,5 @@ def _integer(given: Any, what: str) -> int:
             f"{what.capitalize()} values for sink connectors need to be integers."
         ) from None
     if not 0 <= number <= _LARGEST[what]:
-        raise BadRequest(f"Kafka {what}s are integers from 0 to {_LARGEST[what]}, and {number} is not one of them")
+        raise BadRequest(f"Kafka {what}s must be integers from 0 to {_LARGEST[what]}, not {number}")
     return number

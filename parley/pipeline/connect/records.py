@@ -40,7 +40,7 @@ class ConnectRecord:
 
     topic: str
     kafka_partition: int | None = None
-    """In a source's record, None means that the key decides."""
+    """None in a source's record means that the key determines the partition."""
     key_schema: Schema | None = None
     key: Any = None
     value_schema: Schema | None = None

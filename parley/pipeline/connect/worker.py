@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class Worker:
-    """Runs connectors and tasks. See the rules of the module."""
+    """Runs connectors and tasks, by the module's rules."""
 
     def __init__(self, config: WorkerConfig, plugins: Plugins, offsets: OffsetStore, events: WorkerEvents) -> None:
         self.plugins = plugins
@@ -179,7 +179,7 @@ class Worker:
         return self._config.exactly_once_sources and not is_sink(self._class_of(config))
 
     def fence_tasks(self, name: str, config: Mapping[str, str], count: int) -> None:
-        """Fence the first tasks of a source, so that they can no longer write. Raises KafkaError, ConnectError."""
+        """Fence the first ``count`` tasks of a source: they can no longer write. Raises KafkaError, ConnectError."""
         producer = ClientSettings.of("producer", self._config, self._providers.resolve(config))
         with Cluster(producer.connection(self._config, f"connect-fencing-{name}")) as cluster:
             for number in range(count):

@@ -134,7 +134,7 @@ class WorkerConfig:
         try:
             SecurityProperties.of(given).read()
         except ValueError as error:
-            problems.append(f"Invalid value for configuration security.protocol or what it needs: {error}")
+            problems.append(f"Invalid value for configuration security.protocol or a related key: {error}")
         if problems:
             raise ConfigError(*problems)
         return cls(dict(given), {one.name: one.value for one in judged})
@@ -157,10 +157,10 @@ class WorkerConfig:
         return str(self.values.get("exactly.once.source.support", "disabled")).lower() == "enabled"
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
-        """Return the keys with this prefix, without it: ``value.converter.`` for the converter's own settings."""
+        """Return the settings with this prefix, without it: ``value.converter.`` for the converter's own settings."""
         return with_prefix(self.given, prefix)
 
 
 def with_prefix(given: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Return the keys with this prefix, without it."""
+    """Return the settings with this prefix in their keys, and remove it."""
     return {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}

@@ -7,7 +7,7 @@ With a producer for each task of each micro-batch, brokers would have to remembe
   brokers reject late batches of an earlier user.
 * If a user fails, its producer is closed, because it does not know what was written.
 * At most ``KEPT_MAX`` producers wait for a user, none for longer than ``IDLE_S`` (checked when another is taken or
-  returned). They are flushed, and have no buffers or connections, so dropping a producer needs no cleanup.
+  returned). They are flushed, and share the cluster's connections, so dropping a producer needs no cleanup.
 """
 
 from __future__ import annotations

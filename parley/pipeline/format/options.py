@@ -189,7 +189,7 @@ class SinkOptions:
 
     connection: Connection
     topic: str | None
-    """The topic of all rows; None if each row names its own."""
+    """The topic of all rows; None if each row names its topic."""
     exactly_once: bool
     transactional_id_prefix: str | None
     """The prefix of the tasks' transactional ids; None to write without transactions."""

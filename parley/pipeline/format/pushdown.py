@@ -109,7 +109,7 @@ def narrowing(filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
 
 
 def _taken(found: Narrowing, each: Filter) -> tuple[Narrowing | None, bool]:
-    """Add a filter to a narrowing; None if it does not narrow. Also returns True if the narrowing covers the whole
+    """Return the narrowing with one more filter (None if the filter does not narrow), and True if it covers the whole
     filter."""
     is_expected = not isinstance(each, Not)
     plain = each.child if isinstance(each, Not) else each
@@ -156,5 +156,5 @@ def _since(found: Narrowing, plain: Filter, values: list[dt.datetime]) -> Narrow
         return None
     since_ms = (min(values) - _EPOCH) // _MILLISECOND  # timestamps of records are whole milliseconds
     if since_ms <= 0:
-        return None  # to a broker, such numbers have other meanings
+        return None  # such timestamps have special meanings in ListOffsets
     return replace(found, since_ms=max(since_ms, found.since_ms or 0))

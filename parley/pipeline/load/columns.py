@@ -64,7 +64,7 @@ class Layout:
     schema: ValueSchema | None = None
     flat: bool = False
     bad_records: str = "fail"
-    """``fail``, ``drop`` or ``keep``: with null for the value, and its bytes in the column ``CORRUPT``."""
+    """``fail``, ``drop``, or ``keep`` (with a null value, and the value's bytes in the column ``CORRUPT``)."""
     partition_by: str | None = None
     event_time: str | None = None
     text: bool = False

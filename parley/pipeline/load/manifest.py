@@ -61,7 +61,7 @@ class Manifests:
         return {int(partition): offset for partition, offset in found.items()}
 
     def _check_new(self) -> None:
-        """Refuse a folder with files that look like those of a killed load."""
+        """Raise LoadConflict for a Delta table, and for a folder with files that a killed load may have left."""
         uri, topic = self._destination.uri, self._topic
         if self._filesystem.get_file_info(f"{self._root}/{DELTA_LOG}").type is not pa_fs.FileType.NotFound:
             raise LoadConflict(f"{uri} is a Delta table: use another folder, or --format delta")

@@ -86,7 +86,7 @@ class Copied:
     cut_at: int | None = None
     """The result of the function ``cut_at``."""
     refused: bool = False
-    """True if the target accepts nothing more of the anchor's producer id: another one is needed."""
+    """True if the target accepts no more batches under the anchor's producer id, so that a new id is needed."""
     waited: bool = False
     """True if a broker did not respond before the time for retries was over."""
 
@@ -115,7 +115,7 @@ def _try(wanted: Range, done: Copied) -> None:
         else:
             return
     if len(tried) == 1:
-        # No other writer has appended since. None will, unless records wait for their replicas.
+        # All attempts failed at the same record: no other writer has appended, and none will if the log is settled.
         target, anchor = shared_cluster(wanted.target), done.anchor
         if is_settled(target, wanted.remote):
             found = tail(target, wanted.remote, anchor.producer, anchor.downstream)

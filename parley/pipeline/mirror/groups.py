@@ -29,7 +29,7 @@ def new_checkpoints(
     rename: Callable[[str], str],
     known: Known,
 ) -> list[Checkpoint]:
-    """Return the checkpoints to write for a group. ``known`` are the last ones written, by group and target
+    """Return the checkpoints to write for a group. ``known`` are the last written checkpoints, by group and target
     partition."""
     found = []
     for place, offset in sorted(committed.items()):

@@ -25,7 +25,7 @@ _FLAGS: Final = re.compile(r"\(\?([imsx]+)\)")
 class ReplicationPolicy:
     """The names of mirrored topics and of internal topics.
 
-    ``identity_of`` is the alias of the source whose topics keep their names; None is the default policy.
+    ``identity_of`` is the alias of the source whose topics keep their names; None means the default policy.
     """
 
     separator: str = _DOT
@@ -67,11 +67,11 @@ class ReplicationPolicy:
         return upstream is not None and upstream != topic and self.is_cycle(upstream, target)
 
     def is_heartbeats(self, topic: str) -> bool:
-        """Return True if it is the heartbeats topic, mirrored or not."""
+        """Return True if the topic is the heartbeats topic, mirrored or not."""
         return self.original(topic) == HEARTBEATS
 
     def is_internal(self, topic: str) -> bool:
-        """Return True if it is an internal topic of Kafka or of a mirror, which is never mirrored."""
+        """Return True if the topic is internal to Kafka or to a mirror. Internal topics are never mirrored."""
         of_mirrors = topic.startswith("mm2") and topic.endswith((f"{self.internal_separator}internal", ".internal"))
         return of_mirrors or topic.startswith(("__", _DOT)) or topic.endswith(self.checkpoints(""))
 

@@ -62,7 +62,7 @@ class RegistryConfig:
         try:
             SecurityProperties.of(with_prefix(given, _PREFIX)).read()
         except ValueError as error:
-            problems.append(f"Invalid value for configuration kafkastore.security.protocol or what it needs: {error}")
+            problems.append(f"Invalid value for configuration kafkastore.security.protocol or a related key: {error}")
         if problems:
             raise ConfigError(*problems)
         made = cls(dict(given), {one.name: one.value for one in judged})
@@ -89,12 +89,12 @@ class RegistryConfig:
 
     @property
     def unknown(self) -> list[str]:
-        """The given names that have no effect: misspelled, or known only to Confluent's registry."""
+        """The given settings that have no effect: misspelled, or known only to Confluent's registry."""
         return [name for name in self.given if name not in self.values and not name.startswith(_OTHER_PREFIXES)]
 
     @property
     def level(self) -> Level:
-        """The compatibility level of subjects that have none."""
+        """The compatibility level of subjects without their own level."""
         return Level(self.values["schema.compatibility.level"].upper())
 
     @property

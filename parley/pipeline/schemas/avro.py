@@ -38,7 +38,7 @@ def parsed(schema: Schema, load: Loader) -> Any:
 
 
 def canonical(schema: Schema) -> str:
-    """Return the text that Java's library would write for the schema, which was parsed before. Raises BadSchema."""
+    """Return the text that Java's library would write for a schema that has been parsed before. Raises BadSchema."""
     return json.dumps(_canonical(_json(schema.text), ""), separators=(",", ":"), ensure_ascii=False)
 
 

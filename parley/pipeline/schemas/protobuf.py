@@ -1,8 +1,8 @@
 """Protobuf schemas as descriptors, from the text of a ``.proto`` file or a FileDescriptorProto in base64.
 
 Rules: text is compiled by ``protoc`` (of ``grpcio-tools``) in a separate process with a time limit. Its imports must be
-references, or files that come with the libraries. ``proto_text`` prints the canonical text from the descriptor; a
-schema that it cannot print completely stays unchanged.
+references, or files that come with the libraries. ``proto_text`` prints the canonical text from the descriptor. If it
+cannot print a schema completely, the canonical text is the descriptor in base64.
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ def spark_session(
 ) -> SparkSession:
     """Return a running session, ready for ``format("parley")``.
 
-    ``master`` is any that Spark accepts (``local[2]``, ``spark://host:7077``). None means the master of
-    ``spark-submit``, or ``local[*,4]``: this machine, which retries failed tasks as a cluster does. ``settings`` are
-    Spark's own. With ``quiet``, it logs errors only. Raises ``SparkMissing``, ``SparkFailed`` and
+    ``master`` is any master that Spark accepts (``local[2]``, ``spark://host:7077``). None means the master of
+    ``spark-submit``, or ``local[*,4]``: this machine, with failed tasks retried as in a cluster. ``settings`` are
+    Spark's settings. With ``quiet``, Spark logs errors only. Raises ``SparkMissing``, ``SparkFailed`` and
     ``parley.pipeline.spark.java.JavaMissing``, whose texts are for the user.
     """
     require_spark()

@@ -1,7 +1,7 @@
 """Parley on Spark's executors: the error if they lack it, and a zip of it for ``--py-files``.
 
 A task reaches an executor as a pickle that names Parley's classes. An executor without Parley could only report ``No
-module named 'parley'``. So the pickle is wrapped in ``_restore``, which is sent by value and needs only Python. It
+module named 'parley'``. Therefore ``_restore``, which is sent by value and needs only Python, wraps the pickle. It
 reports which module is missing on which host, and what to do.
 
 ``python -m parley.pipeline.spark.shipping parley.zip`` creates the zip. It contains only sources, and works without the

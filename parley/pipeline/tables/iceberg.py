@@ -48,7 +48,7 @@ class IcebergPlace:
     """A table, by its name in a catalog.
 
     ``properties`` are pyiceberg's properties for the catalog. Pyiceberg's own configuration (``.pyiceberg.yaml``,
-    ``PYICEBERG_CATALOG__<NAME>__<KEY>``) applies as well.
+    ``PYICEBERG_CATALOG__<NAME>__<KEY>``) also applies.
     """
 
     catalog: str

@@ -110,7 +110,7 @@ def _whole_kind(value: float) -> str:
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Return True if the value is an exact value of the type."""
+    """Return True if a column of the type can store the value exactly."""
     try:
         fitter(kind)(value)
     except DoesNotFit:

@@ -18,7 +18,7 @@ def _itself(path: Path) -> Hashable:
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """The rule of a target."""
+    """A target's rule for names."""
 
     forbids: Callable[[str], bool] = lambda name: False
     """Returns True if no column and no field can have the name."""

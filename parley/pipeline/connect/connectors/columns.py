@@ -90,7 +90,7 @@ class Target(Protocol):
         ...
 
     def column(self, kind: Any) -> Any:
-        """Return the target's type for values of an Arrow type; None if it has none."""
+        """Return the target's type for values of an Arrow type; None if the target has none."""
         ...
 
     def stays_exact(self, name: str, kind: Any) -> bool:

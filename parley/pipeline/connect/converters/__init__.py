@@ -28,11 +28,11 @@ class Converter(ABC):
 
     @abstractmethod
     def from_connect(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
-        """Return the bytes for a topic. Raises DataError."""
+        """Encode a value for a topic. Raises DataError."""
 
     @abstractmethod
     def to_connect(self, topic: str, data: bytes | None) -> SchemaAndValue:
-        """Return the value of bytes from a topic, with its schema. Raises DataError."""
+        """Decode bytes from a topic to a value and its schema. Raises DataError."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release all resources."""
@@ -50,11 +50,11 @@ class HeaderConverter(ABC):
 
     @abstractmethod
     def from_header(self, topic: str, header: Header) -> bytes | None:
-        """Return the bytes for a record's header. Raises DataError."""
+        """Encode the value of a record's header. Raises DataError."""
 
     @abstractmethod
     def to_header(self, topic: str, key: str, data: bytes | None) -> Header:
-        """Return the header with its value and schema. Raises DataError."""
+        """Decode a record's header to its value and schema. Raises DataError."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release all resources."""

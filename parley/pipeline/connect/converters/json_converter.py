@@ -234,7 +234,7 @@ def _float(value: float) -> float | str:
 
 
 def _float_of(given: Decimal | int | str) -> float:
-    """Return the nearest double of a fraction; for a whole number, the double that has this JSON form. Raises
+    """Return the double nearest to a fraction; for an integer, the double whose shortest form equals it. Raises
     DataError."""
     if isinstance(given, str) and given not in _NO_NUMBERS:
         raise DataError("a string is not a number")

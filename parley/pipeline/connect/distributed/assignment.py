@@ -160,7 +160,7 @@ class Share:
         await self._running.stop(self._running.work)
 
     async def stop(self) -> None:
-        """Cancel starts in progress, stop everything, and start nothing again."""
+        """Cancel starts in progress, stop everything, and start nothing more."""
         self._is_stopping = True
         for one in self._starting:
             one.cancel()

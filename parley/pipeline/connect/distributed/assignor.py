@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def share_out(members: Iterable[str], wanted: Work) -> dict[str, Work]:
-    """Assign all work in turn: connectors first, then tasks, each by name."""
+    """Assign all work round-robin: connectors first, then tasks, both in the order of their names."""
     order = sorted(members)
     shares: dict[str, tuple[set[str], set[TaskId]]] = {member: (set(), set()) for member in order}
     turn = 0
@@ -106,7 +106,7 @@ def _doubled(parts: Iterable[Work]) -> Work:
 
 
 def _give(work: Work, among: Iterable[str], kept: Mapping[str, Work], given: dict[str, Work]) -> None:
-    """Assign each connector, then each task, to the member with the fewest of the kind."""
+    """Assign each connector to the member with the fewest connectors, then each task to that with the fewest tasks."""
     members = list(among)
     _give_kind(sorted(work.connectors), members, kept, given, lambda one: len(one.connectors), _as_connector)
     _give_kind(sorted(work.tasks), members, kept, given, lambda one: len(one.tasks), _as_task)

@@ -183,7 +183,7 @@ class Following:
     # Leading.
 
     def lead(self) -> None:
-        """Start to lead: fence earlier leaders, renew the signing key if needed, and delete outdated statuses."""
+        """Take over as the leader: fence earlier leaders, renew the signing key if needed, delete outdated statuses."""
         self._do(self._lead())
 
     async def _lead(self) -> None:

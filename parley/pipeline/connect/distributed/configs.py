@@ -260,7 +260,7 @@ class ConfigStore:
         await self._lead([(_FENCING + name, {"task-count": count})])
 
     async def put_target(self, name: str, target: TargetState) -> None:
-        """Set the target state of a connector. A stopped connector gives up its tasks."""
+        """Set the target state of a connector. STOPPED removes its tasks."""
         record = _target_record(name, target)
         if target is TargetState.STOPPED:
             await self._lead([(_COMMIT + name, {"tasks": 0}), record])

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Running:
-    """The connectors and tasks of this worker. It is also the worker's ``WorkerEvents``.
+    """The connectors and tasks of this worker. This object also receives the worker's events (``WorkerEvents``).
 
     ``version_of`` returns the version of a connector's class by its configuration. ``reconfigure`` is called with the
     name of a connector whose task configurations must be computed again.

@@ -98,7 +98,7 @@ class MemoryLog(Log):
 
 
 class TopicLog(Log):
-    """A topic as a log. ``bootstrap`` and ``client_id`` are the worker's. ``now_ms`` returns the time of records."""
+    """A topic as a log. ``bootstrap`` and ``client_id`` are the worker's. ``now_ms`` timestamps new records."""
 
     def __init__(
         self, bootstrap: str, plan: TopicPlan, *, client_id: str, security: ClientSecurity, now_ms: Callable[[], int]

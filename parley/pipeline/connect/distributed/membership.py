@@ -124,7 +124,7 @@ class GroupSettings:
     rebalance_timeout_ms: int = 60_000
     heartbeat_interval_ms: int = 3_000
     protocol: str = "sessioned"
-    """The newest protocol of this worker. It also offers all older ones."""
+    """The newest protocol that this worker offers. It also offers all older protocols."""
 
     @property
     def protocols(self) -> list[str]:
@@ -261,7 +261,7 @@ class Group(Membership):
         except MalformedMessage as error:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the leader's assignment: {error}") from error
 
-    # Living.
+    # Heartbeats.
 
     async def _live(self, member: Member, place: _Place, assignment: Assignment) -> None:
         """Send heartbeats until the worker must join again. Raises KafkaError if the membership may be lost."""

@@ -113,13 +113,13 @@ class _Member(Data, versions="0-2"):
 
 
 def encode_member(member: MemberState, version: int) -> bytes:
-    """Return the metadata of a member for JoinGroup."""
+    """Encode the metadata of a member for JoinGroup."""
     allocation = encode_assignment(Assignment(config_offset=member.config_offset, assigned=member.has), version)
     return encode_stored(_Member(url=member.url, config_offset=member.config_offset, allocation=allocation), version)
 
 
 def encode_assignment(assignment: Assignment, version: int) -> bytes:
-    """Return an assignment for SyncGroup."""
+    """Encode an assignment for SyncGroup."""
     stored = _Assignment(
         error=assignment.error,
         leader=assignment.leader,

@@ -143,7 +143,7 @@ def group_settings(config: WorkerConfig) -> GroupSettings:
 
 
 def signing_rules(config: WorkerConfig) -> SigningRules:
-    """Return how requests among workers are signed. Raises ConnectError if this worker would reject its own
+    """Return the rules for signing requests between workers. Raises ConnectError if this worker would reject its own
     signatures."""
     rules = SigningRules(
         config["inter.worker.key.generation.algorithm"],

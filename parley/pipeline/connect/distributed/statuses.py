@@ -103,7 +103,7 @@ class StatusStore:
             await self._log.send(records)
 
     async def put_topic(self, task: TaskId, topic: str, now_ms: int) -> None:
-        """Write that a task uses a topic."""
+        """Record that a task uses a topic."""
         seen = {"name": topic, "connector": task.connector, "task": task.task, "discoverTimestamp": now_ms}
         await self._log.send([(_topic_key(topic, task.connector), _json({"topic": seen}))])
 

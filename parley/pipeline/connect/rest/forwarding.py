@@ -27,7 +27,7 @@ _NEXT: Final = {"": "true", "true": "false"}
 
 
 class Forwarder:
-    """Forwards requests. Call ``close`` at the end."""
+    """Forwards requests to the leader. Call ``close`` at the end."""
 
     def __init__(self, timeout_seconds: float = 90.0, *, tls: ssl.SSLContext | None = None) -> None:
         """``tls`` verifies workers whose REST API uses HTTPS; None means the system's certificate authorities."""

@@ -1,5 +1,5 @@
-"""Converts fetched batches to records for tasks, and tasks' records to those of topics: converters, transforms,
-tolerance."""
+"""Converts fetched batches to records for tasks, and records from tasks to records for topics: converters,
+transforms, tolerance."""
 
 from __future__ import annotations
 

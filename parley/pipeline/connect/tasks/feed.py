@@ -107,7 +107,7 @@ class Feed:
     def subscribe(
         self, partition: TopicPartition, offset: int, inbox: Inbox, limit_bytes: int = BUFFER_BYTES
     ) -> Subscription:
-        """Read the partition from the offset on into the inbox, while fewer bytes than the limit wait."""
+        """Read the partition into the inbox, from the offset on, while fewer bytes than the limit wait there."""
         subscription = Subscription(partition, offset, inbox, limit_bytes)
         self._loop.call_soon_threadsafe(self._add, subscription)
         return subscription

@@ -1,7 +1,7 @@
-"""Checks before every change by a task that the task is still allowed to make it.
+"""Checks, before a task changes anything, that it is still allowed to.
 
-A task that does not stop in time is abandoned: its thread may continue, in a call that cannot be interrupted. So the
-runtime checks before each call that writes, and before it reports, stores or commits anything for the task. An
+A task that does not stop in time is abandoned: its thread may continue, in a call that cannot be interrupted. Therefore
+the runtime checks before each call that writes, and before it reports, stores or commits anything for the task. An
 abandoned task may still have written to its target: exactly-once sinks notice it by the offsets in the target.
 """
 

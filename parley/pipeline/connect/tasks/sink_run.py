@@ -154,7 +154,7 @@ class SinkRun:
         )
         self._context = SinkContext(spec.task_config, _Errant(tolerance, task) if has_reporter else None)
 
-    # The life of a task.
+    # Life cycle.
 
     def begin(self) -> None:
         """Start the task and give it its partitions. Raises the task's errors, KafkaError, ConnectError."""

@@ -1,4 +1,4 @@
-"""Avro's schema resolution. Incompatibilities have the names that Java's library uses.
+"""Checks Avro's schema resolution. Incompatibilities have the names that Java's library uses.
 
 A pair of schemas counts as compatible while it is being compared, so that recursion ends. If the pair is incompatible,
 the comparison that is in progress finds that. Each pair is compared once; later only its first difference is reported
@@ -24,7 +24,7 @@ _PROMOTED: Final = {
     "bytes": ("string",),
     "string": ("bytes",),
 }
-"""The other types that a reader of each type can also read."""
+"""For each type in a reader's schema, the other types that it can read."""
 _RECORDS: Final = ("record", "error")
 
 

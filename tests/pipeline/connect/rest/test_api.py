@@ -124,7 +124,7 @@ NO_OFFSETS: list[tuple[Any, Any, str]] = [
     (
         PLACE,
         {"kafka_offset": 2**63},
-        f"Kafka offsets are integers from 0 to {2**63 - 1}, and {2**63} is not one of them",
+        f"Kafka offsets must be integers from 0 to {2**63 - 1}, not {2**63}",
     ),
 ]
 

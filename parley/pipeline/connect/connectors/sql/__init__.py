@@ -1,4 +1,4 @@
-"""Copies tables of SQL databases to topics, and topics to tables: PostgreSQL, SQLite and all others of SQLAlchemy.
+"""Copies tables of SQL databases to topics, and topics to tables: PostgreSQL, SQLite, and what SQLAlchemy supports.
 
 The configs are those of the well-known JDBC connectors for Kafka. Tables and columns have their names in the database.
 Connect's schemas preserve the types of values.

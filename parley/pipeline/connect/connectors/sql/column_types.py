@@ -135,7 +135,7 @@ def sql_value(value: Any, column: sa.Column[Any], kind: Any, dialect: sa.Dialect
     """Return a value that fits the column's Arrow type, in the driver's form. Raises DoesNotFit.
 
     The database itself would truncate, pad or round, for example texts longer than the column, or numbers that SQLite
-    lacks.
+    cannot store.
     """
     if isinstance(value, str):
         _check_text(value, column, kind, dialect)

@@ -182,7 +182,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
             is_deletion = self._config["delete.enabled"]
             return _Change(Row(record, key, declared), tuple(key), is_deletion=True) if is_deletion else None
         if not isinstance(record.value, Struct | dict):
-            raise Refused(f"{place(record)}: a row is made of a struct or an object, not of {kind_of(record.value)}")
+            raise Refused(f"{place(record)}: a row needs a struct or an object, not {kind_of(record.value)}")
         values, types = fields_of(record.value, record.value_schema)
         wanted = self._config["fields.whitelist"]
         columns = {name: each for name, each in values.items() if not wanted or name in wanted or name in key}
@@ -216,7 +216,7 @@ class SqlSinkTask(ExactlyOnceSinkTask):
             raise Refused(f"{place(record)}: the primary key lacks {', '.join(missing) or 'any field'}")
         nested = [name for name in names if isinstance(values[name], dict | list)]
         if nested:
-            raise Refused(f"{place(record)}: {', '.join(nested)} of the primary key has fields or elements of its own")
+            raise Refused(f"{place(record)}: {', '.join(nested)} of the primary key must not be nested")
         return {name: values[name] for name in names}, {name: declared[name] for name in names if name in declared}
 
     # Tables.

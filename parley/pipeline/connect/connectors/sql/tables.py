@@ -176,7 +176,7 @@ def making(make: Callable[[], object]) -> None:
 
 
 def even_if_raced(work: Callable[[], None]) -> None:
-    """Do the work, and once more if creating a table or column fails: another task may have created it first.
+    """Do the work, and repeat it once if creating a table or column fails: another task may have created it first.
 
     Raises SQLAlchemyError.
     """
