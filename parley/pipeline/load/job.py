@@ -119,7 +119,7 @@ def _ends_of_uncommitted(
 ) -> dict[TopicPartition, int]:
     """Return the positions of partitions that are already loaded beyond their last stable offset.
 
-    An earlier load of uncommitted records did so. Nothing can be loaded from them until the open transaction ends.
+    An earlier load of uncommitted records has loaded them. Nothing follows until the open transaction ends.
     """
     beyond = {
         place: positions[place.partition] for place, end in ends.items() if positions.get(place.partition, 0) > end

@@ -65,7 +65,7 @@ def _replicas(text: str) -> int:
 def _one_of(*values: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text.strip() not in values:
-            raise ValueError(f"is one of {', '.join(values)}")
+            raise ValueError(f"must be one of {', '.join(values)}")
         return text.strip()
 
     return parse

@@ -38,7 +38,7 @@ COMPILED_MAX: Final = 20
 """The maximum number of stored Protobuf schemas that a search compiles: a few seconds of ``protoc``, out of the minute
 that a change may take."""
 SCHEMA_BYTES_MAX: Final = 900_000
-"""The maximum size of a schema: by default, brokers accept its record up to a megabyte."""
+"""The maximum length of a schema, so that its record fits the default limit of brokers, a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)

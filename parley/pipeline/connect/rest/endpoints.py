@@ -33,7 +33,9 @@ _HEALTH_SECONDS: Final = 10.0
 _TRIMMED: Final = "".join(map(chr, range(33)))
 """The characters that Java's ``trim`` removes."""
 _INITIAL: Final = {"RUNNING": TargetState.STARTED, "PAUSED": TargetState.PAUSED, "STOPPED": TargetState.STOPPED}
-_ERRORS: Final[dict[int | str, dict[str, Any]]] = {"default": {"model": models.Error, "description": "It went wrong"}}
+_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    "default": {"model": models.Error, "description": "The request failed"}
+}
 _TASKS: Final = TypeAdapter(list[models.Config])
 
 
