@@ -51,12 +51,17 @@ from parley.storage.log_reader import LogRead
 from parley.storage.partition_metadata import write_partition_metadata
 from parley.storage.producer_state import ProducerState
 from parley.storage.producer_updates import marker_of, note
-from parley.storage.readable_log import ReadableLog
+from parley.storage.readable_log import ReadableLog, ignore_damage
 from parley.storage.recovery import LastKnown
 from parley.storage.segment import Segment
 from parley.storage.timestamp_lookup import FoundRecord
 
 __all__ = ["AppendInfo", "FoundRecord", "LastKnown", "Log", "LogRead", "Origin"]
+
+
+def needs_no_tombstones(now_s: float) -> int:
+    """The ``tombstones_kept_from`` of a log that no partition owns."""
+    return INT64_MAX
 
 
 class Log(ReadableLog):
@@ -78,7 +83,7 @@ class Log(ReadableLog):
         self.cleaned_up_to = loaded.cleaned_up_to
         """The offset up to which the log was last compacted; None if it never was. The checkpoint must not be higher:
         otherwise compaction could remove a tombstone and leave records that it deletes."""
-        self.tombstones_kept_from: Callable[[float], int] = lambda now_s: INT64_MAX
+        self.tombstones_kept_from: Callable[[float], int] = needs_no_tombstones
         """Returns the first offset at or after which a replica that is catching up needs the tombstones, at a monotonic
         time in seconds. Assign it after ``open``."""
         self._removal_lock = threading.RLock()  # held while segments are removed; taken before ``_lock``
@@ -602,6 +607,14 @@ class Log(ReadableLog):
         with self._lock:
             self._closed = True
             self._segments.release()
+
+    def has_directory(self) -> bool:
+        """Return True if the log's directory exists. Blocks."""
+        return self.directory.exists()
+
+    def disown(self) -> None:
+        """Stop calling the partition that owned the log, so that the log does not keep it in memory."""
+        self.on_damage, self.tombstones_kept_from = ignore_damage, needs_no_tombstones
 
     def rest(self) -> None:
         """Close the files until they are needed again. Takes no lock: a read in progress keeps its files."""

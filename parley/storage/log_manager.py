@@ -516,7 +516,7 @@ class LogManager:
         """Close the log and rename its directory. Returns the new path; an empty list if the log has no
         directory yet."""
         log.release()
-        if not log.is_written and not log.directory.exists():  # a failed first append may have created it
+        if not log.is_written and not log.has_directory():  # a failed first append may have created it
             return []
         aside = directory.set_aside(log.directory, self._settings.random, mark)
         log.moved(aside)

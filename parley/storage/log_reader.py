@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from parley.protocol.errors import KafkaError
+from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.records.batch_header import HEADER_SIZE, BatchHeader
 from parley.protocol.records.errors import CorruptRecord
 from parley.storage.damage.log_integrity import DamagedOffset, LogIntegrity
@@ -182,6 +182,10 @@ class LogReader:
         self.end = LogEnd(end_offset, segments[-1], segments[-1].size)
         self._opened = [segment for segment in self._opened if segment in segments[:-1]]
 
+    def release(self) -> None:
+        """Stop referring to the log, because it is closed. Reads planned before still report failures to it."""
+        self._failed = _failed_after_release
+
     def appended(self, end: LogEnd) -> None:
         """Record that the active segment grew."""
         self.end = end
@@ -287,6 +291,10 @@ class LogReader:
         opened.append(segment)
         if len(opened) > _SEALED_OPEN:
             opened.pop(0).rest()
+
+
+def _failed_after_release(error: OSError) -> KafkaError:
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log is closed: {error}")
 
 
 def _behind_damage(segment: Segment, offset: int, position: int) -> int:

@@ -26,7 +26,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
 from parley.protocol.uuids import UUID
 from parley.storage import recovery
-from parley.storage.checkpoints import INT64_MAX, TopicPartition
+from parley.storage.checkpoints import TopicPartition
 from parley.storage.damage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
 from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.damage.recorded_damage import RECORDED_DAMAGE, RecordedDamage
@@ -54,8 +54,7 @@ class NewLog(Log):
         self.log_start_offset = self.log_end_offset = 0
         self.is_written = self._closed = False
         self.cleaned_up_to = None
-        self.on_damage = _ignore_damage
-        self.tombstones_kept_from = _from_nowhere
+        self.disown()
         self._led_epoch = NO_EPOCH
         self._shared = shared
 
@@ -149,6 +148,9 @@ class NewLog(Log):
         if not _closed_without_parts(self):
             Log.release(self)
 
+    def has_directory(self) -> bool:
+        return (self._shared.root / partition_name(self.topic, self.partition)).exists()
+
     def rest(self) -> None:
         pass  # it has no files
 
@@ -160,11 +162,3 @@ def _closed_without_parts(log: Log) -> bool:
             return False
         log._closed = True
         return True
-
-
-def _ignore_damage(damaged: DamagedRange) -> None:
-    pass
-
-
-def _from_nowhere(now_s: float) -> int:
-    return INT64_MAX

@@ -8,6 +8,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import cast
+from weakref import proxy
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage import recovery, timestamp_lookup
@@ -28,10 +30,15 @@ from parley.storage.timestamp_lookup import FoundRecord
 from parley.storage.transaction_index import AbortedTransaction
 
 
+def ignore_damage(damaged: DamagedRange) -> None:
+    """The ``on_damage`` of a log that no partition owns."""
+
+
 class ReadableLog:
     """The readable state of a partition's log. ``config`` may be assigned at any time."""
 
     __slots__ = (
+        "__weakref__",
         "_appended_epochs",
         "_closed",
         "_durability",
@@ -79,24 +86,25 @@ class ReadableLog:
             is_on_disk=loaded.is_on_disk,
             measured=settings.measured_flush,
         )
-        self.on_damage: Callable[[DamagedRange], None] = lambda damaged: None
+        self.on_damage: Callable[[DamagedRange], None] = ignore_damage
         """Called, in any thread, for each damaged range that a read or ``verify_segment`` finds. Assign it after
         ``open``, and then read ``damage``."""
         self._tombstone_checkpoint = TombstoneCheckpoint(
             self.directory / TOMBSTONE_CHECKPOINT, is_new=not loaded.is_written
         )
+        log = cast(ReadableLog, proxy(self))  # a part that refers to the log would keep a deleted log in memory
         self._integrity = LogIntegrity(
             f"{self.topic}-{self.partition}",
             self._lock,
-            lambda: self.log_start_offset,
-            lambda: self.log_end_offset,
+            lambda: log.log_start_offset,
+            lambda: log.log_end_offset,
             self._durability,
             loaded.epochs,
             loaded.appended_epochs,
             loaded.recorded_damage,
-            lambda: self.segments,
+            lambda: log.segments,
             loaded.missing,
-            lambda damaged: self.on_damage(damaged),
+            lambda damaged: log.on_damage(damaged),
         )
         self._segments = Segments(
             self.directory,

@@ -167,6 +167,7 @@ class Segments:
         """Close the files without flushing. Reads in progress keep theirs."""
         for segment in self.all:
             segment.release()
+        self.reader.release()
 
     def _show(self, segments: Sequence[Segment]) -> None:
         self.active = segments[-1]

@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from parley.broker.metadata.changes import (
@@ -52,6 +53,8 @@ LOOKED_AT_IN_A_TURN = 1000
 """The number of partitions looked at before the event loop does other work."""
 OPENED_IN_A_TURN = 50
 """The number of logs opened before the event loop does other work."""
+REMOVED_AT_A_TIME = 50
+"""The number of logs that are removed at the same time."""
 _NOTHING_KNOWN = MetadataImage("")
 
 
@@ -84,6 +87,7 @@ class HostedPartitions:
         self._when_opened: list[Callable[[Partition], None]] = []
         self._opening: set[asyncio.Task[None]] = set()
         self._topics_opening: dict[str, int] = {}  # topic -> how many tasks open its logs
+        self._removals: dict[str, set[asyncio.Task[None]]] = {}  # by topic
         self._truncations: dict[Partition, asyncio.Future[None]] = {}  # done when the truncation has ended
 
     def __iter__(self) -> Iterator[Partition]:
@@ -225,7 +229,7 @@ class HostedPartitions:
         if self._broker_id in state.replicas:
             partition.change(state)
         else:
-            self._drop(self.by_topic[topic].pop(index), is_stray=not was_decided)
+            self._drop(topic, [self.by_topic[topic].pop(index)], is_stray=not was_decided)
             if not self.by_topic[topic]:
                 del self.by_topic[topic]
                 self._metrics.forget_topic(topic)
@@ -236,18 +240,33 @@ class HostedPartitions:
         if any(partition.topic_id == topic_id for partition in partitions.values()):
             del self.by_topic[topic]
             self._metrics.forget_topic(topic)
-            for partition in partitions.values():
-                self._drop(partition, is_stray=is_stray)
+            self._drop(topic, list(partitions.values()), is_stray=is_stray)
 
-    def _drop(self, partition: Partition, *, is_stray: bool) -> None:
-        """Stop hosting the partition. Its log is deleted: it is renamed immediately, and its files are removed later.
+    def _drop(self, topic: str, partitions: list[Partition], *, is_stray: bool) -> None:
+        """Stop hosting partitions. Their logs are deleted: they are renamed soon, and their files are removed later.
 
-        With ``is_stray`` the log is kept under another name, because perhaps the cluster did not decide to remove it,
-        but the coordination store was set back to an older state.
+        With ``is_stray`` the logs are kept under other names, because perhaps the cluster did not decide to remove
+        them, but the coordination store was set back to an older state.
         """
-        partition.close()
-        work = self._set_aside(partition) if is_stray else self._delete(partition)
-        self._tasks.start(work, name=f"deletion of {partition!r}")
+        for partition in partitions:
+            partition.close()
+        removal = self._tasks.start(
+            self._remove(partitions, is_stray), name=f"removal of {len(partitions)} logs of {topic}"
+        )
+        self._removals.setdefault(topic, set()).add(removal)
+        removal.add_done_callback(partial(self._removed, topic))
+
+    def _removed(self, topic: str, removal: asyncio.Task[None]) -> None:
+        self._removals[topic].discard(removal)
+        if not self._removals[topic]:
+            del self._removals[topic]
+
+    async def _remove(self, partitions: list[Partition], is_stray: bool) -> None:
+        """Remove the logs, a few at a time: the event loop does other work in between."""
+        remove = self._set_aside if is_stray else self._delete
+        for first in range(0, len(partitions), REMOVED_AT_A_TIME):
+            some = partitions[first : first + REMOVED_AT_A_TIME]
+            await asyncio.wait([self._tasks.start(remove(each), name=f"removal of {each!r}") for each in some])
 
     async def _set_aside(self, partition: Partition) -> None:
         await self._logs.set_stray_aside(partition.topic, partition.index, topic_id=partition.topic_id)
@@ -387,6 +406,8 @@ class HostedPartitions:
         of that name."""
         topic, index = partition.topic, partition.index
         while self.hosts(partition):
+            if topic in self._removals:  # an earlier topic of that name has been deleted
+                await asyncio.wait(self._removals[topic])
             try:
                 return await self._logs.get_or_create(
                     topic,

@@ -294,6 +294,8 @@ class Partition:
     def close(self) -> None:
         """Stop hosting the replica. Waiting requests get an error."""
         self.is_leader = False
+        if self._log is not None:
+            self._log.disown()
         self._notify_all()
 
     def _notify_all(self) -> None:

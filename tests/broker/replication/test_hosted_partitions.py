@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ from parley import Broker
 from parley.broker.membership.registration import Registration
 from parley.broker.metadata.changes import DeletedTopicsReplaced, Delta, PartitionChanged, TopicCreated
 from parley.broker.metadata.types import PartitionState, ResourceType, TopicImage
-from parley.broker.replication.hosted_partitions import OPENED_IN_A_TURN
+from parley.broker.replication.hosted_partitions import OPENED_IN_A_TURN, REMOVED_AT_A_TIME
 from parley.broker.replication.partition import Partition
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.consensus.recipes.groups import Membership
@@ -31,6 +32,7 @@ from parley.protocol.uuids import UUID
 from parley.storage.log import Log
 from parley.storage.log_config import DAY_MS
 from parley.storage.log_manager import LogManager
+from parley.storage.new_log import NewLog
 from tests.broker.api.bench import BROKER, OTHER, Bench
 
 
@@ -104,7 +106,7 @@ class Gate:
 
 async def deletions() -> None:
     """Wait until every log deletion under way is done."""
-    if running := [task for task in asyncio.all_tasks() if task.get_name().startswith("deletion of")]:
+    while running := [task for task in asyncio.all_tasks() if task.get_name().startswith("removal of")]:
         await asyncio.wait(running)
 
 
@@ -259,6 +261,49 @@ async def test_the_log_of_a_topic_that_was_deleted_meanwhile_is_removed(tmp_path
         assert await produce(client, "x") == ErrorCode.NONE
         assert await offsets(client, "x") == [(ErrorCode.NONE, 1)]
         assert stray not in broker.server.parts.logs.logs
+
+
+async def test_logs_of_a_deleted_topic_are_removed_a_few_at_a_time_and_its_name_can_be_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    delete_log, now, most = LogManager.delete, 0, 0
+
+    async def counted(logs: LogManager, topic: str, partition: int, *, topic_id: UUID | None = None) -> bool:
+        nonlocal now, most
+        now, most = now + 1, max(most, now + 1)
+        try:
+            return await delete_log(logs, topic, partition, topic_id=topic_id)
+        finally:
+            now -= 1
+
+    monkeypatch.setattr(LogManager, "delete", counted)
+    count = 3 * REMOVED_AT_A_TIME + 1
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client, {"t": count})
+        assert await produce(client, "t", count - 1) == ErrorCode.NONE
+        await delete(client, "t")
+        await create(client, {"t": count})
+        assert await offsets(client, "t", count) == [(ErrorCode.NONE, 0)] * count
+        assert await produce(client, "t", count - 1) == ErrorCode.NONE
+    assert most == REMOVED_AT_A_TIME
+    assert "removing the log of a deleted topic" not in caplog.messages
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_a_deleted_partition_leaves_no_work_to_the_garbage_collector(tmp_path: Path, is_written: bool) -> None:
+    """Objects that refer to each other would stay in memory for good, if ``LongLivedObjects`` made them permanent."""
+    async with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client, {"t": 1})
+        if is_written:
+            assert await produce(client, "t") == ErrorCode.NONE
+        gc.collect()
+        gc.disable()
+        try:
+            await delete(client, "t")
+            await deletions()
+            assert [each for each in gc.get_objects() if type(each) in (Partition, Log, NewLog)] == []
+        finally:
+            gc.enable()
 
 
 async def test_a_topic_of_which_nothing_is_hosted_any_more_is_forgotten(tmp_path: Path) -> None:
