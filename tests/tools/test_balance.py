@@ -87,7 +87,7 @@ def test_a_broker_that_is_down_is_named_and_counts_in_no_share() -> None:
     cluster = Cluster((Node(1), Node(2), Node(4)), partitions)
     goals = Goals()
     text = lines(cluster, plan(cluster, goals), goals)
-    assert any(line.startswith("Broker 3 does not run. Its 24 replicas stay on it") for line in text)
+    assert any(line.startswith("Broker 3 is not running. Its 24 replicas stay on it") for line in text)
     assert not any("balanced: " in line for line in text), "16 replicas on each of three brokers"
     assert any("its share is 16" in line for line in text)
 
@@ -97,7 +97,7 @@ def test_replicas_that_cannot_leave_a_broker_are_named() -> None:
     goals = Goals(emptied=frozenset({2}))
     text = lines(cluster, plan(cluster, goals), goals)
     assert (
-        "orders-0 keeps its replica on the broker that is to be emptied: every other broker has a replica already."
+        "orders-0 keeps its replica on the broker that is to be emptied: every other broker already holds a replica."
         in text
     )
 

@@ -90,8 +90,8 @@ def _away(before: Layout) -> Iterator[str]:
     held = Counter(id_ for one in before.cluster.partitions for id_ in one.replicas if id_ not in before.loads)
     for broker, count in sorted(held.items()):
         yield (
-            f"Broker {broker} does not run. Its {_count(count, 'replica')} stay on it, and do not count in any share: "
-            "start it first, or empty it with --empty-broker."
+            f"Broker {broker} is not running. Its {_count(count, 'replica')} stay on it, and count in no broker's "
+            "share. Start the broker first, or empty it with --empty-broker."
         )
 
 
@@ -130,7 +130,7 @@ def _summary(plan: Plan) -> str:
 
 
 def _reasons(before: Layout, plan: Plan) -> Iterator[str]:
-    """Yield one sentence for all moves of the same reason and broker.
+    """Yield one sentence for all moves with the same reason and broker.
 
     The broker of a move is the source or the target, whichever is further from its share.
     """
@@ -153,7 +153,7 @@ def _reasons(before: Layout, plan: Plan) -> Iterator[str]:
 
 
 def _reason(move: Move) -> Duty | Resource:
-    """Return the reason to show: if the move ends up changing only the leader, a load of leaders."""
+    """Return the reason to show. A move that changes only the preferred leader is shown as balancing leaders."""
     return move.reason if move.added or move.reason is Resource.BYTES_OUT else Resource.LEADERS
 
 

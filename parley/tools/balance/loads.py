@@ -1,10 +1,10 @@
 """The loads of brokers, and how far they are from balanced.
 
-A broker has a load of each resource. Its share of a resource is the same as every other broker's; its share of the disk
-is proportional to the size of its disks, if all sizes are known. A load within the tolerance of the share is balanced
-and costs nothing, so a plan stops as soon as all loads are good enough and moves no more data than necessary. Beyond
-the tolerance the cost is the square of the distance, so that the most unbalanced broker is relieved first. The skew of
-a cluster is the sum of all costs.
+A broker has a load of each resource. All brokers have equal shares of a resource, except that shares of the disk space
+are proportional to the sizes of the brokers' disks if all sizes are known. A load within the tolerance of the share is
+balanced and costs nothing, so a plan stops as soon as all loads are good enough and moves no more data than necessary.
+Beyond the tolerance the cost is the square of the distance, so that the most unbalanced broker is relieved first. The
+skew of a cluster is the sum of all costs.
 
 Loads are integers, so that sums do not depend on the order of moves, and the same input always gives the same plan.
 """
@@ -45,7 +45,7 @@ def replica_loads(one: Partition, *, leads: bool) -> Loads:
 
 
 def leader_loads(one: Partition) -> Loads:
-    """Return the load that a leader adds to that of a follower."""
+    """Return the load of a leader in excess of a follower's load."""
     return (0, 1, 0, 0, one.bytes_out)
 
 
@@ -70,8 +70,8 @@ class Shares:
     """The lowest and the highest balanced load, and the mean share of all brokers (at least 1)."""
 
     def excess(self, broker: int, load: Sequence[int], at: int) -> float:
-        """Return how far a load is above the highest balanced load, or below the lowest (negative); 0 if it is
-        balanced."""
+        """Return how far a load is above the highest balanced load (positive) or below the lowest (negative); 0 if the
+        load is balanced."""
         least, most, _ = self.bounds[broker][at]
         return load[at] - most if load[at] > most else min(0.0, load[at] - least)
 
@@ -88,7 +88,7 @@ class Shares:
         return total
 
     def fill(self, broker: int, load: Sequence[int], at: int) -> float:
-        """Return a load relative to the broker's share: 1 if it equals the share."""
+        """Return the load as a fraction of the broker's share: 1 if it equals the share."""
         share = self.shares[broker][at]
         return load[at] / share if share else 1.0
 
@@ -115,12 +115,12 @@ def shares_of(brokers: Sequence[Broker], total: Sequence[int], of_racks: OfRacks
 
 
 OfRacks = Mapping[int, tuple[float, float]]
-"""The least and the most of a resource that a rack holds if replicas are spread over racks, by index in
-``RESOURCES``."""
+"""The lowest and the highest load of a rack if replicas are spread over racks, by index in ``RESOURCES``."""
 
 
 def of_racks(partitions: Iterable[Partition], racks: int, brokers: Container[int]) -> OfRacks:
-    """Return what each of ``racks`` racks holds of the resources that every replica uses, followers included.
+    """Return the bounds of a rack's load if replicas are spread over ``racks`` racks, for the resources that followers
+    use, too.
 
     Replicas on brokers outside ``brokers`` do not count, because an offline broker keeps its replicas.
     """

@@ -66,7 +66,7 @@ class Plan:
 
     moves: tuple[Move, ...] = ()
     elections: tuple[tuple[str, int], ...] = ()
-    """Partitions that do not move, but whose leader is not the preferred leader."""
+    """Partitions that do not move, but need an election because the preferred leader does not lead."""
     stranded: Mapping[tuple[str, int], str] | None = None
     """Partitions that keep a replica on a broker to be emptied, each with the reason."""
 

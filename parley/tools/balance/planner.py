@@ -3,12 +3,12 @@
 The goals, in order of priority:
 
 1. No replica stays on a broker that is to be emptied.
-2. The replicas of a partition are in different racks, as far as there are enough. No move puts more of them into one.
+2. The replicas of a partition are in different racks if there are enough racks. No move makes them share more racks.
 3. The skew (``loads``) is low.
 
 A partition keeps its number of replicas, and never has two on the same broker. Every move of a plan is necessary: the
 cluster would be worse without it. The search is a descent. It considers moves in an order that depends only on the
-cluster, and stops when none of them lowers the skew. So after a plan has been executed, the next plan is empty.
+cluster, and stops when none of them lowers the skew. Therefore, after a plan has been executed, the next plan is empty.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _elections(layout: Layout, reasons: dict[int, Duty | Resource]) -> tuple[tup
     )
 
 
-# --- What must be, whatever the loads are ---
+# --- Moves that are required regardless of the loads ---
 
 
 def _empty(layout: Layout, reasons: dict[int, Duty | Resource]) -> dict[tuple[str, int], str]:
@@ -132,7 +132,7 @@ def _level_leaders(layout: Layout, numbers: Sequence[int]) -> None:
 def _why_stranded(layout: Layout, number: int) -> str:
     others = [broker for broker in layout.ids if broker not in layout.replicas[number]]
     if not others:
-        return "every other broker has a replica already" if layout.ids else "no other broker is running"
+        return "every other broker already holds a replica" if layout.ids else "no other broker is running"
     if any(layout.has_room(number, broker) for broker in others):
         return "the plan would copy more than its limit"
     return "no other broker has room for it"
@@ -141,8 +141,8 @@ def _why_stranded(layout: Layout, number: int) -> str:
 def _replaced(layout: Layout, number: int, source: int, targets: Sequence[int]) -> tuple[int, ...]:
     """Return the partition's replicas with ``source`` replaced by the best target.
 
-    If ``source`` was the preferred leader, the replica that best balances the load of leaders becomes the preferred
-    leader.
+    If ``source`` was the preferred leader, the new preferred leader is the replica whose broker the load of the leader
+    burdens least.
     """
     replicas = layout.replicas[number]
     follows = layout.load_of(number, leads=False)
@@ -190,7 +190,7 @@ def _spread_over_racks(layout: Layout, reasons: dict[int, Duty | Resource]) -> N
 
 
 def _level(layout: Layout, reasons: dict[int, Duty | Resource]) -> None:
-    """Lower the skew until no change that is found lowers it any further."""
+    """Lower the skew until the search finds no change that lowers it further."""
     while found := sorted(_single_changes(layout), reverse=True) or sorted(_exchanges(layout), reverse=True):
         for change in found:
             gain = layout.gain(change.source, change.target, change.load)
@@ -203,7 +203,8 @@ def _level(layout: Layout, reasons: dict[int, Duty | Resource]) -> None:
 
 
 def _is_possible(layout: Layout, change: _Change) -> bool:
-    """Return True if the partitions' replicas have not changed since, and the brokers may receive the new ones."""
+    """Return True if the partitions still have the replicas that they had when the change was found, and the brokers
+    may receive the new ones."""
     if len(change.replicas) > 1 and not layout.may_copy([number for number, _, _ in change.replicas]):
         return False
     for number, before, after in change.replicas:

@@ -26,7 +26,7 @@ _IMPLIED = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
 }
-"""The operations of which each implies the operation in the key."""
+"""The operations that imply the operation in the key."""
 
 
 async def users(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
@@ -125,7 +125,8 @@ async def why(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 
 def decide(applying: list[AclBinding], operation: Operation) -> tuple[bool, str, list[AclBinding]]:
-    """Decide like Kafka's authorizer: a denial wins, then an allowance; otherwise the operation is refused.
+    """Decide as Kafka's authorizer does: a DENY takes precedence over an ALLOW, and without either the operation is
+    denied.
 
     Returns the decision, the reason, and the ACLs behind it. Super users and hosts are not considered.
     """

@@ -46,7 +46,7 @@ def number(request: Request, name: str, default: int, least: int = 0, most: int 
 
 
 def text_of(body: dict[str, Any], name: str, default: str | None = None) -> str:
-    """Return a string from a body. Raises HTTPException (400) if it is missing."""
+    """Return a string from a body. Raises HTTPException (400) if the value is missing or is not a string."""
     found = body.get(name, default)
     if not isinstance(found, str):
         raise HTTPException(400, f"{name} must be a string")
@@ -54,7 +54,7 @@ def text_of(body: dict[str, Any], name: str, default: str | None = None) -> str:
 
 
 def integer_of(body: dict[str, Any], name: str, default: int | None = None) -> int:
-    """Return an integer from a body. Raises HTTPException (400) if it is missing."""
+    """Return an integer from a body. Raises HTTPException (400) if the value is missing or is not an integer."""
     found = body.get(name, default)
     if not isinstance(found, int) or isinstance(found, bool):
         raise HTTPException(400, f"{name} must be an integer")

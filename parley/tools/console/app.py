@@ -48,14 +48,14 @@ _HEADERS: Final = {
 }
 _TYPES: Final = {"html": "text/html; charset=utf-8", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 _PREVIEWS: Final = frozenset({"reset"})
-"""POST requests that a read-only console allows, because their preview changes nothing."""
+"""POST requests whose preview a read-only console allows, because a preview changes nothing."""
 
 Handler = Callable[[ClusterView, ApiRequest], Awaitable[dict[str, Any]]]
 Stream = Callable[[ClusterView, ApiRequest], AsyncIterator[dict[str, Any]]]
 
 
 class Console:
-    """The application, its sessions, and its connection to the store. ``close`` closes both."""
+    """The application, its sessions and its connections. ``close`` closes all of them."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self._settings = settings
@@ -67,11 +67,11 @@ class Console:
         self.app: ASGIApp = _Guarded(Starlette(routes=self._routes()), settings)
 
     def start(self) -> None:
-        """Begin to take samples of the cluster. Call this in the event loop that serves the application."""
+        """Start to take samples of the cluster. Call this in the event loop that serves the application."""
         self._sessions.start()
 
     async def close(self) -> None:
-        """End all sessions."""
+        """End all sessions, and close all connections."""
         await self._sessions.close()
         await self._store.close()
         await self._records.close()

@@ -1,7 +1,8 @@
 """The process of a console that a broker runs beside it (``console.listener``).
 
-Standard input contains a line with the settings, as JSON (``parley.broker.startup.console_process``); the process ends
-when it is closed. Standard output gets a line of JSON: ``ready`` with the address, or ``failed`` with the reason.
+Standard input contains a line with the settings, as JSON (``parley.broker.startup.console_process``). The process ends
+when standard input is closed. It writes a line of JSON to standard output: ``ready`` with the address, or ``failed``
+with the reason.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from parley.tools.console.preparation import Wanted, prepared
 from parley.tools.console.serving import run_console
 
 _GRACE_S: Final = 4.0
-"""How long requests in progress may take after the broker has ended."""
+"""The time, in seconds, that requests in progress may still take after the broker has ended."""
 
 
 def main() -> None:
     """Run the console until standard input is closed. Exits with code 1 if it cannot run."""
-    for ignored in (signal.SIGINT, signal.SIGTERM):  # this process ends when the broker has ended
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # this process ends after the broker
         signal.signal(ignored, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="console: %(levelname)s %(message)s", stream=sys.stderr)
     line = sys.stdin.readline()

@@ -20,7 +20,7 @@ def shown(works: Iterable[BackgroundWork]) -> list[dict[str, Any]]:
 
 
 def recovering(works: Iterable[BackgroundWork]) -> dict[int, str]:
-    """Return the brokers that are opening their logs, and how many of them are open, in words."""
+    """Return, for each broker that is opening its logs, a description of how many logs are open."""
     return {one.broker_id: f"{one.done:,} of its {one.total:,} logs are open" for one in works if one.kind == RECOVERY}
 
 

@@ -127,7 +127,7 @@ class ClusterView:
 
     async def background_work(self) -> list[BackgroundWork] | None:
         """Return the compactions, verifications, healings and recoveries of logs in progress on all brokers that
-        respond, or None if none of them tells about its work. Raises KafkaError if the user may not see it."""
+        respond, or None if no broker reports its work. Raises KafkaError if the user may not see it."""
 
         async def of(broker: int) -> list[BackgroundWork] | None:
             try:

@@ -1,9 +1,9 @@
 """Connectors of Connect workers: what each does, and pause, resume and restart. A mirror of MirrorMaker is three
 connectors.
 
-Connect has no rights of single users: the console is one client of its REST API. So a user sees connectors only with
-the permission Describe on the Kafka cluster, and changes them only with Alter. Workers are named by their place in the
-console's settings, never by a URL of the browser.
+Connect has no permissions of individual users: the console is one client of its REST API. The console therefore shows
+connectors only to users with the permission Describe on the Kafka cluster, and changes them only for users with Alter.
+The browser names a worker by its position in the console's settings, never by a URL.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from parley.tools.console.settings import ConnectSettings
 
 _TIMEOUT_S: Final = 10.0
 _CONNECTORS_MAX: Final = 1000
-"""The maximum number of connectors that are shown of one group of workers."""
+"""The maximum number of connectors shown for one group of workers."""
 _TRACE_MAX: Final = 4000
 _GROUP: Final = "connect-"
-"""The beginning of the name of a sink's consumer group, which ends with the connector's name."""
+"""The prefix of a sink's consumer group. The rest of its name is the connector's name."""
 _ACTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "pause": ("PUT", "pause"),
     "resume": ("PUT", "resume"),
@@ -83,7 +83,7 @@ class ConnectorWindow:
         return () if self._settings is None else self._settings.urls
 
     async def _permit(self, view: ClusterView, operation: Operation) -> None:
-        """Raise HTTPException (403) if the user may not do this with the cluster, (404) if there are no workers."""
+        """Raise HTTPException: 403 if the user lacks this permission on the cluster, 404 if there are no workers."""
         if self._settings is None:
             raise HTTPException(404, "The console has no Connect workers: start it with --connect-url.")
         answer = await view.client.send(DescribeClusterRequest(include_cluster_authorized_operations=True))
@@ -112,7 +112,7 @@ class ConnectorWindow:
         return str(about.get("version", "")), sorted(found.items())[:_CONNECTORS_MAX]
 
     async def _ask(self, place: int, method: str, path: str) -> Any:
-        """Send a request to a worker. Raises HTTPException if it cannot be reached, or refuses."""
+        """Send a request to a worker. Raises HTTPException if the worker does not respond or rejects the request."""
         import httpx
 
         assert self._settings is not None
@@ -135,7 +135,7 @@ class ConnectorWindow:
 
 
 def _shown(place: int, name: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a connector for the browser, without its configuration, which may have secrets."""
+    """Return a connector for the browser, without its configuration, which may contain secrets."""
     info, status = found.get("info") or {}, found.get("status") or {}
     own = status.get("connector") or {}
     tasks = [_task(one) for one in status.get("tasks") or ()]
@@ -157,7 +157,7 @@ def _task(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _lags(view: ClusterView, sinks: Sequence[str]) -> dict[str, int]:
-    """Return how many records each of these sinks is behind, as far as the user may see its group."""
+    """Return the lag in records of each of these sinks whose group the user may see."""
     groups = {one.name for one in await view.groups()}
     names = [f"{_GROUP}{name}" for name in sinks if f"{_GROUP}{name}" in groups]
     if not names:

@@ -48,7 +48,7 @@ class StoreWindow:
             await backend.close()
 
     async def opened(self) -> Backend:
-        """Return the open store. Raises HTTPException (404) if the console has no store, and the store's errors."""
+        """Return the open store. Raises HTTPException (404) if the console has no store, or an error of the store."""
         if self._store is None:
             raise HTTPException(404, "The console has no store: start it with --config or --coordination-url.")
         async with self._opening:
@@ -84,7 +84,7 @@ class StoreWindow:
 
     async def tree(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
         """Return one level of the keys below a prefix. Query: prefix, after."""
-        if await _state_of_move(view) is None:  # the right to it is the right to see the store
+        if await _state_of_move(view) is None:  # this also checks the permission to see the store
             raise HTTPException(404, "The brokers are not Parley's: they have no coordination store.")
         backend = await self.opened()
         prefix = request.query_params.get("prefix", "")
@@ -111,7 +111,7 @@ class StoreWindow:
         return {"prefix": prefix, "children": children, "after": after}
 
     async def move(self, view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-        """Begin a move to the store at ``url``, or abort the move in progress if ``abort`` is true."""
+        """Start a move to the store at ``url``, or abort the move in progress if ``abort`` is true."""
         body = await request.object()
         if body.get("abort") is True:
             asked = MigrateCoordinationRequest(action=ABORT)

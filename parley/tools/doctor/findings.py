@@ -1,4 +1,4 @@
-"""The rows of the table of checks, and the findings of a check. No I/O."""
+"""The types of the doctor's checks and results: check, observation, finding, diagnosis. No I/O."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The result of a check: a sentence, the evidence, since when, and what to do if the row's advice does not fit.
+    """An observation of a check: a sentence, the evidence, the time since when it holds, and what to do next.
 
-    ``severity`` overrides that of the row if it is given.
+    ``next`` and ``severity`` override those of the check if they are given.
     """
 
     text: str
@@ -39,7 +39,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A row of the table. ``needs`` are the parts that the check requires; ``next`` is what to do.
+    """A row of the table of checks. ``needs`` are the parts that the check requires; ``next`` is what to do.
 
     ``in_cluster`` examines a running cluster, ``on_machine`` a properties file and its machine; at least one of them is
     set. ``of_parley`` is True if the check needs something that Apache Kafka does not have.
@@ -113,7 +113,7 @@ def diagnose(checks: Iterable[Check], facts: Cluster | Machine, subject: str) ->
 
 
 def some(names: Iterable[object], most: int = LISTED) -> str:
-    """Return the first of these names, and how many more there are."""
+    """Return the first of these names and the number of omitted names, as text."""
     listed = [str(each) for each in names]
     more = len(listed) - most
     return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")

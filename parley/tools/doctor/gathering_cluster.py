@@ -174,7 +174,8 @@ class Gathering:
             return broker
         if not url:
             reason = (
-                f"broker {broker.id}: its metrics.listener is not set or not reached from here (--metrics names one)"
+                f"broker {broker.id}: its metrics.listener is not set, or not reachable from here "
+                "(--metrics names another address)"
             )
             self._steps.note(Part.METRICS, reason, has_failed=False)
             return broker

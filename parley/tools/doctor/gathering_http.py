@@ -19,8 +19,7 @@ class NoPage(Exception):
 
 
 class Page(NamedTuple):
-    """The body of a page, and by how many seconds the server's clock is ahead at least; None if the response does not
-    say."""
+    """The body of a page, and what ``clock_ahead`` returned for it (None if the response has no date)."""
 
     text: str
     clock_ahead_s: float | None
@@ -57,7 +56,7 @@ def fetched(url: str, limit_s: float, tls: ssl.SSLContext | None = None) -> Page
 
 
 def unverified_tls() -> ssl.SSLContext:
-    """Return a TLS context for a page of which only the time matters, so that the server need not be authenticated."""
+    """Return a TLS context that does not authenticate the server, for pages of which only the date is used."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -65,8 +64,8 @@ def unverified_tls() -> ssl.SSLContext:
 
 
 def clock_ahead(date: str, sent_s: float, received_s: float) -> float | None:
-    """Return how many seconds the clock behind a Date header is ahead of this machine's at least; negative if it is
-    behind.
+    """Return the smallest clock difference, in seconds, that a Date header proves: positive if the server's clock is
+    ahead of this machine's, negative if it is behind.
 
     The server read its clock at some time between the request and the end of the response, and the header contains
     whole seconds. So a slow response proves less, and 0 means that the clocks may agree.

@@ -1,4 +1,4 @@
-"""Find the process of this machine that listens on a port or has a file open, by /proc (Linux)."""
+"""Find the process on this machine that listens on a port or has a file open, using /proc (Linux only)."""
 
 from __future__ import annotations
 

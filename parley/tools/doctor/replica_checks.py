@@ -76,7 +76,7 @@ def _is_elsewhere(cluster: Cluster) -> bool:
 
 
 def no_controller(cluster: Cluster) -> Iterator[Seen]:
-    """Check that a broker is the controller."""
+    """Check that the cluster has a controller."""
     if cluster.controller < 0:
         yield Seen(
             "no broker is the controller: no leader is elected, and no topic or setting can be changed",
@@ -94,7 +94,7 @@ def mixed_versions(cluster: Cluster) -> Iterator[Seen]:
     if len(groups) > 1:
         alike = " and ".join(f"broker {some(ids)}" for ids in groups.values())
         yield Seen(
-            f"the brokers run different releases, which are those of {alike}",
+            f"the brokers run different releases; groups with the same release: {alike}",
             ["their APIs or supported features (ApiVersions) differ"],
         )
 
@@ -175,8 +175,8 @@ def low_factor(cluster: Cluster) -> Iterator[Seen]:
     for topic, factor in sorted(factors.items()):
         if factor < wanted:
             yield Seen(
-                f"{topic} has {plural(factor, 'replica')} of {wanted} that {len(cluster.running)} brokers allow: "
-                "its groups or transactions stop with a single broker",
+                f"{topic} has {plural(factor, 'replica')}, but could have {wanted} on {len(cluster.running)} brokers: "
+                "its groups or transactions stop if a single broker fails",
                 [f"replication factor {factor}"],
             )
 

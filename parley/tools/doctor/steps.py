@@ -1,4 +1,4 @@
-"""The steps of an examination. Each step has a time limit, and so has the whole examination.
+"""The steps of an examination. Each step has a time limit, and so does the whole examination.
 
 A step that fails or takes too long is recorded as missing, and the next one continues. Once the common limit has
 passed, each further step is only recorded.

@@ -1,9 +1,9 @@
-"""The invariants that are checked inside the brokers throughout a run. ``client_invariants.py`` has the others.
+"""The invariants checked inside the brokers throughout a run. The other invariants are in ``client_invariants.py``.
 
 * **SingleLeaderPerEpoch**: each leader epoch of a partition, and each controller epoch, belongs to one process.
 * **MonotonicEpoch**: no epoch goes back, in the store or in a broker's image; no partition epoch has two states; and no
   leader's epoch is below those in its log.
-* **ReplicasAgree**: below their high watermarks all replicas have the same batches at the same offsets.
+* **ReplicasAgree**: below their high watermarks all replicas hold the same batches at the same offsets.
 * **ISRSound**: every live ISR member has all records below the leader's high watermark, and all acknowledged records.
 * **NoCommittedLoss**: the leader's log reaches the end of the acknowledged records.
 * **HighWatermarkNeverBack**: the high watermark never goes back while the same process leads in the same epoch.
@@ -48,7 +48,7 @@ _REGISTRATIONS = FOLDER + BROKERS
 
 
 class Invariants:
-    """Checks a world and reports its violations."""
+    """Checks a simulated world and reports the violated invariants."""
 
     def __init__(self, world: World, ledger: Ledger, violations: Violations) -> None:
         self._world = world
@@ -107,8 +107,8 @@ class Invariants:
         return not any(broker_id in state.isr for state in self._stored.values())
 
     def damage(self) -> list[str]:
-        """Return a description of the data that is missing or altered in the files of replicas, below the replicas'
-        high watermarks."""
+        """Return descriptions of the data that is missing from the replicas' files, or altered in them, below the high
+        watermarks."""
         found: list[str] = []
         for machine in self._world.machines.values():
             for partition in partitions_of(machine) if machine.serves else ():
@@ -127,10 +127,10 @@ class Invariants:
                 for at, header in headers(data):
                     verify_crc(data, at, header)
                     if header.base_offset > expected and not log.config.compact:
-                        yield f"{name} lacks {expected} to {header.base_offset - 1}"
+                        yield f"{name} lacks offsets {expected} to {header.base_offset - 1}"
                     expected = header.next_offset
             except KafkaError as error:
-                yield f"{name} is damaged behind {expected}: {error}"
+                yield f"{name} is damaged at or after offset {expected}: {error}"
                 return
         if expected < committed:
             yield f"{name} ends at {expected}, below its high watermark {committed}"
@@ -142,10 +142,11 @@ class Invariants:
         return f"{stored}; serving: {serving}; damage: {self.damage()}"
 
     def store_restored(self) -> None:
-        """Forget the epochs seen so far, because the store was restored to an older state. No broker runs.
+        """Forget the epochs seen so far, because the store was restored to an older state. Call this while no broker
+        runs.
 
-        Epochs that are in no log may then be used again. ``ReplicasAgree`` detects an epoch that is reused for other
-        batches.
+        Epochs that are in no log may then be used again. ``ReplicasAgree`` detects an epoch that is reused for
+        different batches.
         """
         self._stored.clear()
         self._registered.clear()
@@ -252,7 +253,7 @@ class Invariants:
     # --- Logs ---
 
     def _check_isr(self, machines: Sequence[Machine]) -> None:
-        """Check the ISR against the state in the store, because a broker's own state may be outdated."""
+        """Check the ISRs recorded in the store, because a broker's own state may be outdated."""
         serving = {machine.broker_id: machine for machine in machines}
         for (_, topic, index), state in self._stored.items():
             acknowledged = self._ledger.acknowledged_end[topic, index]
@@ -277,10 +278,10 @@ class Invariants:
                     )
 
     def _compare(self, machine: Machine, partition: Partition) -> None:
-        """Continue comparing this replica with what other replicas had at the same offsets."""
+        """Compare the replica's new batches with those that other replicas held at the same offsets."""
         log = log_of(partition)
         if log is None or (log.config.compact and self._world.properties["log.cleaner.enable"] == "true"):
-            return  # each broker compacts its replica at another time
+            return  # brokers compact their replicas at different times
         key = (partition.topic_id, partition.topic, partition.index)
         at = (_process(machine), key)
         position = self._compared.get(at, log.log_start_offset)

@@ -3,8 +3,8 @@
 * **NoCommittedLoss**: a record that was acknowledged, or read once, stays at its offset forever, for every reader.
 * **NoAlteredRecord**: no reader receives a batch with a wrong checksum.
 * **NoDuplicateFromIdempotent**: no record of an idempotent producer is at two offsets.
-* **HighWatermarkNeverBack**: the end of a partition never goes back for the same reader, and the reader's position
-  stays in range.
+* **HighWatermarkNeverBack**: the end offset that a reader sees never goes back, and the reader's position stays in
+  range.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Violations:
 
     @property
     def first(self) -> Violation | None:
-        """The violation that was found first."""
+        """The first violation found, or None."""
         return self.found[0] if self.found else None
 
 
@@ -97,7 +97,7 @@ class Ledger:
                 self._settle(at, offset + i, value, f"acknowledged to {who} by broker {node}")
 
     def refused(self, who: str, topic: str, partition: int, values: list[str], code: ErrorCode, node: int) -> None:
-        """Report that a batch was refused with an error that implies that the log has lost acknowledged records."""
+        """Report that a batch was rejected with an error that implies the loss of acknowledged records."""
         text = f"broker {node} responds with {code.name} to {who} for {topic}-{partition} {values[0]}"
         self._violations.report("NoCommittedLoss", text)
 
@@ -118,7 +118,7 @@ class Ledger:
         self._violations.report("NoAlteredRecord", text)
 
     def saw_end(self, who: str, topic: str, partition: int, end: int, node: int, epoch: int) -> None:
-        """Record the end offset of a partition that a reader was given."""
+        """Record the end offset that a broker returned to a reader."""
         reached = self._reached[who, topic, partition]
         if end < reached:
             self._violations.report(
@@ -129,7 +129,7 @@ class Ledger:
         self._reach(who, topic, partition, end)
 
     def out_of_range(self, who: str, topic: str, partition: int, position: int, node: int, epoch: int) -> None:
-        """Report that a reader's fetch was refused at a position that the reader had already reached."""
+        """Report that a reader's fetch was rejected at a position that the reader had already reached."""
         self._violations.report(
             "HighWatermarkNeverBack",
             f"{position} in {topic}-{partition} is out of range for {who} at broker {node}, leader of epoch {epoch}",
@@ -156,9 +156,9 @@ class Ledger:
         self.history.note(who, f"has read {topic}-{partition} to its end {end}")
 
     def judge(self) -> None:
-        """Report acknowledged records that ``FINAL_READER`` has not found."""
+        """Report the acknowledged records that ``FINAL_READER`` did not find."""
         for (topic, partition), value in self._missing():
-            self._violations.report("NoCommittedLoss", f"{value}, acknowledged, is not in {topic}-{partition}")
+            self._violations.report("NoCommittedLoss", f"the acknowledged record {value} is not in {topic}-{partition}")
 
     def final_reads(self) -> Mapping[TopicPartition, Sequence[str]]:
         """Return the records of compacted topics that ``FINAL_READER`` has read, in order."""

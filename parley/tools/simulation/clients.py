@@ -1,8 +1,8 @@
 """Clients of a simulated cluster. They report every acknowledgement and every record read to the ledger.
 
-The producer is idempotent and never gives up on a batch: it retries until the batch is acknowledged. So at the end
-every record that it has sent must be in the log once, and in order. The reader follows KIP-320: it never goes back to
-an older leader epoch.
+The producer is idempotent and retries each batch until it is acknowledged. At the end of a run, every record that it
+has sent must therefore be in the log exactly once, and in order. The reader follows KIP-320: it never goes back to an
+older leader epoch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parley.tools.simulation.transaction_ledger import TransactionLedger
 
 REQUEST_TIMEOUT_S = 4.0
 IN_FLIGHT_MAX = 5
-"""The maximum number of in-flight batches of a producer to a partition: as many as brokers remember of each
+"""The maximum number of a producer's in-flight batches to a partition: brokers remember this many batches of each
 producer."""
 TOMBSTONES = 0.25
 """The fraction of keyed records that are tombstones."""
@@ -59,7 +59,7 @@ class _User:
         self.client = Client(bootstrap, client_id=name, timeout=REQUEST_TIMEOUT_S, connect_timeout=REQUEST_TIMEOUT_S)
         self.ledger = ledger
         self.rng = rng
-        self._stale_leaders: set[tuple[str, int]] = set()  # partitions that may have another leader by now
+        self._stale_leaders: set[tuple[str, int]] = set()  # partitions whose leader may have changed
 
     async def pause(self, longest: float) -> None:
         await asyncio.sleep(self.rng.uniform(0.0, longest))
@@ -166,7 +166,7 @@ class Producer(_User):
         if failure is not None:
             self._stale_leaders.add((topic, partition))
         for i, batch in enumerate(batches[:acknowledged]):
-            if codes[i]:  # so the batch was appended, although its response was an error
+            if codes[i]:  # a later acknowledgement proves that this batch was appended
                 self.ledger.acknowledged(self.name, topic, partition, batch.values, -1, node)
         return acknowledged, failure
 

@@ -171,7 +171,7 @@ class Pipe:
         self.receiver.take(segment)
 
     def drop_some(self, rng: Random) -> None:
-        """Lose some of the last segments in flight."""
+        """Drop some of the last segments in flight."""
         kept = rng.randint(0, len(self.queue))
         while len(self.queue) > kept:
             self.queue.pop()

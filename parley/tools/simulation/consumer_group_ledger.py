@@ -4,9 +4,10 @@
   sent, another member had been assigned the partition in a later epoch.
 * **GroupEpochsRise**: a member's epoch never goes back while it is a member. A joining member never enters an epoch
   older than the newest epoch of any member. A coordinator's group epoch and target assignment epoch never go back.
-* **GroupProgress**: as in ``group_ledger.py``: at the end every partition belongs to a member, and all is consumed.
+* **GroupProgress**: as in ``group_ledger.py``: at the end every partition belongs to a member, and every record is
+  consumed.
 
-A member *hears* of a partition when the coordinator assigns it, and *holds* it from then until it has given it up.
+A member *hears* of a partition when the coordinator assigns it, and *holds* it while it consumes it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class MemberPlace:
 
     @property
     def identity(self) -> str:
-        """The part that stays the same if another process replaces a static member."""
+        """The id that stays the same if another process replaces a static member."""
         return self.instance_id or self.member_id
 
     def __str__(self) -> str:
@@ -85,7 +86,7 @@ class ConsumerGroupLedger:
                 self._held[place.who][partition] = place.epoch
 
     def holds(self, place: MemberPlace, partition: int) -> None:
-        """Record that a member begins to consume a partition."""
+        """Record that a member starts to consume a partition."""
         self._history.note(place.who, f"has partition {partition} in epoch {place.epoch}")
         self._held[place.who][partition] = place.epoch
         self.newest_since = self._history.now()
@@ -98,13 +99,13 @@ class ConsumerGroupLedger:
             self._held[who].pop(partition, None)
 
     def releases(self, who: str) -> None:
-        """Record that a client consumes nothing any more: it is fenced, leaves or has died."""
+        """Record that a client no longer consumes anything, because it is fenced, leaves or has died."""
         if self._places.pop(who, None) is not None:
             self.newest_since = self._history.now()
         self._held.pop(who, None)
 
     def begins(self, place: MemberPlace, partition: int, offset: int) -> None:
-        """Check the offset at which a member begins to consume a partition: a member must have committed it."""
+        """Check that the offset at which a member starts to consume a partition is 0 or was committed by a member."""
         if offset not in self._sent[partition] | {0}:
             text = f"{place} begins partition {partition} at {offset}, which no member has committed"
             self.violations.report("GroupProgress", text)
@@ -143,8 +144,8 @@ class ConsumerGroupLedger:
     # --- The end of the run ---
 
     def lacks(self, members: Collection[str], ends: Mapping[int, int]) -> list[str]:
-        """Return a text about what is missing until the group is stable with these members, and has consumed all
-        partitions to these ends."""
+        """Return what the group still lacks to be stable with these members, and to have consumed all partitions up to
+        ``ends``. The result is empty if nothing is missing."""
         places = {who: self._places[who] for who in members if who in self._places}
         found = [f"{who} is in no epoch" for who in members if who not in places]
         epochs = sorted({place.epoch for place in places.values()})

@@ -29,7 +29,7 @@ _LEAVE_FOR_NOW: Final = -2
 
 
 class ConsumerProtocolMember(ReconcilingMember):
-    """A process of a consumer."""
+    """A consumer's process."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ConsumerProtocolMember(ReconcilingMember):
         return frozenset(found)
 
     def goodbye(self) -> ConsumerGroupHeartbeatRequest:
-        """Return the heartbeat by which the member leaves: for a static member, usually a temporary leave."""
+        """Return the heartbeat with which the member leaves the group. A static member usually leaves temporarily."""
         leaves_for_now = self.place.instance_id is not None and (not self.is_newest or self.rng.random() < 0.7)
         return self._with_epoch(_LEAVE_FOR_NOW if leaves_for_now else LEAVE)
 

@@ -1,4 +1,4 @@
-"""Simulated disks: if their machine crashes, they lose what was not synced.
+"""Simulated disks, which lose unsynced writes if their machine crashes.
 
 Each machine has a folder on the real file system. While ``Disks`` is entered, ``os.fsync`` and ``os.fdatasync`` record
 the current content of the file, or the names in the directory.
@@ -26,7 +26,7 @@ from parley.storage.boot_id import BOOT_FILE
 
 PAGE_BYTES = 512
 EARLIER_BOOT = b"an earlier boot"
-"""What ``.boot-id`` contains if the machine has restarted since: the id of another boot."""
+"""The content of ``.boot-id`` after a restart of the machine: the id of another boot."""
 _SHADOW = "shadow"
 _COPIES = ("copy", "older copy")
 
@@ -92,7 +92,7 @@ class Disk:
     def synced(self, fd: int, path: Path) -> None:
         """Record the ``fsync`` of a file or directory whose current or former path is ``path``."""
         if not path.exists():
-            return  # it no longer has a name, so nothing of it survives a crash
+            return  # the file no longer has a name, so it does not survive a crash
         status = os.fstat(fd)
         if stat.S_ISDIR(status.st_mode):
             self._names[status.st_ino] = names = _names_in(path)
@@ -141,7 +141,7 @@ class Disk:
                 self._keep(path, path.stat().st_ino)
 
     def process_died(self) -> None:
-        """Copy everything to a new folder. Content that was not synced is not synced in the new folder, either."""
+        """Copy everything to a new folder. Unsynced content remains unsynced."""
         old, files, names = self.path, self._files, self._names
         self.path = self._new_folder()
         self._files, self._names = {}, {}
@@ -208,7 +208,7 @@ class Disk:
 def surviving_names(durable: dict[str, int], current: dict[str, int], rng: Random) -> dict[str, int]:
     """Return the names in a directory after a crash. ``rng`` decides whether each change since the last sync survives.
 
-    Names and inodes connected by a change, such as a rename, all keep the old state or all have the new one.
+    Names and inodes connected by a change, such as a rename, either all keep the old state or all take the new one.
     """
     together: dict[str, list[str]] = {}
     holder: dict[int, str] = {}

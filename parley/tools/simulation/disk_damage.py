@@ -31,7 +31,7 @@ LEADER_EPOCH_AT = 12
 
 
 def damage(disk: Disk, kind: Kind, rng: Random) -> str:
-    """Damage the disk in one of the ways of ``faults.DAMAGE``."""
+    """Inflict one of the kinds of damage in ``faults.DAMAGE`` on the disk."""
     done = _DAMAGE[kind](disk, rng)
     disk.all_is_synced()
     return done
@@ -53,7 +53,7 @@ def _flip(disk: Disk, rng: Random) -> str:
     content = bytearray(path.read_bytes())
     at = rng.randrange(len(content))
     flipped = {i: rng.randrange(8) for i in range(at, min(at + rng.randint(1, FLIPPED_MAX), len(content)))}
-    aim = Random(f"{at}/{len(content)}")  # so that the other faults of a seed are the same
+    aim = Random(f"{at}/{len(content)}")  # a separate generator, so that the seed's other faults stay the same
     if aim.random() < EPOCHS_FLIPPED and (epoch := _epoch_bit(content, _appended_epochs(path), aim)) is not None:
         at, bit = epoch
         flipped = {at: bit}

@@ -56,7 +56,7 @@ class FaultInjection:
         on_restored: Callable[[], None],
     ) -> None:
         """``seconds`` is the length of the run. ``flushes`` is True if every append is synced. ``on_change()`` is
-        called when a fault begins or ends, ``on_restored()`` when the store was restored to an older copy."""
+        called when a fault begins or ends, ``on_restored()`` after the store is restored to an older copy."""
         self._world = world
         self._faults = faults
         self._cluster = cluster
@@ -65,10 +65,10 @@ class FaultInjection:
         self._on_change = on_change
         self._on_restored = on_restored
         self._rng = world.random("crashes")
-        self._active: dict[Fault, None] = {}  # the faults that are going on
+        self._active: dict[Fault, None] = {}  # the faults that have begun but not ended
         self._crashing: Machine | None = None
         self._destroyed: Fault | None = None
-        """The last destructive fault, if its damage may not be repaired yet."""
+        """The last destructive fault if its damage may not be repaired yet, otherwise None."""
         self._store_copies: list[dict[str, bytes]] = []
         self._begin = 0.0
 
@@ -79,7 +79,7 @@ class FaultInjection:
         return len(in_trouble - {0}) <= 1 and self._crashing is None and self._destroyed is None
 
     async def run(self) -> None:
-        """Inject all faults. Returns when all have ended and the run has lasted long enough."""
+        """Inject all faults. Returns after all of them have ended and ``seconds`` have passed."""
         world = self._world
         begin = self._begin = world.loop.time()
         copying = asyncio.ensure_future(self._copy_store())
@@ -184,7 +184,7 @@ class FaultInjection:
         self._crashing = machine
         try:
             crash = asyncio.ensure_future(self._carry_out(fault))
-            await asyncio.sleep(0)  # let the crash happen; before it, everything is in sync
+            await asyncio.sleep(0)  # let the crash happen first: until then, everything is in sync
             await self._cluster.until(
                 lambda: self._cluster.is_out_of_sync(machine.broker_id) or self._cluster.all_in_sync(),
                 "a crash is noticed",
@@ -243,7 +243,7 @@ class FaultInjection:
                     if fault.scope is Scope.IN_TURN:
                         await asyncio.sleep(IN_TURN_S)
             for machine in machines:
-                machine.kill()  # another fault may have ended and started one of them meanwhile
+                machine.kill()  # another fault may have ended meanwhile and restarted one of them
         if fault.kind in EXCHANGES:
             self._world.machines[fault.other].kill()
         self._world.machines[fault.broker].kill()

@@ -7,7 +7,7 @@ that data. So unless every append is synced (``flush.messages=1``), a crash wait
 next fault waits until the cluster has removed the machine from its ISRs.
 
 Faults of ``DESTRUCTIVE`` destroy or misplace data on disk, or the metadata in the store. Kafka's guarantees cover the
-data of one machine at a time, so the next such fault waits until every replica is complete again. All other faults may
+data of one machine at a time, so the next such fault waits until every replica is complete again. Other faults may
 overlap.
 """
 
@@ -29,7 +29,7 @@ class Kind(Enum):
     STOP = "stop"
     """SIGSTOP of a broker, and SIGCONT at the end."""
     SHUT_DOWN = "shut down"
-    """SIGTERM of a broker. It is restarted at the end, or when it has exited if that is later."""
+    """SIGTERM of a broker. It is restarted at the end of the fault or after it has exited, whichever is later."""
     ISOLATE = "isolate"
     """Nothing passes between a broker and the other brokers and clients."""
     PART = "part"

@@ -35,7 +35,7 @@ class Place:
 
     @property
     def identity(self) -> str:
-        """The part that stays the same if another process replaces a static member."""
+        """The id that stays the same if another process replaces a static member."""
         return self.instance_id or self.member_id
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ class GroupLedger:
         self._held[place.who] = place, partitions
 
     def begins(self, place: Place, partition: int, offset: int) -> None:
-        """Check the offset at which a member begins to consume a partition: a member must have committed it."""
+        """Check that the offset at which a member starts to consume a partition is 0 or was committed by a member."""
         if offset not in self._sent[partition] | {0}:
             text = f"{place} begins partition {partition} at {offset}, which no member has committed"
             self._violations.report("GroupProgress", text)
@@ -126,8 +126,8 @@ class GroupLedger:
     # --- The end of the run ---
 
     def lacks(self, members: Collection[str], ends: Mapping[int, int]) -> list[str]:
-        """Return a text about what is missing until the group is stable with these members, and has consumed all
-        partitions to these ends."""
+        """Return what the group still lacks to be stable with these members, and to have consumed all partitions up to
+        ``ends``. The result is empty if nothing is missing."""
         held = {who: self._held[who] for who in members if who in self._held}
         found = [f"{who} has no assignment" for who in members if who not in held]
         generations = sorted({place.generation for place, _ in held.values()})

@@ -45,7 +45,7 @@ _OLD: Final[dict[type[Request], int]] = {
     OffsetCommitRequest: 7,
     OffsetFetchRequest: 5,
 }
-"""The oldest versions with static members. A static leader that returns is not told to keep the assignment."""
+"""The oldest versions with static members. They do not tell a returning static leader to keep the assignment."""
 _NEW: Final[dict[type[Request], int]] = {
     JoinGroupRequest: 9,
     SyncGroupRequest: 5,
@@ -67,7 +67,7 @@ _MUST_JOIN_AS_NEW: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FEN
 
 
 class ClassicMember(GroupReader):
-    """A process of a consumer."""
+    """A consumer's process."""
 
     def __init__(
         self,
@@ -257,8 +257,8 @@ class ClassicMember(GroupReader):
     # --- Requests ---
 
     async def _ask(self, request: Request, code_of: Callable[[Any], int], limit_s: float = REQUEST_TIMEOUT_S) -> Any:
-        """Send a request to the coordinator, and return the response. Raises KafkaError, also for the response's error
-        code."""
+        """Send a request to the coordinator, and return the response. Raises KafkaError if there is no response or if
+        it contains an error code."""
         place = self._place
         answer = await self.ask_coordinator(request, self._versions[type(request)], limit_s)
         code = ErrorCode(code_of(answer))

@@ -1,7 +1,8 @@
 """Members of simulated groups. Each member is run by one process after another.
 
 Processes leave, die, freeze for longer than their session, and come back; a static member may also be replaced while
-its process still runs. What a process does is up to its protocol (``group_members.py``, ``reconciling_members.py``).
+its process still runs. The group's protocol defines what a process does (``group_members.py``,
+``reconciling_members.py``).
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class GroupConsumer:
         self._lives: list[_Life] = []
         """All processes that have not been killed."""
         self._newest: _Life | None = None
-        """The process that should consume. None after it was killed, or asked to leave."""
+        """The process that should consume. None once it was killed, or is leaving."""
         self._number = 0
 
     def settle(self) -> None:
@@ -121,7 +122,7 @@ class GroupConsumer:
         return self._rng.choice([each for each in _Fate if each is not _Fate.IS_REPLACED or self._instance_id])
 
     async def _meet(self, fate: _Fate | None, life: _Life) -> None:
-        """End a process in this way, and wait until the next process may start."""
+        """Subject a process to its fate, and wait until the next process may start."""
         match fate:
             case _Fate.DIES:
                 self._kill(life)

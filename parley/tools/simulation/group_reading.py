@@ -75,7 +75,7 @@ class GroupReader(Reader):
             self.positions[partition] = after
 
     def to_commit(self, topic: str, offsets: dict[int, int]) -> list[OffsetCommitRequest.OffsetCommitRequestTopic]:
-        """Return offsets in the form of an OffsetCommit request."""
+        """Return the offsets as the topics of an OffsetCommit request."""
         partitions = [
             OffsetCommitRequest.OffsetCommitRequestPartition(
                 partition_index=partition,

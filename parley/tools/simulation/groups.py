@@ -24,7 +24,8 @@ PROGRESS_S: Final = 60.0
 """The time within which a group must be stable and have consumed everything, once the cluster has recovered. It allows
 for several sessions and rebalances in a row."""
 STABLE_S: Final = 2 * SESSION_S
-"""A group is stable once it has kept its assignment for this long: no member that sends heartbeats is removed."""
+"""A group is stable once it has kept its assignment for this long, because by then the session of every silent member
+has expired."""
 
 
 @dataclass
@@ -45,12 +46,12 @@ class RunningGroup:
             member.settle()
 
     def lacks(self, ends: Mapping[int, int]) -> list[str]:
-        """Return a text about what is missing until the group is stable, and has consumed all partitions to these
-        ends."""
+        """Return what the group still lacks to be stable and to have consumed all partitions up to ``ends``."""
         return self.ledger.lacks([each.consuming for each in self.members if each.consuming is not None], ends)
 
     async def get_on(self, world: World, ends: Mapping[int, int], violations: Violations) -> None:
-        """Wait until the group is stable and has consumed everything. Then make its members leave."""
+        """Wait until the group is stable and has consumed everything, then make its members leave. Reports a violation
+        if that takes too long."""
 
         def is_stable() -> bool:
             duration_s = world.loop.time() - self.ledger.newest_since
@@ -105,8 +106,8 @@ def streams_group(world: World, ledger: Ledger, groups: StreamsGroupLedger) -> R
 def _members(
     world: World, prefix: str, releases: Callable[[str], None], begin: Begin, *, has_static: bool = True
 ) -> list[GroupConsumer]:
-    """Return a dynamic member, a static member, and a third whose kind the seed decides, and whether it outlives the
-    faults."""
+    """Return three members. The second is static if ``has_static``. The seed decides whether the third is static, too,
+    and whether it outlives the faults."""
     rng = world.random(f"{prefix}s")
     is_static, stays_away = rng.random() < 0.5, rng.random() < 0.5
     return [

@@ -1,7 +1,7 @@
 """The links between simulated hosts: which hosts can reach each other, and how long segments take.
 
-* Segments to an unreachable host, partitioned or down, wait like TCP's retransmissions: they arrive some time after the
-  hosts can reach each other again. Neither side is notified, so a partition is silent; connections are never refused.
+Segments to an unreachable host, partitioned or down, wait like TCP's retransmissions: they arrive some time after the
+hosts can reach each other again. Neither side is notified, so a partition is silent; connections are never refused.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Links:
         return not self._cut[source, target] and target not in self._down and source not in self._down
 
     def latency(self) -> float:
-        """Return how many seconds the next segment takes."""
+        """Return the number of seconds that the next segment takes."""
         weather = self.weather
         if self.rng.random() < weather.stall_chance:
             return self.rng.uniform(weather.latency_max, weather.stall_max)

@@ -35,11 +35,11 @@ class MachineClock:
         self.skew_s = 0.0
 
     def wall_ms(self) -> int:
-        """See ``parley.broker.runtime.clock.Clock``."""
+        """Return the machine's wall clock time in milliseconds since 1970."""
         return EPOCH_MS + int((self._loop.time() + self.skew_s) * 1000)
 
     def monotonic(self) -> float:
-        """See ``parley.broker.runtime.clock.Clock``."""
+        """Return the loop's time in seconds, which no skew affects."""
         return self._loop.time()
 
 
@@ -55,7 +55,7 @@ class SharedStore(MemoryStore):
         """Called after each transaction with its operations."""
 
     def copy(self) -> dict[str, bytes]:
-        """Return the entries that outlive sessions, as a backup contains them."""
+        """Return the entries that belong to no session, as a backup contains them."""
         return {key: entry.value for key, entry in self._entries.items() if entry.session is None}
 
     def restore(self, copy: Mapping[str, bytes]) -> None:
@@ -150,7 +150,7 @@ class Machine:
         return self.process is not None and self.process.runs and self._ready
 
     def start(self) -> None:
-        """Start the broker, unless it exists. A start that fails is repeated, as a supervisor would do."""
+        """Start the broker, unless it already has a process. A failed start is retried, as a supervisor would do."""
         if self.process is not None:
             return
         self.starts += 1
@@ -218,7 +218,7 @@ class Machine:
             self._disk.keep_copy()
 
     def damage_disk(self, kind: Kind, rng: Random) -> None:
-        """Damage the disk in one of the ways of ``faults.DAMAGE``. The broker must not be running."""
+        """Inflict one of the kinds of damage in ``faults.DAMAGE`` on the disk. The broker must not be running."""
         assert self.process is None
         self._history.note("world", f"  {self.host} has {damage(self._disk, kind, rng) or 'nothing to damage'}")
 
@@ -284,7 +284,7 @@ class Machine:
         self._in_process("store cut off", cut)
 
     def join_store(self) -> None:
-        """End ``cut_from_store``."""
+        """Reconnect the broker to the coordination store after ``cut_from_store``."""
 
         def join(client: MemoryBackend) -> None:
             client.delay_s = self._store.latency
@@ -293,7 +293,7 @@ class Machine:
         self._in_process("store back", join)
 
     def lose_store_response(self, *, applied: bool) -> None:
-        """Lose the response to the next write to the store, after the write is applied or instead of applying it."""
+        """Lose the response to the next write to the store. If not ``applied``, the write is lost, too."""
         self._in_process(f"response lost, applied={applied}", lambda client: client.lose_next_response(applied=applied))
 
     def _in_process(self, what: str, work: Callable[[MemoryBackend], None]) -> None:

@@ -59,7 +59,8 @@ class Network:
     # --- For processes ---
 
     def bind(self, host: str, port: int, *, send_buffer: int = -1, receive_buffer: int = -1) -> socket.socket:
-        """See ``parley.broker.network.listener.bind``. "" and 0.0.0.0 mean the host of the process."""
+        """Return a simulated listening socket. Replaces ``parley.broker.network.listener.bind``. The addresses "",
+        0.0.0.0 and :: mean the host of the process."""
         process = CURRENT.get()
         if process is not None and host in ("", "0.0.0.0", "::"):
             host = process.host
@@ -79,8 +80,8 @@ class Network:
             del self._bound[sock.getsockname()]
 
     def watch(self, number: int, reader: asyncio.Handle | None) -> bool:
-        """Call ``reader`` while connections wait to be accepted. None stops the calls. Returns False if the socket is
-        unknown."""
+        """Call ``reader`` while connections wait to be accepted. None removes the callback. Returns False if the socket
+        is unknown."""
         sock = self._by_number.get(number)
         if sock is not None:
             sock.watch(reader)

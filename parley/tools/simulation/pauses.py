@@ -2,7 +2,7 @@
 
 * **Continues**: if at most one broker has a fault, every partition acknowledges records again within two sessions.
 
-The time counts from the last moment at which a fault began or ended.
+The time starts again whenever a fault begins or ends.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Process:
 
     @property
     def runs(self) -> bool:
-        """True if its callbacks are run."""
+        """True if the process is neither stopped nor dead."""
         return self.state is ProcessState.RUNNING
 
     @property
@@ -74,7 +74,8 @@ class Process:
         self.state = ProcessState.DEAD
 
     def bury(self, schedule: Callable[[Iterable[Due]], None]) -> None:
-        """Let a process run its ``finally`` blocks and release its resources, after the end of the run."""
+        """After the end of the run, let a stopped or dead process run its ``finally`` blocks and release its
+        resources."""
         if not self.runs:
             self._release(schedule)
 

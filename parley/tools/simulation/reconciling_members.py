@@ -1,4 +1,5 @@
-"""The common part of simulated members whose coordinator assigns: consumers (KIP-848) and streams programs (KIP-1071).
+"""The common part of simulated members that receive their assignment from the coordinator: consumers (KIP-848) and
+streams programs (KIP-1071).
 
 They record what they hold in a ``ConsumerGroupLedger``. One task sends heartbeats: it joins, receives the member's
 assignment, and reports what the member holds. Another task gives up and takes partitions, reads them, and commits.
@@ -23,8 +24,8 @@ from parley.tools.simulation.group_reading import COMMIT_CHANCE, GroupReader, co
 
 HEARTBEAT_S: Final = 1.5
 REBALANCE_S: Final = 30.0
-"""The time that a member has to give up partitions. It is longer than needed with any fault, so that no member is
-removed for that reason before its session ends."""
+"""The time that a member has to give up partitions. It is so long that the coordinator never removes a member for
+exceeding it: with every fault, the session ends first."""
 REVOCATION_S: Final = 1.5
 """The longest time that a member takes to give up partitions."""
 LEAVE: Final = -1
@@ -60,7 +61,8 @@ class ReconcilingMember(GroupReader):
         self._reported: object = None
         """What the member holds, as last reported to the coordinator. None if the next heartbeat must be a full one."""
         self._joins = 0
-        """How often the member has had to join. Work begun before the latest join must not be completed."""
+        """The number of times that the member has had to rejoin. Work started before the latest rejoin must not be
+        completed."""
         self._is_fenced = False
         """True once another process has replaced this static member."""
 
@@ -80,7 +82,7 @@ class ReconcilingMember(GroupReader):
         raise NotImplementedError
 
     def goodbye(self) -> Request:
-        """Return the heartbeat by which the member leaves."""
+        """Return the heartbeat with which the member leaves the group."""
         raise NotImplementedError
 
     def abandoned(self) -> str:
@@ -234,7 +236,7 @@ class ReconcilingMember(GroupReader):
             self.ledger.history.trace(f"{self.name} commit: {code.name}")
 
     def _failed(self, code: ErrorCode) -> None:
-        """Look up the coordinator again, unless the error means that the member is outdated, which its heartbeats will
-        find out."""
+        """Forget the coordinator, so that the next request looks it up again. If the error means that the member id or
+        epoch is outdated, keep the coordinator: the next heartbeat handles that error."""
         if code not in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
             self.coordinator = None

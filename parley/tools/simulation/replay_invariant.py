@@ -25,7 +25,7 @@ from parley.tools.simulation.machines import Machine
 from parley.tools.simulation.processes import Process
 
 EVERY_S = 1.0
-"""The minimum time between two comparisons of a shard: each one reads the whole log."""
+"""The minimum time between two comparisons of a shard, because each reads the whole log."""
 
 
 class ReplayInvariant:
@@ -56,13 +56,13 @@ class ReplayInvariant:
             if expected.get(name) != found.get(name):
                 text = (
                     f"{machine.host} has for {name} in {runtime.topic}-{partition} {found.get(name)}; "
-                    f"its log says {expected.get(name)}"
+                    f"its log contains {expected.get(name)}"
                 )
                 self._violations.report("ReplayEqualsLive", text)
 
 
 def lasting(state: Any) -> dict[str, Any]:
-    """Return the part of a shard's state that its records contain, by the name of the group or transactional id."""
+    """Return the persistent part of a shard's state, by group id, transactional id or share partition."""
     match state:
         case GroupShard():
             known = {
@@ -84,11 +84,11 @@ def lasting(state: Any) -> dict[str, Any]:
             }
         case ShareStateShard():
             return {key.text: replace(stored, fenced_below=-1) for key, stored in state.states.items()}
-    raise TypeError(f"the simulation does not know what lasts of a {type(state).__name__}")
+    raise TypeError(f"cannot compare a {type(state).__name__}: its persistent state is not defined here")
 
 
 def _generation(group: Group) -> GroupMetadataValue | None:
-    """Return the latest generation that a group has stored; if it is not rebalancing, as its members report it."""
+    """Return the latest generation of a group: as its members report it, or the stored one if it is rebalancing."""
     membership = group.membership
     if group.stored is None or membership.state not in (GroupState.STABLE, GroupState.EMPTY):
         return group.stored

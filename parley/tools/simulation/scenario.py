@@ -46,8 +46,8 @@ COMPACTION: Mapping[str, str] = {
 }
 """The configuration of the compacted topic."""
 KEYS = 40
-"""The number of keys of the producer to the compacted topic. It is so low that most records are superseded, and higher
-than the number of records in the active segment, which is not compacted."""
+"""The number of keys of the producer to the compacted topic. It is low enough that most records are superseded, but
+exceeds the number of records in the active segment, which is not compacted."""
 KEYED_PAUSE_S = 0.1
 COMPACTION_S = 10.0
 """The time that brokers may take at the end of a run to compact what is left."""
@@ -61,8 +61,8 @@ GROUP_RESOURCE = 32
 RECOVERY_S = 120.0
 """The time within which all replicas must be in sync after the last fault."""
 LOOK_S = 1.0
-"""The interval at which the files of all replicas are read during recovery. This costs more than any other
-condition."""
+"""The interval at which the files of all replicas are read during recovery. Checking this condition costs more than any
+other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class _Run:
         transacts: bool,
         protocols: Collection[str],
     ) -> None:
-        """``protocols`` are those of the groups: any of classic, consumer, share and streams."""
+        """``protocols`` names the group protocols in use: any of classic, consumer, share and streams."""
         self.world = world
         self.settings = settings
         self.violations = Violations(world.history)

@@ -1,11 +1,12 @@
 """The ledger of a share group (KIP-932) in a simulation, and the invariants that it checks.
 
 * **AcquiredByOne**: while a member holds the lock of a record, the record is not delivered again with a higher count,
-  unless the member has acknowledged it or its session has ended. A later success of the session proves that the session
-  had not ended.
+  unless the member has acknowledged it or its session has ended. A later successful request of the session proves that
+  the session had not ended.
 * **DeliveredWithinCount**: no record is delivered more often than the group allows, and each confirmed release counts.
 * **AcknowledgedOnce**: a fetch that was sent after an accept or reject was confirmed does not return the record, unless
-  a superseded leader serves it: it has not heard of its successor, and delivers what its own state allows, like Kafka.
+  a superseded leader serves it. Such a leader does not know of its successor, and delivers what its state allows, as in
+  Kafka.
   A confirmation counts only if it arrived before the lock expired. Later, the leader may already have archived the
   record, because its count was exhausted. It then ignores the acknowledgement and responds without an error, like
   Kafka, although the archived state may not be stored yet. If that leader dies, the next leader delivers it again.
@@ -42,7 +43,7 @@ class Acknowledgement(NamedTuple):
 
 @dataclass(slots=True)
 class _Holder:
-    """The member that received a record last, as far as it knows that it still holds the record."""
+    """The last member that received a record, until it acknowledges or loses the record."""
 
     who: str
     node: int
@@ -60,7 +61,7 @@ class ShareGroupLedger:
     def __init__(
         self, history: History, violations: Violations, leads: Callable[[int, int], bool] = lambda partition, node: True
     ) -> None:
-        """``leads(partition, node)`` tells whether the store names this broker as the leader of a partition."""
+        """``leads(partition, node)`` returns True if the store names this broker as the leader of the partition."""
         self.newest_since = history.now()
         self.deliveries = 0
         """The number of records delivered to members, counting redeliveries."""
@@ -180,7 +181,7 @@ class ShareGroupLedger:
             del self._holders[record]
 
     def releases(self, who: str) -> None:
-        """Record that a client consumes nothing any more: it leaves or has died."""
+        """Record that a client no longer consumes anything, because it leaves or has died."""
         for partition in self._assigned.pop(who, ()):
             self._unseen[partition] += 1
         for session in [each for each in self._suspicions if each[0] == who]:
@@ -197,7 +198,7 @@ class ShareGroupLedger:
             # Members do not see a delivery whose response is lost. It ends with the session, or with the lock.
             unseen = int((now - self._last_delivery(partition, offset)) / LOCK_S) + self._unseen[partition]
             if record not in self._decided and self._most_deliveries[record] + unseen < DELIVERIES_MAX:
-                text = f"the group has left {record} behind after {self._most_deliveries[record]} deliveries"
+                text = f"the group has passed {record} after only {self._most_deliveries[record]} deliveries"
                 self._violations.report("NoRecordSkipped", text)
         self._starts[partition] = max(self._starts[partition], start_offset)
 
@@ -212,12 +213,12 @@ class ShareGroupLedger:
     # --- The end of the run ---
 
     def lacks(self, members: Collection[str], ends: Mapping[int, int]) -> list[str]:
-        """Return a text about what is missing until the group has passed all records of the partitions up to these
-        ends."""
+        """Return what the group still lacks to have passed all records of the partitions up to ``ends``. The result is
+        empty if nothing is missing."""
         found = [f"{who} has no partitions" for who in members if who not in self._assigned]
         for partition, end in ends.items():
             if self._starts[partition] < end:
-                found.append(f"partition {partition} is left behind up to {self._starts[partition]} of {end}")
+                found.append(f"the group has passed partition {partition} up to {self._starts[partition]} of {end}")
         return found
 
 

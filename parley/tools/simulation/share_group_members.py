@@ -139,7 +139,8 @@ class ShareGroupMember(GroupReader):
     # --- Fetching ---
 
     async def _leaders_of(self, topic: str) -> dict[int, list[int]]:
-        """Return the member's partitions by leader, including brokers with which it only has a session."""
+        """Return the member's partitions by leader. Brokers with which it only has a session are included, without
+        partitions."""
         found: dict[int, list[int]] = {node: [] for node in self._sessions}
         for partition in sorted(self._assigned):
             try:
@@ -343,6 +344,6 @@ def _batches(decided: Sequence[Acknowledgement], make: Any) -> dict[int, list[An
 
 
 def _run_of(numbered: tuple[int, Acknowledgement]) -> tuple[int, int]:
-    """Return a batch of acknowledgements of adjacent records in a partition."""
+    """Return a key that is the same for adjacent records of a partition."""
     number, ((partition, offset), _) = numbered
     return partition, offset - number

@@ -1,6 +1,6 @@
 """The ledger of a streams group (KIP-1071) in a simulation, and the invariants that it checks.
 
-They are those of ``consumer_group_ledger.py``, applied to the partitions of tasks, and these:
+The invariants of ``consumer_group_ledger.py`` apply to the partitions of tasks. In addition:
 
 * **OneOwner**: a coordinator never assigns an active task to two members, including members that are still giving it
   up.
@@ -52,5 +52,5 @@ class StreamsGroupLedger(ConsumerGroupLedger):
         for partition in ends:
             copies = [who for who in members if partition in self._copies.get(who, ())]
             if len(copies) != min(1, len(members) - 1):
-                found.append(f"the copies of task {partition} are with {copies or 'no member'}")
+                found.append(f"the standby tasks of partition {partition} are with {copies or 'no member'}")
         return found

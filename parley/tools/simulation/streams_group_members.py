@@ -1,9 +1,9 @@
 """Simulated Kafka Streams programs, each a member of a streams group (KIP-1071).
 
-The topology has one subtopology, which reads the topic of the run. It has a store with a changelog topic, which the
-coordinator creates. So each task is a partition of the topic. Each active task has a standby task, which a program
-takes and gives up immediately. A seed decides whether a restarted program has kept its state directory, and thus its
-process id.
+The topology has one subtopology, which reads the topic of the run, so each task corresponds to a partition of it. The
+subtopology has a store with a changelog topic, which the coordinator creates. Each active task has a standby task,
+which a program takes and gives up immediately. A seed decides whether a restarted program has kept its state directory,
+and thus its process id.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _topology(topic: str) -> StreamsGroupHeartbeatRequest.Topology:
 
 
 def _tasks(partitions: Iterable[int]) -> list[StreamsGroupHeartbeatRequest.TaskIds]:
-    """Return tasks in the form of a heartbeat."""
+    """Return these partitions as the tasks in a heartbeat."""
     ordered = sorted(partitions)
     tasks = StreamsGroupHeartbeatRequest.TaskIds(subtopology_id=SUBTOPOLOGY, partitions=ordered)
     return [tasks] if ordered else []

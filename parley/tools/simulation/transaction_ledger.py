@@ -33,7 +33,7 @@ class State(Enum):
 
 @dataclass(slots=True)
 class Transaction:
-    """A transaction: its number among those of its transactional id, and the values of its records."""
+    """A transaction, numbered within its transactional id, and the values of its records."""
 
     transactional_id: str
     number: int
@@ -68,8 +68,8 @@ class TransactionLedger:
         self._requested[transactional_id] = instance
 
     def is_in_charge(self, transactional_id: str, instance: int) -> None:
-        """Record that an instance has its producer id and epoch. From now on no request of an older instance may
-        succeed."""
+        """Record that an instance has received its producer id and epoch. From now on no request of an older instance
+        may succeed."""
         self._history.note(transactional_id, f"instance {instance} is in charge")
         self._in_charge[transactional_id] = instance
 
@@ -132,8 +132,8 @@ class TransactionLedger:
     # --- The end of the run ---
 
     def judge(self, offsets: dict[str, int]) -> None:
-        """Compare the transactions with the values read, and with ``offsets``: the transaction whose offsets each group
-        has."""
+        """Compare the transactions with the values read, and with ``offsets``: the number of the transaction whose
+        offsets each group has committed."""
         for each in self._transactions:
             missing = [value for value in each.values if value not in self._read]
             text = f"{each} is {each.state.name.lower()}, and these of its records are not read: {' '.join(missing)}"
@@ -143,7 +143,7 @@ class TransactionLedger:
         for transactional_id, number in offsets.items():
             newest = max(self._visible(transactional_id), default=-1)
             if number != newest:
-                text = f"the newest transaction of {transactional_id} is {newest}, its offsets are those of {number}"
+                text = f"the newest transaction of {transactional_id} is {newest}, but the offsets are of {number}"
                 self._violations.report("AtomicVisibility", text)
 
     def _visible(self, transactional_id: str) -> Iterator[int]:

@@ -37,8 +37,8 @@ class Sockets(Protocol):
     """The network functions that a loop needs."""
 
     def watch(self, number: int, reader: asyncio.Handle | None) -> bool:
-        """Call ``reader`` while connections wait at this listening socket. None stops the calls. Returns False if it is
-        unknown."""
+        """Call ``reader`` while connections wait at this listening socket. None removes the callback. Returns False if
+        the socket is unknown."""
         ...
 
     async def connect(
@@ -96,7 +96,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             heappop(timers)
             self._cancelled -= 1
         if not timers:
-            raise Stuck("everything waits, and no timer will ever end it")
+            raise Stuck("deadlock: everything waits, and no timer is set")
         if timers[0][0] > self._now:
             self._now, self._steps_now = timers[0][0], 0
         while timers and timers[0][0] <= self._now:

@@ -92,7 +92,7 @@ class World:
         self._disks = self._exit.enter_context(Disks(folder))
         self._exit.enter_context(LogCapture(self.history, str(folder), self.failures.append))
         if gc.isenabled():
-            gc.disable()  # else objects would be collected at another time in each run
+            gc.disable()  # otherwise objects would be collected at different times in each run
             self._exit.callback(gc.enable)
         return self
 

@@ -197,7 +197,7 @@ def test_reasons_for_replicas_that_must_stay() -> None:
     cluster = Cluster(brokers(2), (one(0, 0, 1), one(1, 0, size=100)))
     made = plan(cluster, Goals(emptied=frozenset({0}), max_bytes=10))
     assert made.stranded == {
-        ("t", 0): "every other broker has a replica already",
+        ("t", 0): "every other broker already holds a replica",
         ("t", 1): "the plan would copy more than its limit",
     }
     full = Cluster((Broker(0), Broker(1, None, 100, 10)), (one(1, 0, size=100),))
