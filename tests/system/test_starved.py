@@ -97,7 +97,7 @@ def test_a_starved_broker_hands_over_and_ends(
         code = broker.wait()
         assert code == STARVED
         assert any(
-            text in broker.log() for text in (f"short of {lacks}", f"ran out of {lacks}", "could not end in order")
+            text in broker.log() for text in (f"short of {lacks}", f"ran out of {lacks}", "could not shut down cleanly")
         )
         assert "offline" not in broker.log()
         running.wait_for_acknowledged(100)

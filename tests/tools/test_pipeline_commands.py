@@ -23,7 +23,7 @@ from tests.tools.conftest import Parley, Typed
     ("words", "text"),
     [
         ("mirror", "Name what to copy"),
-        ("mirror --source a:1", "need each other"),
+        ("mirror --source a:1", "require each other"),
         ("mirror x.properties --source a:1 --target b:1", "Name what to copy"),
         ("mirror none.properties", "cannot be read"),
         ("mirror --source a:1 --target b:1 --topics (", "not a regular expression"),

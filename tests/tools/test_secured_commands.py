@@ -213,5 +213,5 @@ def test_commands_on_librdkafka_name_a_refused_login() -> None:
     connection.on_error(LibrdkafkaError("_AUTHENTICATION", "SASL authentication error"))
     connection.on_error(LibrdkafkaError("_TRANSPORT", "disconnected"))
     said = unreached(connection, connection.reason)
-    assert "b:9093 does not let this client in. Correct the settings of security" in said
+    assert "b:9093 rejects this client. Correct the security settings" in said
     assert "SASL authentication error" in said

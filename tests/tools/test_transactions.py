@@ -217,7 +217,7 @@ def test_an_abort_of_a_live_transaction_warns(tool: Tool, server: Server) -> Non
     ended = tool.ended("abort", "--topic", "live", "--partition", "0", "--start-offset", "0")
     assert "this transaction does not hang" in ended.err
     assert "knows it as Ongoing, of the transactional id 'id-live'" in ended.err
-    assert "live-0 has an abort marker of producer" in ended.err
+    assert "live-0 now contains an abort marker of producer" in ended.err
     producer.abort_transaction(30)
 
 
@@ -241,7 +241,7 @@ def test_a_hanging_transaction_is_found_and_aborted(tool: Tool, server: Server) 
     producer.produce("hung", b"behind", partition=0)
     producer.commit_transaction(30)
     ended = tool.ended("abort", "--topic", "hung", "--partition", "0", "--start-offset", "1")
-    assert f"hung-0 has an abort marker of producer {WITHOUT_ID} now." in ended.err
+    assert f"hung-0 now contains an abort marker of producer {WITHOUT_ID}." in ended.err
     assert "Warning" not in ended.err
     assert committed_values(server, "hung", 2) == [b"open", b"behind"]
     assert tool.data("find-hanging", *of) == []

@@ -1,8 +1,8 @@
 """The history of a run: the records that were sent, acknowledged and read.
 
 A record is identified by its producer's name and a number that the producer counts up from 0. Both are part of the
-record's value, with a checksum. So every record that is read can be traced to its producer, and an invented record is
-recognized. The methods may be called from any thread. All times are in seconds of the same monotonic clock.
+record's value, with a checksum. Every record that is read can therefore be traced to its producer, and an invented
+record is recognized. The methods may be called from any thread. All times are in seconds of the same monotonic clock.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ SOMEWHERE: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class Guarantees:
-    """The guarantees that a producer with ``acks=all`` has for its records.
+    """The guarantees for the records of a producer with ``acks=all``.
 
-    An idempotent producer has both: each of its records is in the partition once, and all are in the order of sending.
+    An idempotent producer has both: each record is in the partition exactly once, and the records are in the order in
+    which they were sent.
     """
 
     ordered: bool = True
@@ -50,7 +51,7 @@ class Transaction:
 
 
 class Seen(NamedTuple):
-    """A record that was read. ``producer`` is None if the value was not made by ``payload``."""
+    """A record that was read. ``producer`` is None if ``payload`` did not create the value."""
 
     offset: int
     producer: str | None

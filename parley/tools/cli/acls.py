@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 app = App(
     "List, add and remove ACLs: which principals may or may not do what with topics, groups and the cluster.\n\n"
     "A denied operation stays denied, whatever else is allowed. Hosts are addresses, ranges of addresses (10.0.0.0/8) "
-    "or `*`. `docs/authorization.md` says which operations each request needs.",
+    "or `*`. `docs/authorization.md` lists the operations that each request needs.",
     examples=[
         ("parley acls --list", "all ACLs"),
         ("parley acls --add --allow-principal User:alice --producer --topic greetings", "what a producer needs"),
@@ -44,7 +44,7 @@ app = App(
         (
             "parley acls --add --allow-principal User:carol --operation Read --topic team- "
             "--resource-pattern-type prefixed",
-            "for all topics whose names begin so",
+            "for all topics whose names start with team-",
         ),
         ("parley acls --remove --topic greetings --force", "remove all ACLs of a topic"),
     ],
@@ -96,7 +96,8 @@ class Options:
         str,
         typer.Option(
             "--resource-pattern-type",
-            help="literal or prefixed; to list and remove also any, or match: all ACLs that concern the resource.",
+            help="literal or prefixed; with --list and --remove also any, or match: all ACLs that apply to the "
+            "resource.",
         ),
     ] = "literal"
     operation: Annotated[
@@ -104,18 +105,18 @@ class Options:
         typer.Option("--operation", help="An operation such as Read or DescribeConfigs; All unless given."),
     ] = field(default_factory=list)
     allow_principal: Annotated[
-        list[str], typer.Option("--allow-principal", help="Who may do it, as User:name; User:* for everyone.")
+        list[str], typer.Option("--allow-principal", help="A principal to allow, as User:name; User:* for all.")
     ] = field(default_factory=list)
-    deny_principal: Annotated[list[str], typer.Option("--deny-principal", help="Who may not do it.")] = field(
+    deny_principal: Annotated[list[str], typer.Option("--deny-principal", help="A principal to deny.")] = field(
         default_factory=list
     )
     principal: Annotated[list[str], typer.Option("--principal", help="With --list: only ACLs of this principal.")] = (
         field(default_factory=list)
     )
-    allow_host: Annotated[list[str], typer.Option("--allow-host", help="From where; * unless given.")] = field(
+    allow_host: Annotated[list[str], typer.Option("--allow-host", help="A host to allow; * unless given.")] = field(
         default_factory=list
     )
-    deny_host: Annotated[list[str], typer.Option("--deny-host", help="From where not; * unless given.")] = field(
+    deny_host: Annotated[list[str], typer.Option("--deny-host", help="A host to deny; * unless given.")] = field(
         default_factory=list
     )
     producer: Annotated[
@@ -270,8 +271,8 @@ async def select_if_any_authorizer(client: Client, wanted: AclFilter) -> list[Ac
 
 
 async def _present(client: Client, wanted: AclFilter) -> list[AclBinding]:
-    """Like ``select``, but return no ACLs if the client may not list them. Adding an ACL then reports the missing
-    right."""
+    """Like ``select``, but return no ACLs if the client may not list them. The request that adds an ACL then reports
+    the missing right."""
     answer = await _described(client, wanted)
     return [] if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED else _bindings(answer)
 

@@ -23,7 +23,7 @@ _EXAMPLES = {
         ("parley cluster list-endpoints", "the running brokers"),
         ("parley cluster list-endpoints --include-fenced-brokers --json", "fenced brokers too, as JSON"),
     ],
-    "unregister": [("parley cluster unregister --id 3", "broker 3 was removed for good")],
+    "unregister": [("parley cluster unregister --id 3", "broker 3 was removed permanently")],
 }
 
 app = App(

@@ -82,10 +82,10 @@ def on_cluster(
 
 def _explained(error: KafkaError, bootstrap: str) -> str:
     if isinstance(error, NotAuthenticated):
-        return f"{error.message}. The settings of security are those of --command-config. ({error.code.name})"
+        return f"{error.message}. The security settings come from --command-config. ({error.code.name})"
     if _speaks_http(error):
         return (
-            f"{bootstrap} speaks HTTP, not Kafka's protocol; a broker's metrics have such a port. Name the port of "
+            f"{bootstrap} speaks HTTP, not Kafka's protocol, like the port of a broker's metrics. Name the port of "
             "one of the broker's listeners."
         )
     if _is_closed(error):

@@ -131,7 +131,7 @@ def _next_argument(command: Any, done: Sequence[str]) -> Any:
         before = _option(command, left[at - 1]) if at else None
         given += not word.startswith("-") and (before is None or before.is_flag)
     arguments = [each for each in command.params if each.param_type_name == "argument" and not each.hidden]
-    if arguments and arguments[-1].nargs == -1:  # it takes all the others
+    if arguments and arguments[-1].nargs == -1:  # it takes all remaining words
         given = min(given, len(arguments) - 1)
     return arguments[given] if given < len(arguments) else None
 

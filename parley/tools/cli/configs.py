@@ -73,8 +73,8 @@ _SET, _DELETE = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """An entity that has settings: its type in the singular, and its name. An empty name is the default, None every
-    entity of the type."""
+    """An entity that has settings: its type in the singular, and its name. An empty name means the default, None means
+    every entity of the type."""
 
     kind: str
     name: str | None
@@ -115,7 +115,7 @@ def parse_entities(types: Sequence[str], names: Sequence[str], short: Mapping[st
 
 
 def _check(entity: Entity) -> None:
-    """Raise ``CommandError`` if the type does not exist, or has no such entity."""
+    """Raise ``CommandError`` if the type is unknown, or if its entities cannot have this name."""
     kind, name = entity.kind, entity.name
     if kind not in RESOURCE_TYPES and kind not in users_and_clients.TYPES:
         types = ", ".join(_plural(each) for each in (*RESOURCE_TYPES, *users_and_clients.TYPES))

@@ -27,7 +27,7 @@ _EXAMPLES = {
         ("parley connect standalone worker.properties source.properties sink.json", "two connectors, until Ctrl-C"),
         (
             "parley connect standalone worker.properties source.properties --supervise",
-            "the same, started again if it is killed",
+            "the same, restarted if it is killed",
         ),
     ],
     "distributed": [
@@ -52,7 +52,7 @@ _Override = Annotated[
     list[str], typer.Option("--override", metavar="KEY=VALUE", help="A setting that overrides the file; repeatable.")
 ]
 _Supervise = Annotated[
-    bool, typer.Option("--supervise", help="Start the worker again if it dies, from a process of its own.")
+    bool, typer.Option("--supervise", help="Run the worker in a child process, and restart it if it dies.")
 ]
 
 

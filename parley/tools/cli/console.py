@@ -18,8 +18,8 @@ DEFAULT_LISTENER = "http://127.0.0.1:8090"
 
 app = App(
     "Show a cluster in a browser, and change it: topics, records, groups, users, rights, and the coordination store. "
-    "It serves any Kafka cluster; of a Parley cluster it shows more.\n\n"
-    "If the cluster's listener demands a login, each user of the console logs in with a name and a password of the "
+    "It works with any Kafka cluster, and shows more of a Parley cluster.\n\n"
+    "If the cluster's listener requires a login, each user of the console logs in with a name and a password of the "
     "cluster, and has that user's rights. Otherwise everyone who reaches the console has the rights of the console.",
     examples=[
         ("parley console", "the cluster at 127.0.0.1:9092, at http://127.0.0.1:8090"),
@@ -31,7 +31,7 @@ app = App(
         ),
         (
             "parley console --schema-registry http://127.0.0.1:8081",
-            "with records decoded that have schemas of a registry",
+            "with records decoded by the schemas of a registry",
         ),
     ],
 )
@@ -81,8 +81,8 @@ def console(
         typer.Option(
             "--connect-url",
             metavar="URL",
-            help="Show the connectors of this Connect worker and its group, as http://host:8083; repeatable. Its login "
-            "and TLS are connect.* in --command-config.",
+            help="Show the connectors of this Connect worker and its group, such as http://host:8083; repeatable. Its "
+            "login and TLS are connect.* in --command-config.",
         ),
     ] = [],  # noqa: B006 - read only
     data_dir: Annotated[

@@ -34,12 +34,12 @@ app = App(
     examples=[
         (
             "parley delegation-tokens --create --renewer-principal User:scheduler --command-config alice.properties",
-            "a token for oneself, which the scheduler may renew",
+            "a token for alice, which the scheduler may renew",
         ),
-        ("parley delegation-tokens --describe --command-config alice.properties", "the tokens that one may see"),
+        ("parley delegation-tokens --describe --command-config alice.properties", "the tokens that alice may see"),
         (
             "parley delegation-tokens --expire --hmac HMAC --expiry-time-period -1 --command-config alice.properties",
-            "remove a token at once",
+            "remove a token immediately",
         ),
     ],
 )
@@ -63,7 +63,7 @@ class Options:
     ] = field(default_factory=list)
     renewer_principal: Annotated[
         list[str],
-        typer.Option("--renewer-principal", help="With --create: who may renew it besides its owner."),
+        typer.Option("--renewer-principal", help="With --create: a user, in addition to the owner, that may renew it."),
     ] = field(default_factory=list)
     max_life_time_period: Annotated[
         int, typer.Option("--max-life-time-period", help="With --create: in ms; -1 for as long as the brokers allow.")

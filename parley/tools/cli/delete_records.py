@@ -37,7 +37,9 @@ def parse_plan(text: str) -> dict[TopicPartition, int]:
     except ValueError as error:
         raise CommandError(f"The input is not valid JSON: {error}.") from error
     if not isinstance(plan, dict) or not isinstance(plan.get("partitions"), list):
-        raise CommandError('The JSON has no list "partitions"; `parley delete-records --help` shows the form.')
+        raise CommandError(
+            'The JSON must contain a list "partitions". `parley delete-records --help` shows the format.'
+        )
     if plan.get("version", 1) != 1:
         raise CommandError(f"The JSON has version {plan['version']}; only version 1 is supported.")
     offsets: dict[TopicPartition, int] = {}

@@ -39,7 +39,7 @@ _INTRODUCTION: Final = """\
 This page is generated from the commands' help texts (`parley docs`).
 
 Flags, output and exit codes are those of Kafka's tools: the exit code is 0 on success and 1 on failure, and 3 if a
-check (`parley security check`, `parley check`) has found nothing, but could not look at everything. Data goes to
+check (`parley security check`, `parley check`) found no problem, but could not examine everything. Data goes to
 standard output, everything else to standard error. `parley doctor` exits with 1 for warnings, 2 for errors and 3 if it
 could not examine everything. Unlike Kafka's tools, `parley groups`, `parley configs` and
 `parley dump-log` also exit with 1 if they print an error and continue. The end of this page shows what each command

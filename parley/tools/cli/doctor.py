@@ -23,10 +23,11 @@ _ADDRESS: Final = re.compile(r"[^/]+:[0-9]+(,[^/]+:[0-9]+)*")
 
 app = App(
     "Show what is wrong with a cluster, or with a broker that does not start, and what to do next.\n\n"
-    "With --bootstrap-server it examines any Kafka cluster; it knows more of Parley's. With a broker's properties file "
-    "it examines the file, this machine, its log directories and its coordination store. It changes nothing.\n\n"
-    "The exit code is 0 if nothing is wrong, 1 if there are warnings, 2 if there are errors, and 3 if nothing "
-    "wrong was found but not all could be examined. `docs/doctor.md` lists all findings.",
+    "With --bootstrap-server it examines any Kafka cluster, and a Parley cluster in more detail. With a broker's "
+    "properties file it examines the file, this machine, its log directories and its coordination store. It changes "
+    "nothing.\n\n"
+    "The exit code is 0 if nothing is wrong, 1 if there are warnings, 2 if there are errors, and 3 if no problem "
+    "was found but not everything could be examined. `docs/doctor.md` lists all findings.",
     examples=[
         ("parley doctor --bootstrap-server broker1:9092", "a running cluster"),
         (
@@ -56,10 +57,13 @@ def doctor(
     ] = None,
     metrics: Annotated[
         list[str] | None,
-        typer.Option("--metrics", help="The metrics of a broker: ID=[https://]host:port. Repeatable; found otherwise."),
+        typer.Option(
+            "--metrics", help="A broker's metrics: ID=[https://]host:port, instead of its own setting. Repeatable."
+        ),
     ] = None,
     interval: Annotated[
-        float, typer.Option("--interval", min=0, max=600, help="Seconds between two looks at groups and reassignments.")
+        float,
+        typer.Option("--interval", min=0, max=600, help="Seconds between the two samples of groups and reassignments."),
     ] = 10.0,
     time_limit: Annotated[
         float, typer.Option("--time-limit", min=1, max=86_400, help="Seconds for the whole examination.")

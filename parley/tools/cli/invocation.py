@@ -44,7 +44,7 @@ def _invoke(command: Command, name: str, arguments: Sequence[str]) -> int:
     try:
         command.invoke(name, arguments)
     except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # the option parser calls it a failure
+        if isinstance(end.__context__, BrokenPipeError):  # the option parser reports it as a failure
             raise end.__context__ from None
         if isinstance(end, Ended) or end.code in (INCOMPLETE, INTERRUPTED):
             return int(end.code or 0)
@@ -61,10 +61,10 @@ def guarded(work: Callable[[], int]) -> int:
     """Run ``work`` and return its exit code. An error becomes one line on standard error."""
     try:
         code = _reported(work)
-        sys.stdout.flush()  # here a closed pipe is handled; when the interpreter exits it would be reported
+        sys.stdout.flush()  # a closed pipe is handled here; at the interpreter's exit it would be reported
         return code
     except BrokenPipeError:
-        # The reader of the output (head, less) has closed it: that is not an error.
+        # The reader of the output (head, less) has closed the pipe, which is not an error.
         _discard_output()
         return 0
     except OSError as error:

@@ -202,7 +202,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         ],
     ),
     "configs --describe": (
-        "a name of null is that of all brokers, or the default of users, client ids or addresses",
+        "a name of null means all brokers, or the default of users, client ids or addresses",
         [
             {
                 "type": "string",
@@ -265,11 +265,11 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
     ),
     "delete-records": ("", [{**_PARTITION, "lowWatermark": "integer", "error": "string|null"}]),
     "elect-leaders": (
-        "elected is false where the right one led already, or with an error",
+        "elected is false if the right broker was already the leader, or if there is an error",
         [{**_PARTITION, "elected": "boolean", "error": "string|null"}],
     ),
     "reassign --list": ("", [{**_PARTITION, "replicas": ["integer"], "adding": ["integer"], "removing": ["integer"]}]),
-    "reassign --generate": ("both can be given to --execute", {"current": _PLAN, "proposed": _PLAN}),
+    "reassign --generate": ("each of them can be passed to --execute", {"current": _PLAN, "proposed": _PLAN}),
     "reassign --verify": (
         "progress is of replicas that are being added between brokers",
         {
@@ -350,7 +350,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         ],
     ),
     "log-dirs --describe": (
-        "the same as without --json, but for Kafka's two lines before it",
+        "the same as without --json, but without Kafka's two lines before it",
         {
             "brokers": [
                 {
@@ -375,7 +375,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         },
     ),
     "metadata": (
-        "a value is null if the cluster does not report it, leader also if there is none",
+        "a value is null if the cluster does not report it; leader is null if there is none, too",
         {
             "clusterId": "string",
             "controllerId": "integer",
@@ -473,7 +473,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
     ),
     "doctor": ("exitCode is that of the command", _DIAGNOSIS),
     "security check": (
-        "open is false if only notes were found, complete if no check failed",
+        "open is false if only notes were found; complete is true if no check failed",
         {
             "open": "boolean",
             "complete": "boolean",

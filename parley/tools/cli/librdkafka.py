@@ -223,13 +223,13 @@ def reach(client: Any, connection: Connection, topic: str | None = None, *, time
 
 
 def unreached(connection: Connection, reason: str) -> str:
-    """Return the error message for a cluster that does not respond, or does not let this client in."""
+    """Return the error message for a cluster that does not respond, or that rejects this client."""
     from parley.tools.cli.cluster_client import why_refused  # slow to import
 
     bootstrap = connection.bootstrap
     if connection.refusal:
         return (
-            f"{bootstrap} does not let this client in. Correct the settings of security in its properties file. "
+            f"{bootstrap} rejects this client. Correct the security settings in the client's properties file. "
             f"({connection.refusal})"
         )
     if not connection.is_refused and (refusal := asyncio.run(why_refused(bootstrap, connection.security))):

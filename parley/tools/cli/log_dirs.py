@@ -177,7 +177,7 @@ def log_dirs(
     verify: Annotated[
         bool,
         typer.Option(
-            "--verify", help="Have the brokers read their logs again and list damaged records; status 1 if there are."
+            "--verify", help="Have the brokers read their logs again, and list damaged records; exit with 1 if any."
         ),
     ] = False,
     space: Annotated[
@@ -193,7 +193,7 @@ def log_dirs(
     output_format: OutputFormat = None,
 ) -> None:
     if [describe, verify, space].count(True) != 1:
-        raise CommandError("Add --describe, --space or --verify, one of them.")
+        raise CommandError("Name exactly one of --describe, --space, --verify.")
     brokers = list(dict.fromkeys(broker_ids(broker_list, "--broker-list")))
     topics = [topic.strip() for topic in topic_list.split(",") if topic.strip()]
     if verify:

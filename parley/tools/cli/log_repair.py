@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 app = App(
     "Show the committed records that replicas had to remove from their logs to agree with a leader that lacks them. "
-    "A broker keeps them in .cut files beside the log; docs/storage.md tells when.\n\n"
-    "Print the records with `parley dump-log --print-data-log --files FILE`, and produce those again that the topic "
-    "lacks. Then remove the file.",
+    "A broker keeps them in .cut files beside the log; docs/storage.md says when.\n\n"
+    "Print the records with `parley dump-log --print-data-log --files FILE`, and produce again the records that the "
+    "topic lacks. Then remove the file.",
     examples=[
         ("parley log-repair --log-dirs parley-data", "list the .cut files in a log directory"),
-        ("parley log-repair --log-dirs /disk1,/disk2 --topic orders", "those of one topic"),
+        ("parley log-repair --log-dirs /disk1,/disk2 --topic orders", "the .cut files of one topic"),
     ],
 )
 

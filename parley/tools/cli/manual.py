@@ -18,7 +18,7 @@ FOLDER: Final = "docs/man"
 _CODES: Final = (
     ("0", "Success; also if the reader of the output has closed it."),
     ("1", "The operation failed, or the options are wrong."),
-    ("3", "A check has found nothing wrong, but could not look at everything."),
+    ("3", "A check found no problem, but could not examine everything."),
     ("130", "Ended by Ctrl-C."),
 )
 _OWN_CODES: Final = {
@@ -26,7 +26,7 @@ _OWN_CODES: Final = {
         ("0", "Nothing is wrong."),
         ("1", "There are warnings, or the options are wrong."),
         ("2", "There are errors."),
-        ("3", "Nothing is wrong in what could be examined, but not all could be."),
+        ("3", "No problem was found, but not everything could be examined."),
     ),
     "start": (
         ("0", "The broker was stopped."),

@@ -76,7 +76,7 @@ class PartitionView:
     isr: Sequence[int]
     offline: Sequence[int]
     internal: bool
-    """True for a topic of the cluster's own, such as __consumer_offsets."""
+    """True for the partition of an internal topic, such as __consumer_offsets."""
 
     @property
     def state(self) -> str:
@@ -99,7 +99,7 @@ class ClusterView:
     brokers: Sequence[BrokerView]
     partitions: Sequence[PartitionView]
     warnings: Sequence[str]
-    """Why the cluster's own view may be out of date."""
+    """The reasons why this view may be out of date."""
 
 
 async def view(client: Client) -> ClusterView:
@@ -137,7 +137,7 @@ async def view(client: Client) -> ClusterView:
 
 
 def warnings_for(controller_id: int, brokers: Sequence[BrokerView], store_problem: str) -> list[str]:
-    """Return why the cluster's view may be out of date, in sentences for the operator."""
+    """Return the reasons why the cluster's view may be out of date, as clauses for the operator."""
     silent = [one.id for one in brokers if not one.reachable and not one.fenced]
     warnings = []
     if store_problem:
@@ -203,8 +203,8 @@ async def _from_controller(client: Client, controller: int) -> Any:
 
 
 async def _store_problem(client: Client, controller: int) -> str:
-    """Return a clause that says that the store does not respond. The clause is empty if the store responds, or if the
-    controller is not Parley's.
+    """Return a description of the store's outage as a clause. It is empty if the store responds, or if the controller
+    is not a Parley broker.
 
     A controller that has lost its role because of the outage responds with REQUEST_TIMED_OUT, as does any other broker.
     """
@@ -219,7 +219,7 @@ async def _store_problem(client: Client, controller: int) -> str:
         case ErrorCode.COORDINATOR_NOT_AVAILABLE, reason:
             return f"the coordination store does not respond ({reason})"
         case ErrorCode.REQUEST_TIMED_OUT, message:
-            outage, _, _ = message.partition(". ")  # further sentences are about changes of the cluster
+            outage, _, _ = message.partition(". ")  # the other sentences describe the effects on the cluster
             return outage[:1].lower() + outage[1:]
     return ""
 

@@ -173,7 +173,7 @@ def _flags(options: Options) -> Mapping[str, str]:
     from parley.protocol.security.client_security import is_security_key
 
     if not options.source or not options.target:
-        raise CommandError("--source and --target need each other: give both.")
+        raise CommandError("--source and --target require each other: name both.")
     clients = client_properties(options.command_config)
     warn_ignored(name for name in clients if not is_security_key(name))
     a, b = options.source_alias, options.target_alias

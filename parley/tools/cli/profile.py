@@ -28,11 +28,12 @@ _EXAMPLES = {
 }
 
 app = App(
-    "Keep the addresses and the client settings of clusters under names, so that commands need no "
+    "Store the addresses and the client settings of clusters under names, so that commands need no "
     "--bootstrap-server and no --command-config.\n\n"
-    "`--profile NAME` of a command uses a profile once, the variable PARLEY_PROFILE in a shell, `parley profile use` "
-    "from now on. A command with --bootstrap-server uses no profile, unless it names one: then it uses the profile's "
-    "settings. The profiles are properties files in ~/.config/parley/profiles that only this user can read.",
+    "The option `--profile NAME` selects a profile for one command, the variable PARLEY_PROFILE for a shell, and "
+    "`parley profile use` for all later commands. A command with --bootstrap-server uses no profile, unless --profile "
+    "names one: then it uses the profile's settings. The profiles are properties files in ~/.config/parley/profiles "
+    "that only this user can read.",
     examples=[each[0] for each in _EXAMPLES.values()],
     takes_profiles=False,
 )
@@ -86,7 +87,7 @@ def list_(output_format: OutputFormat = None) -> None:
             f"{'*' if row['current'] else ' '} {row['profile']}  {row['bootstrapServers']}  {row['securityProtocol']}"
         )
     if not rows:
-        print("There are no profiles. `parley profile add NAME --bootstrap-server HOST:PORT` makes one.")
+        print("There are no profiles. `parley profile add NAME --bootstrap-server HOST:PORT` creates one.")
 
 
 @app.command(epilog=example_text(_EXAMPLES["show"]))

@@ -157,7 +157,7 @@ def _has(words: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def _without_profile(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Take ``--profile NAME`` out of the words. Returns the last name, None without any."""
+    """Remove ``--profile NAME`` from the words. Returns the last name, or None, and the remaining words."""
     name, rest, left = None, [], iter(words)
     for word in left:
         if word == "--profile":

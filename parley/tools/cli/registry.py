@@ -21,7 +21,7 @@ app = App(
     "Serve schemas of Avro, JSON Schema and Protobuf to producers and consumers, with the REST API of Confluent's "
     "schema registry. It listens on 127.0.0.1, port 8081; `--listeners` lets other machines in.\n\n"
     "The schemas are in a compacted topic, _schemas, in Confluent's format. Several instances may serve the same "
-    "topic: all of them read and write.",
+    "topic, and all of them accept reads and writes.",
     examples=[
         ("parley registry --bootstrap-server broker:9092", "until Ctrl-C, at http://127.0.0.1:8081"),
         ("parley registry schema-registry.properties", "with the settings of a file"),
@@ -43,7 +43,7 @@ def registry(
     ] = None,
     command_config: CommandConfig = None,
     listeners: Annotated[
-        str | None, typer.Option("--listeners", help="Where to listen, as http://host:port or https://host:port.")
+        str | None, typer.Option("--listeners", help="Where to listen: http://host:port or https://host:port.")
     ] = None,
     override: Annotated[
         list[str],
@@ -52,7 +52,7 @@ def registry(
 ) -> None:
     """Run the registry until SIGINT or SIGTERM."""
     with requires_library("The registry", how_to_install("registry")):
-        import jsonschema  # noqa: F401 - they are needed when the first schema comes
+        import jsonschema  # noqa: F401 - needed when the first schema arrives
 
         from parley.pipeline.registry.config import RegistryConfig
         from parley.pipeline.registry.serving import run_registry

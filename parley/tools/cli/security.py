@@ -22,21 +22,21 @@ _EXAMPLES = [
     ("parley security check server.properties", "a file, with the keys, certificates and store that it names"),
     (
         "parley security check --bootstrap-server broker1:9093 --command-config admin.properties",
-        "a running cluster, with its ACLs, and tried as a stranger",
+        "a running cluster with its ACLs, also tried without a login",
     ),
 ]
 
 app = App(
     "Show what a broker's properties file, or a running cluster, leaves open, and how to close it.\n\n"
-    "The exit code is 0 if only notes are found, 1 if something is open, and else 3 if a check failed, for example "
-    "because the store did not respond. `docs/security-checks.md` lists the checks.",
+    "The exit code is 0 if only notes are found, 1 if something is open, and 3 if nothing is open but a check failed, "
+    "for example because the store did not respond. `docs/security-checks.md` lists the checks.",
     examples=_EXAMPLES,
 )
 
 
 @app.callback()
 def security() -> None:
-    """Make ``check`` a subcommand, although it is the only one."""
+    """Make ``check`` a subcommand even though it is the only one."""
 
 
 @app.command(epilog=example_text(_EXAMPLES))

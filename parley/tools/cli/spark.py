@@ -1,4 +1,4 @@
-"""For the commands that run on Spark: check that its libraries are installed, and start a session."""
+"""Check that the libraries of a command are installed, and start Spark sessions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parley.tools.cli.invocation import CommandError, pairs
 
 @contextmanager
 def requires_library(command: str, how: str) -> Iterator[None]:
-    """Raises ``CommandError`` if a library that ``command`` needs is missing; ``how`` says how to install it."""
+    """Raise ``CommandError`` if a library that ``command`` needs is missing. ``how`` says how to install it."""
     try:
         yield
     except ModuleNotFoundError as missing:

@@ -61,11 +61,11 @@ COLLECT_AFTER: Final = 20_000
 """The number of new objects after which Python's garbage collector runs. A broker creates few objects that need it, and
 keeps many alive: with Python's default (700), collection takes a third of the time to read back committed offsets."""
 OLDER_AFTER: Final = 2
-"""The number of collections of new objects after which it looks at older ones, too: at up to 60,000 objects, in 10 ms.
+"""The number of collections of new objects after which older objects are examined, too: up to 60,000 objects, in 10 ms.
 With Python's default (10) these collections take 35 ms."""
 
 _NO_ORDERLY_END: Final = (
-    "Error: the process has run out of file descriptors or memory, and the broker could not end in order.\n"
+    "Error: the process has run out of file descriptors or memory, and the broker could not shut down cleanly.\n"
 )
 
 _EXAMPLES: Final = """\
@@ -278,7 +278,7 @@ def run(config: BrokerConfig) -> int:
     from parley.broker.runtime.exhaustion_watch import LastResort
     from parley.broker.server import BrokerServer
 
-    gc.freeze()  # modules live as long as the process: no collection needs to look at them
+    gc.freeze()  # modules live as long as the process, so no collection needs to examine them
     gc.set_threshold(COLLECT_AFTER, OLDER_AFTER)
     gc.enable()
     writer = start_logging(config)
@@ -292,7 +292,7 @@ def run(config: BrokerConfig) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(server, config))
-            if server.starved:  # closing the loop starts a thread, which stands still for ever without memory
+            if server.starved:  # closing the loop starts a thread, which would hang forever without memory
                 writer.close()
                 _end_at_once(f"Error: {why_it_ended(server)[0]}\n")
         reason, code = why_it_ended(server)
@@ -301,7 +301,7 @@ def run(config: BrokerConfig) -> int:
     except Exception:
         if not server.starved:
             raise
-        reason, code = why_it_ended(server)  # its orderly end met the shortage, too
+        reason, code = why_it_ended(server)  # the shortage also prevented an orderly shutdown
     finally:
         last_resort.close()
         writer.close()
@@ -312,7 +312,7 @@ def run(config: BrokerConfig) -> int:
 
 
 def why_it_ended(server: BrokerServer) -> tuple[str | None, int]:
-    """Why a running broker stopped (None if a signal stopped it), and the exit code."""
+    """Return why a running broker stopped (None if a signal stopped it), and the exit code."""
     from parley.broker.startup.registration import COORDINATION
 
     if not server.failed.is_set():
@@ -345,7 +345,7 @@ def _raise_file_limit() -> float:
 
 
 def _hold_reserves() -> None:
-    """Reserve file descriptors and memory for a shortage, as far as the limits allow."""
+    """Reserve file descriptors and memory for a shortage, within the limits of the process."""
     from parley.broker.runtime.exhaustion_watch import MEMORY_RESERVED_BYTES, Allowance
     from parley.storage.resource_exhaustion import DESCRIPTORS, MEMORY
 
@@ -452,8 +452,8 @@ def summary(server: Any, config: BrokerConfig) -> str:
 
 
 def notes_on_listeners(config: BrokerConfig, bootstrap_servers: str) -> list[tuple[str, str]]:
-    """Return what an operator should know about the listeners, as labels and texts: that they listen on all addresses,
-    and that clients on other machines may do everything."""
+    """Return notes for the operator about the listeners, as labels and texts. They mention listeners on all addresses,
+    and listeners at which clients on other machines may do everything."""
     notes = []
     everywhere = ", ".join(str(each) for each in config.bound if each.host in _ALL_ADDRESSES)
     if everywhere:

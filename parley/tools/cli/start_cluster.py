@@ -9,7 +9,7 @@ Rules:
 3. SIGTERM and SIGINT stop the brokers one after another, so that each can hand over its leaderships. A second SIGINT
    kills them. If this process dies, they stop.
 4. A broker that exits unexpectedly is reported, and restarted only with ``--restart``; the others continue. If none is
-   left, the exit code is 1. A broker that fails before the cluster is ready stops all of it.
+   left, the exit code is 1. If a broker fails before the cluster is ready, all brokers are stopped.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class _Child:
         while True:
             try:
                 line = await stream.readline()
-            except ValueError:  # longer than the limit: the rest is read next
+            except ValueError:  # the line exceeds the limit; its rest is read next
                 continue
             if not line:
                 return

@@ -64,7 +64,7 @@ class Supervised:
         self._ready = ready
 
     def is_ready(self) -> None:
-        """Report that the command is now doing its work."""
+        """Report that the command is ready."""
         os.write(self._ready, _READY)
 
 
@@ -102,7 +102,7 @@ def supervise(say: Callable[[str], None] = lambda text: print(text, file=sys.std
             raise SystemExit(exit_code if exit_code >= 0 else 128 - exit_code)
         pause_s = step_s
         how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
-        say(f"The process {child} {how} and is started again in {pause_s:g} s.")
+        say(f"The process {child} {how} and is restarted in {pause_s:g} s.")
         signals.pause(pause_s)
 
 
@@ -117,7 +117,7 @@ class _Signals:
     def _take(self, number: int, _: object) -> None:
         self.is_stopping = True
         if self.child is not None:
-            with suppress(ProcessLookupError):  # it has ended, and its end has just been learned
+            with suppress(ProcessLookupError):  # the child has already ended
                 os.kill(self.child, number)
 
     @contextmanager
@@ -152,5 +152,5 @@ def _read(ready: int) -> bytes:
 
 
 def _end_with_supervisor(alive: int) -> None:
-    os.read(alive, 1)  # nothing is ever written: it returns when the supervisor's end is closed
+    os.read(alive, 1)  # nothing is ever written; the call returns when the supervisor's end is closed
     os.kill(os.getpid(), signal.SIGTERM)

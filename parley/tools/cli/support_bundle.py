@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 app = App(
     "Collect what helps to understand a problem in one archive, without secrets: findings of the doctor, "
     "configuration, metadata, metrics, versions, and the ends of logs.\n\n"
-    "Name the broker's properties file if this is its machine, the cluster if it responds, or both. What cannot be had "
-    "is listed in the archive's README.txt. It changes nothing, and sends nothing anywhere.",
+    "Name the broker's properties file if this is its machine, the cluster if it responds, or both. The archive's "
+    "README.txt lists what could not be collected. The command changes nothing, and sends nothing anywhere.",
     examples=[
         ("parley support-bundle broker.properties --log parley.log", "a broker that does not start, on its machine"),
         ("parley support-bundle --bootstrap-server broker1:9092", "a running cluster"),
@@ -40,10 +40,13 @@ def support_bundle(
     command_config: CommandConfig = None,
     metrics: Annotated[
         list[str] | None,
-        typer.Option("--metrics", help="The metrics of a broker: ID=[https://]host:port. Repeatable; found otherwise."),
+        typer.Option(
+            "--metrics", help="A broker's metrics: ID=[https://]host:port, instead of its own setting. Repeatable."
+        ),
     ] = None,
     log: Annotated[
-        list[Path] | None, typer.Option("--log", help="A log, such as the broker's. Repeatable; its end is taken.")
+        list[Path] | None,
+        typer.Option("--log", help="A log, such as the broker's. Only its end is included. Repeatable."),
     ] = None,
     to: Annotated[
         Path | None, typer.Option("--to", help="The archive; by default parley-support-TIME.tar.gz in this folder.")
@@ -117,9 +120,11 @@ def _add_machine(contents: Contents, file: Path, as_written: Mapping[str, str], 
             add_log(contents, output.resolve())
             return
     if not facts.running:
-        contents.missing.append("the broker's log: it does not run here; name its file with --log")
+        contents.missing.append("the broker's log: the broker does not run here; name its log file with --log")
     else:
-        contents.missing.append("the broker's log: it goes to no file; write it to one, and name that with --log")
+        contents.missing.append(
+            "the broker's log: it is not written to a file; write it to one, and name the file with --log"
+        )
 
 
 def _add_cluster(

@@ -33,7 +33,7 @@ _KINDS: Final = {type_: kind for kind, type_ in TYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a command works: on a cluster, or on the store that an URL or a broker's properties file names."""
+    """The target of a command: a cluster, or the store that a URL or a broker's properties file names."""
 
     bootstrap_server: str
     command_config: Path | None
@@ -84,7 +84,7 @@ def alter(
     if not credentials:
         _alter_quotas(place, entity_of(parts), client_quotas.values(added, removed))
     elif len(credentials) < len(added) + len(removed):
-        raise CommandError("Quotas and SCRAM credentials of a user cannot be changed together: type two commands.")
+        raise CommandError("Quotas and SCRAM credentials of a user cannot be changed together: use two commands.")
     else:
         ((_, user),) = parts
         if not user:

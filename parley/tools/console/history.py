@@ -1,4 +1,4 @@
-"""The history of a cluster: a sample every few seconds, those of the last hour in a bounded ring."""
+"""The history of a cluster: a sample every few seconds. The samples of the last hour are in a bounded ring."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Sample:
 
 
 class OlderSamples(Protocol):
-    """Where samples are kept (``parley.tools.console.sample_file``). Every method blocks."""
+    """The storage of samples (``parley.tools.console.sample_file``). Every method blocks."""
 
     def last_hour(self, now_ms: int) -> list[Sample]:
         """Return the samples of the last hour, oldest first."""
 
     def minutes(self, since_ms: int) -> list[Sample]:
-        """Return the averages of the minutes since then, oldest first."""
+        """Return the averages of each minute since this time, oldest first."""
 
     def add(self, sample: Sample) -> None:
         """Add a sample."""
@@ -51,17 +51,17 @@ class History:
         self.count = 0
         """The number of samples added so far."""
         self.begun = asyncio.Event()
-        """Set when the samples from before this console's start are there, or cannot be read."""
+        """Set when the samples from before this console's start are loaded, or cannot be read."""
 
     async def begin(self, kept: OlderSamples | None, now_ms: int) -> None:
-        """Continue the samples that were kept; None keeps none."""
+        """Load the stored samples of the last hour, and store all new samples, too. None for samples in memory only."""
         self._kept = kept
         if kept is not None:
             self._samples.extend(await asyncio.to_thread(kept.last_hour, now_ms))
         self.begun.set()
 
     async def minutes(self, since_ms: int) -> list[dict[str, Any]]:
-        """Return the averages of the minutes since then, oldest first; none if no samples are kept."""
+        """Return the averages of each minute since this time, oldest first; empty if no samples are stored."""
         found = [] if self._kept is None else await asyncio.to_thread(self._kept.minutes, since_ms)
         return [asdict(one) for one in found]
 

@@ -1,4 +1,4 @@
-"""The last records of a topic in which programs report: mirrors their heartbeats, loads their progress."""
+"""Read the last records of a topic to which programs report: heartbeats of mirrors, or the progress of loads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def last_records(view: ClusterView, topic: str, count: int) -> list[Record
     led = {await client.leader(topic, 0): [(topic, 0)]}
     first, end = [
         (await list_offsets_of(client, led, at))[topic, 0].offset for at in (EARLIEST, LATEST)
-    ]  # in this order, the end is not before the first
+    ]  # in this order, so that the end is not below the first offset
     scan = Scan({0: max(first, end - count)}, {0: end})
     found: list[Record] = []
     while scan.at[0] < end:

@@ -1,4 +1,4 @@
-"""Loads of topics into files and back (``parley load``), from the progress that they write to the cluster."""
+"""Exports and imports of topics (``parley load``), as shown by the progress records that they write to the cluster."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from parley.tools.console.last_records import last_records
 from parley.tools.console.pace import remaining_ms
 
 _READ_MAX: Final = 1000
-"""How many of the last records are read: those of 16 loads in two minutes."""
+"""The number of latest records to read: enough for 16 loads during two minutes."""
 _SHOWN_MS: Final = 600_000
-"""For how long a load is shown after its last record."""
+"""The time for which a load is shown after its last record."""
 _SILENT_MS: Final = 15_000
 """A running load that has not written for this long, several times ``BEAT_S``, is silent."""
 _RATE_MS: Final = 30_000
 
 
 async def loads(view: ClusterView) -> list[dict[str, Any]]:
-    """Return the loads that run, or ended minutes ago. Raises KafkaError if the user may not read their topic."""
+    """Return the running loads, and those that ended within the last minutes. Raises KafkaError if the user may not
+    read their topic."""
     return shown(await view.kept("loads", lambda: last_records(view, LOADS, _READ_MAX)), SYSTEM_CLOCK.wall_ms())
 
 
 def shown(records: Iterable[Record], now_ms: int) -> list[dict[str, Any]]:
     """Return the loads that these records show, the latest first. ``rate`` is per second, ``remainingMs`` the time that
-    the rest takes at this rate; both are None if unknown, or if the load does not run."""
+    the rest takes at this rate; both are None if unknown, or if the load is not running."""
     by_load: dict[str, list[LoadProgress]] = {}
     for one in records:
         try:
@@ -63,7 +64,7 @@ def _load(told: Sequence[LoadProgress], now_ms: int) -> dict[str, Any]:
 
 
 def _rate(told: Sequence[LoadProgress]) -> float | None:
-    """Return the records per second of the last half minute."""
+    """Return the records per second during the last half minute, or None if that is unknown."""
     last = told[-1]
     first = next(one for one in told if one.at_ms >= last.at_ms - _RATE_MS)
     took_ms = last.at_ms - first.at_ms

@@ -27,7 +27,7 @@ LIMIT_MAX: Final = 500
 SCANNED_MAX: Final = 100_000
 SCAN_S: Final = 5.0
 _DECODED_AT_ONCE: Final = 100
-"""How many records are decoded and filtered before other requests get their turn."""
+"""The number of records to decode and filter before other requests get their turn."""
 _LEADER_S: Final = 5.0
 _LEADER_POLL_S: Final = 0.1
 _NOT_WRITTEN: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -38,13 +38,13 @@ _TAIL_AT_ONCE: Final = 200
 
 
 class RecordWindow:
-    """The records of topics, decoded with schemas if the console has some. ``close`` ends look-ups of schemas."""
+    """The records of topics, decoded with schemas if the console has any. ``close`` cancels the schema look-ups."""
 
     def __init__(self, schemas: SchemaSettings | None) -> None:
         self._schemas = None if schemas is None else RecordSchemas(schemas)
 
     async def close(self) -> None:
-        """End look-ups of schemas."""
+        """Cancel the schema look-ups."""
         if self._schemas is not None:
             await self._schemas.close()
 

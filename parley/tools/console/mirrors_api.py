@@ -1,7 +1,7 @@
 """Mirrors that copy topics to this cluster, from their heartbeats (KIP-382).
 
 A mirror writes a heartbeat to the target cluster each second: Parley's with its progress, MirrorMaker's without. The
-last heartbeats of a flow show if it is alive, how fast it copies, and how long it needs for the rest.
+last heartbeats of a flow show whether it is alive, how fast it copies, and how long it needs for the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parley.tools.console.last_records import last_records
 from parley.tools.console.pace import remaining_ms
 
 _READ_MAX: Final = 1000
-"""How many of the last heartbeats are read: those of 16 flows in a minute."""
+"""The number of latest heartbeats to read: enough for 16 flows during a minute."""
 _RATE_MS: Final = 30_000
 _SILENT_MS: Final = 10_000
 _SILENT_BEATS: Final = 3
@@ -66,7 +66,8 @@ def _flow(beats: Sequence[Heartbeat], now_ms: int) -> dict[str, Any]:
 
 
 def _rate(beats: Sequence[Heartbeat]) -> float | None:
-    """Return the records per second of the last half minute, or since the mirror was started, if that was later."""
+    """Return the records per second during the last half minute, or since the mirror's start if that was later. None
+    if unknown."""
     last = first = beats[-1]
     for one in reversed(beats):
         if last.progress is None or one.progress is None or first.progress is None:

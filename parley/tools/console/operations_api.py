@@ -90,7 +90,7 @@ async def log_dirs(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 async def work(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
     """Return the reassignments and moves between log directories in progress, with the remaining bytes, the background
-    work of the brokers (None if they do not tell), the loads, and the mirrors into this cluster. ``rate`` is per
+    work of the brokers (None if they do not report it), the loads, and the mirrors into this cluster. ``rate`` is per
     second, None if unknown."""
     moving = await view.reassignments()
     sizes: dict[_Replica, int] = {}

@@ -20,7 +20,7 @@ from parley.tools.console.health import PartitionState, as_data, findings
 _HOUR_MS: Final = 3_600_000
 _RANGES_MS: Final = {"hour": _HOUR_MS, "day": 24 * _HOUR_MS, "week": 7 * 24 * _HOUR_MS}
 _BEGUN_S: Final = 0.5
-"""How long a response waits for the samples from before the console's start."""
+"""The time for which a response waits for the samples from before the console's start."""
 
 
 async def overview(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
@@ -84,7 +84,8 @@ def _note_absences(view: ClusterView, absent: set[int], alive: frozenset[int]) -
 
 
 async def _optional_disks(view: ClusterView) -> dict[int, list[tuple[str, int, int, int]]]:
-    """Return the path, size, free and used bytes of each broker's log directories, as far as the user may read them."""
+    """Return the path, size, free and used bytes of each broker's log directories; empty if the user may not read
+    them."""
     found = await optional(view.directories(), {})
     return {
         broker: [
@@ -101,7 +102,7 @@ async def _optional_disks(view: ClusterView) -> dict[int, list[tuple[str, int, i
 
 
 async def history(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return the samples of the last hour, or the averages of the minutes of a longer time. Query: range (hour, day or
+    """Return the samples of the last hour, or the averages of each minute of a longer time. Query: range (hour, day or
     week). Raises HTTPException (400)."""
     wanted = request.query_params.get("range", "hour")
     if wanted not in _RANGES_MS:

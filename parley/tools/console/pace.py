@@ -1,4 +1,4 @@
-"""The rate of work in progress, from the amounts that were done when it was looked at before."""
+"""The rate of work in progress, computed from the amounts done at earlier observations."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def remaining_ms(left: int | None, rate: float | None) -> int | None:
 
 
 class Pace(Generic[K]):
-    """The amounts of work done at the looks of the last ``WINDOW_S``."""
+    """The amounts of work done, as observed during the last ``WINDOW_S``."""
 
     def __init__(self) -> None:
         self._looks: dict[K, deque[tuple[float, int]]] = {}
 
     def look(self, now: float, done: Mapping[K, int]) -> dict[K, float | None]:
-        """Record the amount of each work that is in progress, and return the rates per second. A rate is None at the
-        first look, or if the amount has become less. Other work is forgotten."""
+        """Record the amounts done of the work in progress, and return the rates per second. A rate is None at the first
+        observation, and after its amount has decreased. Work that is not in ``done`` is forgotten."""
         self._looks = {work: self._looks.get(work) or deque(maxlen=_LOOKS_MAX) for work in done}
         return {work: _rate(looks, now, done[work]) for work, looks in self._looks.items()}
 

@@ -1,4 +1,4 @@
-"""What a console is started with, by its command or by a broker, and the checks of it before it serves."""
+"""The settings with which a command or a broker starts a console, and their checks before the console serves."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _CONNECT: Final = "connect."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a console is started with."""
+    """The requested settings of a console."""
 
     bootstrap: str
     listen: str
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Those of a client of the cluster, and ``schema.registry.*``."""
+    """The settings of a client of the cluster, and ``schema.registry.*``."""
     broker_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Those of a broker: ``listener.name.console.ssl.*`` is the console's own TLS."""
+    """The settings of a broker. ``listener.name.console.ssl.*`` configure TLS of the console itself."""
     read_only: bool = False
     host_names: Sequence[str] = ()
     store: tuple[str, BackendFactory] | None = None
@@ -44,7 +44,7 @@ class Wanted:
     key_schemas: Sequence[str] = ()
     connect_urls: Sequence[str] = ()
     data_dir: Path | None = None
-    """Where samples are kept."""
+    """The folder in which samples are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _connect(wanted: Wanted) -> ConnectSettings:
         except ValueError:
             is_url = False
         if not is_url:
-            raise CommandError("The URL of a Connect worker must look as http://host:8083.")
+            raise CommandError("The URL of a Connect worker must look like http://host:8083.")
     tls = client_context(wanted.properties, _CONNECT) if any(url.startswith("https:") for url in urls) else None
     info = wanted.properties.get(f"{_CONNECT}basic.auth.user.info", "")
     user, colon, password = info.partition(":")

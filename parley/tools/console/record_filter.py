@@ -38,7 +38,7 @@ class RecordFilter:
     """A parsed expression. ``passes`` returns False for records on which it fails, such as 1 < "a"."""
 
     def __init__(self, text: str) -> None:
-        """Raises BadFilter."""
+        """Parse an expression. Raises BadFilter."""
         if len(text) > LENGTH_MAX:
             raise BadFilter(f"a filter has at most {LENGTH_MAX} characters")
         try:

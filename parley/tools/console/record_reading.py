@@ -1,4 +1,4 @@
-"""Reads records of a topic's partitions, for the pages that show them."""
+"""Read records of a topic's partitions, for the pages that show them."""
 
 from __future__ import annotations
 

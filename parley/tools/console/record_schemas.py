@@ -1,8 +1,8 @@
-"""The schemas with which the console decodes records: of a schema registry, and of files.
+"""The schemas with which the console decodes records, from a schema registry and from files.
 
 Rules: a request waits for a registry for at most ``WAIT_S``, while other requests continue. A look-up that takes longer
 continues in its thread, and later requests use its result. A failure is remembered too, for a shorter time. The number
-of schemas and of look-ups is bounded. A value that cannot be decoded has a ``problem``, a sentence for people.
+of schemas and of look-ups is bounded. A value that cannot be decoded has a ``problem``, a sentence for the user.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CACHED: Final = 1000
 _PENDING_MAX: Final = 64
 _AT_ONCE: Final = 4
 _AWAY_S: Final = 5.0
-"""How long a registry that did not respond is not asked again, in seconds."""
+"""The time, in seconds, for which a registry that did not respond is not queried again."""
 _REFUSED_S: Final = 30.0
 _FOREVER: Final = float("inf")
 _UNTRIED: Final = "Too many schemas are looked up at the moment. Search again."
@@ -33,7 +33,7 @@ _HEAD_BYTES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class FileSchema:
-    """A schema of a file. The data of the records has no schema id."""
+    """A schema from a file. The records that it describes contain no schema id."""
 
     name: str
     language: str
@@ -42,16 +42,16 @@ class FileSchema:
 
 @dataclass(frozen=True, slots=True)
 class SchemaSettings:
-    """Where schemas come from."""
+    """The sources of schemas: a registry, and files."""
 
     registry: Settings | None = None
     files: Mapping[tuple[str, bool], FileSchema] = field(default_factory=dict)
-    """By topic, and True for the schema of the keys."""
+    """The schemas by topic, and by True for keys or False for values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A value as data of JSON, and the name of its schema; or the reason why it cannot be decoded."""
+    """A decoded value as JSON data and the name of its schema, or the reason why the value cannot be decoded."""
 
     schema: str
     value: Any = None
@@ -60,7 +60,7 @@ class Decoded:
 
 @dataclass(slots=True)
 class _Known:
-    """A schema of the registry, the problem with it, or neither while it is looked up."""
+    """A schema of the registry, or the problem with it, or neither while it is being looked up."""
 
     begun: float
     until: float = _FOREVER

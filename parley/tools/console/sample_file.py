@@ -1,4 +1,4 @@
-"""The samples of a console in a file, so that its charts begin before its start.
+"""The samples of a console in a file, so that its charts include the time before its start.
 
 Rules:
 
@@ -57,12 +57,12 @@ class SampleFile:
         return self._read("samples", now_ms - _HOUR_MS)[-SAMPLES_MAX:]
 
     def minutes(self, since_ms: int) -> list[Sample]:
-        """Return the averages of the minutes since then, oldest first."""
+        """Return the averages of each minute since this time, oldest first."""
         return self._read("minutes", since_ms)
 
     def add(self, sample: Sample) -> None:
-        """Add a sample. The first one of a minute also adds the averages of the minutes before, and deletes what is too
-        old."""
+        """Add a sample. The first sample of a minute also adds the averages of the minutes before it, and deletes data
+        that is too old."""
         minute = sample.at_ms // _MINUTE_MS
         try:
             with closing(self._open()) as database, database:

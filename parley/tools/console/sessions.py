@@ -50,8 +50,8 @@ class Sessions:
         self._logging_in = asyncio.Semaphore(_LOGINS_AT_ONCE)
 
     def start(self) -> None:
-        """Begin to take samples, if no login is required. With logins, each user sees only a part of the cluster, so
-        samples are taken while users have sessions."""
+        """Start to take samples, if no login is required. With logins, each user may see only a part of the cluster, so
+        samples are taken for each user while that user has a session."""
         if not self._settings.needs_login:
             self._shared_view()
 
@@ -64,8 +64,8 @@ class Sessions:
         return session
 
     async def begin(self) -> Session:
-        """Begin a session. It is logged in only if the cluster requires no login. If there are too many sessions, the
-        least recently used one is ended."""
+        """Start a session. It is logged in only if the cluster requires no login. If there are too many sessions, the
+        least recently used session ends."""
         await self._expire()
         session = Session(secrets.token_urlsafe(32), secrets.token_urlsafe(32), used_at=SYSTEM_CLOCK.monotonic())
         if not self._settings.needs_login:
@@ -86,7 +86,7 @@ class Sessions:
                 if isinstance(error, KafkaError) and error.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
                     await asyncio.sleep(_REFUSAL_DELAY_S)
                 raise
-        await self.end(session)  # another identity has another cookie
+        await self.end(session)  # a new identity gets a new cookie
         new = await self.begin()
         new.view = view
         new.sampler = asyncio.create_task(sample_forever(view, self._settings.data_dir))

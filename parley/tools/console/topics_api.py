@@ -1,4 +1,4 @@
-"""Topics: list, partitions and the location of their replicas, and changes."""
+"""Topics: their list, their partitions and replicas, and changes to them."""
 
 from __future__ import annotations
 
@@ -61,8 +61,7 @@ def _troubles(topic: Any) -> bool:
 
 
 async def topic(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
-    """Return a topic with its partitions: leader, replicas, ISR, offsets, and sizes as far as the user may
-    read them."""
+    """Return a topic with its partitions: leader, replicas, ISR, offsets, and, if the user may read them, sizes."""
     name = request.path_params["name"]
     answer = await described_topic(view.client, name)
     found = answer.topics[0]

@@ -151,8 +151,8 @@ async def test_a_user_needs_rights_on_the_cluster(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "properties", "reason"),
     [
-        ("worker:8083", {}, "must look as http://host:8083"),
-        ("http://", {}, "must look as http://host:8083"),
+        ("worker:8083", {}, "must look like http://host:8083"),
+        ("http://", {}, "must look like http://host:8083"),
         ("http://a:1", {"connect.basic.auth.user.info": "ann"}, "must be user:password"),
         ("https://a:1", {"connect.ssl.truststore.location": "/missing"}, "connect.ssl"),
     ],

@@ -36,7 +36,10 @@ app = App(
     "stay in different racks. If --execute is interrupted, run it again: it continues. Any Kafka cluster will do.",
     examples=[
         ("parley balance --plan", "what would move, with the loads before and after"),
-        ("parley balance --execute --throttle 50000000", "move it, at most 50 MB/s; after a broker was added, too"),
+        (
+            "parley balance --execute --throttle 50000000",
+            "make the moves, at most 50 MB/s, for example after a broker was added",
+        ),
         ("parley balance --holds 3", "the replicas on broker 3"),
         ("parley balance --execute --empty-broker 3", "move everything off broker 3, before it is removed"),
     ],
@@ -57,13 +60,15 @@ class Options:
         str, typer.Option("--empty-broker", help="Move everything off these brokers, such as 3,4, and nothing else.")
     ] = ""
     tolerance: Annotated[
-        int, typer.Option("--tolerance", min=0, max=100, help="Balanced is within so many percent of the share.")
+        int,
+        typer.Option("--tolerance", min=0, max=100, help="A load within this many percent of its share is balanced."),
     ] = 10
     max_bytes: Annotated[
         int | None, typer.Option("--max-bytes", min=0, help="Copy no more bytes than this; plan again for the rest.")
     ] = None
     moves_at_once: Annotated[
-        int, typer.Option("--moves-at-once", min=1, max=10_000, help="The partitions that move at the same time.")
+        int,
+        typer.Option("--moves-at-once", min=1, max=10_000, help="The number of partitions that move at the same time."),
     ] = 10
     throttle: Annotated[
         int | None,
@@ -81,10 +86,12 @@ class Options:
         ),
     ] = 5.0
     record: Annotated[
-        Path | None, typer.Option("--record", help="With --plan: also write what was found of the cluster to a file.")
+        Path | None,
+        typer.Option("--record", help="With --plan: also write the observed state of the cluster to a file."),
     ] = None
     recorded: Annotated[
-        Path | None, typer.Option("--recorded", help="With --plan: plan for the cluster in such a file.")
+        Path | None,
+        typer.Option("--recorded", help="With --plan: plan for the cluster that --record wrote to this file."),
     ] = None
     command_config: CommandConfig = None
     output_format: OutputFormat = None

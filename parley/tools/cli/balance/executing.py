@@ -35,7 +35,7 @@ _PAUSE_S: Final = 0.5
 """The interval at which the controller is queried for the moves in progress."""
 _TOPICS_AT_ONCE: Final = 500
 _OWN_SOURCES: Final = (1, 2)
-"""The sources of a setting that was set for this topic or broker itself."""
+"""The sources of a setting that is set for the topic or broker itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Execution:
 
 
 async def execute(client: Client, plan: Plan, how: Execution, say: Callable[[str], None]) -> None:
-    """Make all moves, and wait for them and for those already in progress. Raises ``CommandError`` if any
-    are refused."""
+    """Make all moves, and wait for them and for those already in progress. Raises ``CommandError`` if any move is
+    refused."""
     waiting = {(move.topic, move.index): move for move in plan.moves}
     ongoing = await requests.ongoing(client)
     if ongoing:
@@ -63,7 +63,7 @@ async def execute(client: Client, plan: Plan, how: Execution, say: Callable[[str
     if await _unthrottle(client):
         say("The throttles are removed.")
     if refused:
-        raise CommandError("\n".join(["Some of the plan was not done. Run the command again.", *refused]))
+        raise CommandError("\n".join(["Part of the plan was not executed. Run the command again.", *refused]))
 
 
 async def _run(

@@ -115,7 +115,7 @@ def deserializers_of(properties: Mapping[str, str]) -> dict[str, Deserializer]:
             how = deserializer(name)
             if how is None:
                 print(f"Warning: unknown deserializer '{name}'; bytes are shown as they are. "
-                      f"There are: {', '.join(NAMES)}.", file=sys.stderr)  # fmt: skip
+                      f"Available: {', '.join(NAMES)}.", file=sys.stderr)  # fmt: skip
             else:
                 found[part] = how
     return found
@@ -141,8 +141,8 @@ def _default(properties: Mapping[str, str]) -> Formatter:
 
 
 def _logging(properties: Mapping[str, str]) -> Formatter:
-    """Return a formatter that uses the default format, and prints the record again on standard error in place of
-    Kafka's log."""
+    """Return a formatter that uses the default format, and also prints each record to standard error, where Kafka's
+    formatter would log it."""
     line = _default(properties)
 
     def logged(message: Any) -> bytes:

@@ -112,8 +112,8 @@ _BEGINS_AT_THE_END: Final = (
 
 
 def warn_of_new_group(settings: Mapping[str, Any], group: str, topic: str) -> None:
-    """Print a note if the group will begin at the end of the topic. Prints nothing if the client may not
-    find that out."""
+    """Print a note if the group will start at the end of the topic. Prints nothing if the client lacks the right to
+    find out."""
     if _asked(settings, lambda client: _begins_at_the_end(client, group, topic), otherwise=False):
         print(_BEGINS_AT_THE_END.format(group=group, topic=topic), file=sys.stderr, flush=True)
 
@@ -179,7 +179,7 @@ class ShareMember:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Handle the first signal that ends the command between records, and the second one immediately."""
+        """Handle the first SIGINT or SIGTERM after the current record, and a second one immediately."""
         before = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield

@@ -146,8 +146,8 @@ def dump_log(options: Options) -> None:
 
 
 def dump_options(options: Options) -> DumpOptions:
-    """Return what to show. A decoder implies records and their data. Raises ``CommandError`` for an unknown decoder
-    class."""
+    """Return the options of the dump. A decoder implies printing records and their data. Raises ``CommandError`` for an
+    unknown decoder class."""
     from parley.tools.cli.dump_log.decoders import check
 
     classes = (options.key_decoder_class, options.value_decoder_class)

@@ -89,12 +89,13 @@ class Options:
     members: Annotated[bool, typer.Option("--members", help="Describe the members.")] = False
     offsets: Annotated[bool, typer.Option("--offsets", help="Describe the offsets; this is the default.")] = False
     state: Annotated[
-        str, typer.Option("--state", help="Describe the state; with --list, show states, or only groups in these.")
+        str,
+        typer.Option("--state", help="Describe the state; with --list, show states, or only groups in these states."),
     ] = ""
     type_: Annotated[
         str,
         typer.Option(
-            "--type", help="With --list: show types, or only groups of these: classic, consumer, share, streams."
+            "--type", help="With --list: show types, or only groups of these types: classic, consumer, share, streams."
         ),
     ] = ""
     verbose: Annotated[bool, typer.Option("--verbose", help="Describe in more detail.")] = False

@@ -36,7 +36,8 @@ class Member:
     target_epoch: int | None = None
     target: Mapping[str, Sequence[int]] | None = None
     upgraded: bool | None = None
-    """True if it uses the consumer protocol, False if it does not yet; None if its coordinator does not say."""
+    """True if the member uses the consumer protocol, False if it does not yet, None if the coordinator does not report
+    it."""
 
     @property
     def partitions(self) -> list[TopicPartition]:

@@ -1,4 +1,4 @@
-"""Which options of the group commands can be combined."""
+"""Checks of the combinations of options of the group commands."""
 
 from __future__ import annotations
 

@@ -112,7 +112,9 @@ def _check(wanted: Load) -> None:
     if wanted.num_records < 1 or wanted.record_size < 1:
         raise CommandError("The number of records and their size must be 1 or more.")
     if min(wanted.key_size, wanted.headers, wanted.header_key_size, wanted.header_size + 1) < 0:
-        raise CommandError("The sizes of keys and headers must be 0 or more, the size of a header's value -1 or more.")
+        raise CommandError(
+            "The sizes of keys and headers must be 0 or more, and the size of a header's value -1 or more."
+        )
 
 
 def ends_of(consumer: Any, topic: str, indexes: Sequence[int]) -> list[Any]:

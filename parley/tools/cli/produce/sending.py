@@ -95,7 +95,7 @@ def reason(failure: Failure, connection: Connection) -> str:
 
     try:
         said = on_cluster(connection.bootstrap, connection.security, _Offer(failure).ask)
-    except CommandError:  # the broker does not respond any more, or the login is known to librdkafka only
+    except CommandError:  # the broker no longer responds, or only librdkafka can use the login settings
         said = ""
     return f"{said or failure.reason} ({failure.code})."
 

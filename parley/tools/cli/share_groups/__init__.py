@@ -73,7 +73,8 @@ class Options:
     members: Annotated[bool, typer.Option("--members", help="Describe the members.")] = False
     offsets: Annotated[bool, typer.Option("--offsets", help="Describe the offsets; this is the default.")] = False
     state: Annotated[
-        str, typer.Option("--state", help="Describe the state; with --list, show states, or only groups in these.")
+        str,
+        typer.Option("--state", help="Describe the state; with --list, show states, or only groups in these states."),
     ] = ""
     verbose: Annotated[bool, typer.Option("--verbose", help="Describe in more detail.")] = False
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to the first offset of the partition.")] = (

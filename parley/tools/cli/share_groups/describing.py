@@ -27,7 +27,7 @@ class Member(NamedTuple):
 
     @property
     def partitions(self) -> int:
-        """How many partitions the member has."""
+        """The number of partitions assigned to the member."""
         return sum(len(indexes) for indexes in self.assignment.values())
 
 

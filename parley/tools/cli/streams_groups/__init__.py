@@ -43,7 +43,7 @@ app = App(
         (
             "parley streams-groups --reset-offsets --group counts --all-input-topics --to-earliest "
             "--delete-all-internal-topics --execute",
-            "let the application begin again, without its state",
+            "let the application start again from the beginning, without its state",
         ),
         ("parley streams-groups --delete --group counts", "delete the group and its offsets"),
     ],
@@ -77,11 +77,14 @@ class Options:
     members: Annotated[bool, typer.Option("--members", help="Describe the members.")] = False
     offsets: Annotated[bool, typer.Option("--offsets", help="Describe the offsets; this is the default.")] = False
     state: Annotated[
-        str, typer.Option("--state", help="Describe the state; with --list, show states, or only groups in these.")
+        str,
+        typer.Option("--state", help="Describe the state; with --list, show states, or only groups in these states."),
     ] = ""
     verbose: Annotated[bool, typer.Option("--verbose", help="Describe in more detail.")] = False
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to where the partition begins.")] = False
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to where the partition ends.")] = False
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to the first offset of the partition.")] = (
+        False
+    )
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to the end of the partition.")] = False
     to_current: Annotated[bool, typer.Option("--to-current", help="Reset to the committed offset.")] = False
     to_offset: Annotated[int | None, typer.Option("--to-offset", help="Reset to this offset.")] = None
     shift_by: Annotated[

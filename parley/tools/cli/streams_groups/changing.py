@@ -21,7 +21,7 @@ from parley.tools.cli.streams_groups.describing import describe_one, is_internal
 
 @dataclass(frozen=True, slots=True)
 class InternalTopics:
-    """Which internal topics a reset or a deletion also deletes: those named, or all."""
+    """The internal topics that a reset or a deletion also deletes: the named ones, or all."""
 
     names: tuple[str, ...] = ()
     all: bool = False
@@ -53,7 +53,7 @@ async def _delete_one(client: Client, name: str, internal: InternalTopics, timeo
     if code:
         return described(code)
     failed = await _delete_topics(client, topics, timeout_ms)
-    return f"The group was deleted, but its internal topics were not all: {failed}" if failed else ""
+    return f"The group was deleted, but not all of its internal topics: {failed}" if failed else ""
 
 
 async def _delete_topics(client: Client, names: Sequence[str], timeout_ms: int) -> str:
@@ -150,7 +150,7 @@ async def _reset_one(client: Client, name: str, plan: Plan, internal: InternalTo
 async def _partitions(
     client: Client, selection: PartitionSelection, committed: Mapping[TopicPartition, Committed], sources: set[str]
 ) -> list[TopicPartition] | None:
-    """Return the partitions to reset; None if the group has no offset for one of them."""
+    """Return the partitions to reset, or None if the group lacks an offset for any of them."""
     if not selection.topics:
         return sorted(where for where in committed if where[0] in sources)
     metadata = await client.metadata(selection.topics)

@@ -20,10 +20,10 @@ from parley.tools.cli.invocation import CommandError
 
 app = App(
     "Show the last records of topics, then each new record, one line each.\n\n"
-    "A line has the time, the partition and the offset (in the partition's color on a terminal), the key (`-` if "
+    "A line contains the time, the partition and the offset (in the partition's color on a terminal), the key (`-` if "
     "there is none), the value, and the headers in brackets. Characters that a terminal would interpret are escaped. "
     "The last records are sorted by time. No consumer group is used, so no offsets are stored and no right on a group "
-    "is needed. `parley consume` has Kafka's options: groups, offsets, deserializers and the bytes as they are.",
+    "is needed. `parley consume` has Kafka's options: groups, offsets, deserializers and unchanged bytes.",
     examples=[
         ("parley tail orders", "the last ten records, then new ones until Ctrl-C"),
         ("parley tail orders payments -n 0", "only new records, of two topics"),
@@ -62,11 +62,12 @@ def tail(
     topic: Annotated[list[str], typer.Argument(metavar="TOPIC", help="The topics.", show_default=False)],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     last: Annotated[
-        int | None, typer.Option("-n", "--last", help="Number of records to begin with; 10 unless --from is given.")
+        int | None,
+        typer.Option("-n", "--last", help="Number of last records to show first; 10 unless --from is given."),
     ] = None,
     begin: Annotated[
         str,
-        typer.Option("--from", help="Begin at a time instead: earliest, an age such as 15m, or 2026-11-25T12:00:00."),
+        typer.Option("--from", help="Start at a time instead: earliest, an age such as 15m, or 2026-11-25T12:00:00."),
     ] = "",
     follow: Annotated[
         bool, typer.Option("--follow/--no-follow", help="Wait for new records, or end after those that exist.")
@@ -75,9 +76,9 @@ def tail(
     command_config: CommandConfig = None,
 ) -> None:
     if last is not None and begin:
-        raise CommandError("-n and --from exclude each other: both say where to begin.")
+        raise CommandError("-n and --from exclude each other: both set the start.")
     if last is not None and not 0 <= last <= LAST_MAX:
-        raise CommandError(f"-n takes a number from 0 to {LAST_MAX}; --from begins earlier than that.")
+        raise CommandError(f"-n takes a number from 0 to {LAST_MAX}. Use --from to start earlier.")
     from parley.tools.cli.tail.reading import Wanted, show
 
     since = parse_from(begin, int(time.time() * 1000)) if begin else None

@@ -122,16 +122,16 @@ class _Tail:
     shown: Formatter
     spans: dict[TopicPartition, Span]
     ahead: set[TopicPartition] = field(default_factory=set)
-    """The partitions that have not reached the end that they had at the start."""
+    """The partitions that have not been read up to the end offset that they had at the start."""
 
     def run(self, wanted: Wanted) -> None:
-        """Print the records that exist now, or all from the begin on."""
+        """Print the existing records from the start position on, and then new records if ``wanted.follow``."""
         self.ahead = {place for place, span in self.spans.items() if span.begin < span.end}
         self._assign({place: span.begin for place, span in self.spans.items()})
         if wanted.since is None:
             self._show_last(wanted.last)
             if wanted.follow:
-                # What arrived meanwhile was thrown away: a busy partition must not fill the memory.
+                # Records that arrived meanwhile were dropped, so that a busy partition does not fill the memory.
                 self._assign({place: span.end for place, span in self.spans.items()})
         elif not wanted.follow:
             self._show_to_the_ends()

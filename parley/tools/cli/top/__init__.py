@@ -14,8 +14,8 @@ from parley.tools.cli.invocation import CommandError
 app = App(
     "Show what a cluster does now: its brokers, topics by the records written per second, and groups by lag.\n\n"
     "The screen is drawn again every `--interval` seconds until Ctrl-C. With `--once`, with `--output`, or if the "
-    "output is no terminal, the figures of one interval are printed. It works with any Kafka cluster: everything "
-    "comes from offsets and log directories that clients can ask for. Sizes need the right Describe on the cluster.",
+    "output is not a terminal, the figures of one interval are printed. It works with any Kafka cluster: everything "
+    "comes from offsets and log directories that clients can request. Sizes need the right Describe on the cluster.",
     examples=[
         ("parley top", "live, until Ctrl-C"),
         ("parley top --once", "one time, for a log"),
@@ -27,7 +27,7 @@ app = App(
 @app.only_command()
 def top(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
-    interval: Annotated[float, typer.Option("--interval", help="Seconds between two looks at the cluster.")] = 2.0,
+    interval: Annotated[float, typer.Option("--interval", help="Seconds between two samples of the cluster.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print the figures of one interval and exit.")] = False,
     internal: Annotated[bool, typer.Option("--internal", help="Show internal topics, too.")] = False,
     command_config: CommandConfig = None,

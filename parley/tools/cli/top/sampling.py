@@ -155,7 +155,7 @@ async def _groups(client: Client, ends: Mapping[TopicPartition, int]) -> tuple[l
         except (CommandError, KafkaError):
             found.append(GroupSample(group.name, group.state, None, 0))
             continue
-        # An offset beyond the end, after an unclean election, is no lag.
+        # An offset beyond the end, as after an unclean election, counts as no lag.
         lag = sum(max(0, ends[place] - one.offset) for place, one in committed.items() if place in ends)
         found.append(GroupSample(group.name, group.state, lag, sum(one.offset for one in committed.values())))
     return found, len(listed) - len(found)

@@ -118,7 +118,10 @@ class Options:
         ),
     ] = False
     topics_with_overrides: Annotated[
-        bool, typer.Option("--topics-with-overrides", help="Describe only topics with settings of their own.")
+        bool,
+        typer.Option(
+            "--topics-with-overrides", help="Describe only topics with settings that differ from the defaults."
+        ),
     ] = False
     partition_size_limit_per_response: Annotated[
         int, typer.Option("--partition-size-limit-per-response", help="Maximum number of partitions per response.")

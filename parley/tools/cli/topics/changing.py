@@ -41,8 +41,7 @@ async def create(client: Client, topic: NewTopic, *, if_not_exists: bool, verbos
     controller refuses."""
     if verbose and ("." in topic.name or "_" in topic.name):
         print(
-            "WARNING: The names of metrics do not tell '.' from '_' in the name of a topic. "
-            "Use only one of them in all names.",
+            "WARNING: Metric names do not distinguish '.' from '_' in topic names. Use only one of them in all names.",
             file=sys.stderr,
         )
     request = CreateTopicsRequest(

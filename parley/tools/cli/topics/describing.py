@@ -88,7 +88,7 @@ async def names(client: Client, pattern: str, *, exclude_internal: bool) -> list
 
 
 async def describe(client: Client, wanted: Wanted) -> list[TopicDescription]:
-    """Describe the topics, sorted by name. Raises ``CommandError`` if none is found, unless that is allowed."""
+    """Describe the topics, sorted by name. Raises ``CommandError`` if none is found, unless ``wanted.if_exists``."""
     metadata = await client.metadata()
     fits = matching("" if wanted.topic_id else wanted.pattern)
     found = [

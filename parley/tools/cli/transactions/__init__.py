@@ -32,11 +32,14 @@ _EXAMPLES = {
     "abort": [
         (
             "parley transactions abort --topic orders --partition 0 --start-offset 4711",
-            "end a hanging transaction, so that readers of committed records get on",
+            "end a hanging transaction, so that readers of committed records can continue",
         )
     ],
     "find-hanging": [
-        ("parley transactions find-hanging --topic orders", "open in a partition, and forgotten by the coordinator"),
+        (
+            "parley transactions find-hanging --topic orders",
+            "transactions that are open in a partition, but unknown to their coordinator",
+        ),
     ],
     "force-terminate": [
         ("parley transactions force-terminate --transactional-id orders-1", "abort its transaction, fence its producer")
@@ -142,7 +145,7 @@ def describe_producers(
     bootstrap_server: OnlyBootstrapServer = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
     broker_id: Annotated[
-        int | None, typer.Option("--broker-id", help="The replica to ask; the leader unless given.")
+        int | None, typer.Option("--broker-id", help="The broker whose replica to query; the leader unless given.")
     ] = None,
     output_format: OutputFormat = None,
 ) -> None:
@@ -197,10 +200,10 @@ def abort(
         int | None, typer.Option("--coordinator-epoch", help="With --producer-id: the epoch of the last marker.")
     ] = None,
 ) -> None:
-    """Abort a hanging transaction in one partition, by a marker.
+    """Abort a hanging transaction in one partition by writing a marker.
 
-    Do this only to a transaction that find-hanging shows: a coordinator that still knows it would commit the rest. The
-    command then warns, and aborts all the same, as Kafka's tool.
+    Do this only to a transaction that find-hanging shows: a coordinator that still knows the transaction may commit the
+    rest of it. In that case the command prints a warning, and aborts nevertheless, like Kafka's tool.
     """
     from parley.tools.cli.transactions import aborting, hanging, states
 
@@ -220,15 +223,15 @@ def abort(
             name = live.transactional_id
             print(
                 f"Warning: this transaction does not hang. Coordinator {live.coordinator} knows it as {live.state}, of "
-                f"the transactional id '{name}'. Its producer may still commit what it wrote to other partitions. "
-                f"`parley transactions force-terminate --transactional-id {name}` aborts all of it.",
+                f"the transactional id '{name}'. Its producer may still commit its records in other partitions. "
+                f"`parley transactions force-terminate --transactional-id {name}` aborts the whole transaction.",
                 file=sys.stderr,
             )
         await aborting.abort(client, marker)
         return marker
 
     marker = on_cluster(bootstrap_server, command_config, end)
-    print(f"{topic}-{partition} has an abort marker of producer {marker.producer_id} now.", file=sys.stderr)
+    print(f"{topic}-{partition} now contains an abort marker of producer {marker.producer_id}.", file=sys.stderr)
 
 
 def _marker(topic: str, partition: int, producer: int | None, epoch: int | None, coordinator: int | None) -> Marker:
@@ -237,7 +240,7 @@ def _marker(topic: str, partition: int, producer: int | None, epoch: int | None,
     assert producer is not None
     assert epoch is not None
     assert coordinator is not None
-    # -1 if the producer has never had a marker: 0 is not above any coordinator's epoch.
+    # The epoch is -1 if the producer has never had a marker. 0 is not above any coordinator's epoch.
     return Marker(topic, partition, producer, epoch, max(coordinator, 0))
 
 

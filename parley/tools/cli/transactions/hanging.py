@@ -78,7 +78,7 @@ async def hanging_in(
 
 
 def hanging(suspects: Sequence[OpenTransaction], known: Mapping[int, Transaction | None]) -> list[OpenTransaction]:
-    """Select the open transactions that the coordinator will not end in their partition.
+    """Return the open transactions that their coordinator will not end in their partition.
 
     ``known`` maps each producer id to its transactional id, or to None if that has been removed. A coordinator lists
     all partitions of an open transaction. For a transaction that is about to end, it lists the partitions without a
