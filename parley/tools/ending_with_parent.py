@@ -1,6 +1,6 @@
-"""Start commands whose process ends together with the process that started it, however that one ends (Linux).
+"""Run commands whose process ends when its parent process ends, for whatever reason (Linux only).
 
-A wrapper requests this from the kernel, and then becomes the program. ``preexec_fn`` of ``subprocess`` could request it
+A wrapper requests this from the kernel, then executes the program. ``preexec_fn`` of ``subprocess`` could request it
 between fork and exec, but is not safe once another library, such as gRPC, has started threads.
 """
 

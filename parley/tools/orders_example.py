@@ -102,7 +102,7 @@ def close_windows(bootstrap: str, changes: Sequence[dict[str, Any]]) -> None:
 
 @contextmanager
 def job(bootstrap: str, folder: Path, master: str, at_once: int, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """Run the Spark job in a process of its own, which is killed at the end of the context."""
+    """Run the Spark job in a separate process, which is killed at the end of the context."""
     command = [sys.executable, "-m", "parley.pipeline.demo.orders", "--bootstrap-server", bootstrap]
     command += ["--source", ORDERS, "--target", REVENUE, "--window", f"{WINDOW_MINUTES} minutes"]
     command += ["--checkpoint-dir", str(folder / "checkpoint"), "--master", master, "--at-once", str(at_once), *words]
@@ -140,7 +140,7 @@ def revenue(bootstrap: str, folder: Path, changes: Sequence[dict[str, Any]], mas
         print(f"$ kill -9 {first.pid}  # the driver, after {read} changes", flush=True)
     with job(bootstrap, folder, master, batch, *words) as second:
         follow(second, folder, len(changes))
-        close_windows(bootstrap, changes)  # not before: what comes behind it is too late for the watermark
+        close_windows(bootstrap, changes)  # only now: any event after it would be too late for the watermark
         _await_rows(bootstrap, len(expected(changes)))
 
 

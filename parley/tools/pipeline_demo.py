@@ -203,7 +203,7 @@ class Demo:
 
     @contextmanager
     def _connect(self) -> Iterator[None]:
-        """Run Connect's file source and file sink in a process of their own."""
+        """Run Connect's file source and file sink in a separate process."""
         string = "org.apache.kafka.connect.storage.StringConverter"
         worker = {
             "bootstrap.servers": self.bootstrap,

@@ -105,7 +105,7 @@ def consul_settings(lock: Lock, *, names_management_token: str) -> dict[str, Any
 
 
 def lock_etcd(lock: Lock, port: int) -> None:
-    """Give the brokers a user that may use only the prefix, and refuse clients without a user. Raises OSError."""
+    """Create the brokers' user, which may use only the prefix, and reject clients without a user. Raises OSError."""
 
     def ask(path: str, body: object) -> None:
         _send(lock, "POST", f"https://127.0.0.1:{port}/v3/auth/{path}", body)
@@ -132,7 +132,7 @@ def lock_etcd(lock: Lock, port: int) -> None:
         try:
             ask(path, body)
         except urllib.error.HTTPError as refusal:
-            if "already" not in _text(refusal):  # a start that was interrupted has made it
+            if "already" not in _text(refusal):  # an interrupted start has created it
                 raise
 
 

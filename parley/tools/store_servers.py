@@ -1,9 +1,9 @@
 """Run a real server of a coordination store on this machine, to try Parley: a single node with its data in a folder.
 
-1. The server listens on 127.0.0.1 only. It has a process group of its own, so that Ctrl-C in a terminal reaches the
+1. The server listens on 127.0.0.1 only. It has a separate process group, so that Ctrl-C in a terminal reaches the
    brokers first. It never outlives this process, however this process ends.
 2. It is ready when it responds as a leader, not when its port is open.
-3. A folder has one server at a time. The next server finds the data in the folder, whatever its port.
+3. Only one server at a time uses a folder. The next server uses the data in the folder again, even at another port.
 4. With a lock (store_locks.py) clients need TLS and an account. Without a lock, every user of the machine has access.
 """
 
@@ -199,7 +199,7 @@ def _consul(folder: Path, ports: list[int], lock: Lock | None) -> Launch:
         **({} if lock is None else consul_settings(lock, names_management_token=management)),
     }
     config.touch()
-    config.chmod(0o600)  # a lock's tokens are in it
+    config.chmod(0o600)  # it may contain the tokens of a lock
     config.write_text(json.dumps(settings, indent=1) + "\n")
     command = [consul_program(), "agent", f"-config-file={config}", "-log-level=warn"]
     # Sessions can be created once the node is in the catalog.

@@ -437,7 +437,7 @@ def test_a_file_is_read_as_the_broker_reads_it(parley: Parley, settings: dict[st
     refused = parley("security", "check", written(file, {**settings, "authorizer.class.name": ranger}))
     assert refused.code == 1
     assert "authorizer.class.name" in refused.err
-    assert "a class of Java cannot be" in refused.err
+    assert "a Java class cannot be loaded" in refused.err
 
 
 # --- Clusters ---

@@ -69,7 +69,7 @@ class BrokerConfig(BrokerKeys):
         return cls(properties, NOTHING, NOTHING, third_party_keys(unknown))
 
     def with_dynamic(self, cluster_default: Mapping[str, str], per_broker: Mapping[str, str]) -> BrokerConfig:
-        """Return this configuration with other dynamic layers. Raises ConfigError.
+        """Return a copy of this configuration with new dynamic layers. Raises ConfigError.
 
         Both arguments are whole layers, not changes to them. To check a change requested by a client, use
         ``parley.broker.config.dynamic_changes.check_change``.
@@ -131,7 +131,7 @@ class BrokerConfig(BrokerKeys):
         return self.metrics_listener.startswith("https://")
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a configuration is immutable: make another one instead of setting {name}")
+        raise AttributeError(f"a configuration is immutable: create a new one instead of setting {name}")
 
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"a configuration is immutable: {name} cannot be deleted")
@@ -246,4 +246,4 @@ def _between_brokers(values: dict[str, Any], bound: tuple[ListenerAddress, ...])
             return listener.name
     if bound and all(listener.is_tls or listener.is_sasl for listener in bound):
         return bound[0].name  # the actual problem is that such listeners are not supported, which validation reports
-    raise Problem("security.inter.broker.protocol", protocol, "what one of the listeners speaks")
+    raise Problem("security.inter.broker.protocol", protocol, "the protocol of one of the listeners")

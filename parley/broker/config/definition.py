@@ -1,4 +1,4 @@
-"""The notation of configuration keys: each is defined once, as an attribute of a class that lists keys.
+"""The notation of configuration keys. Each key is defined once, as an attribute of a class that lists keys.
 
     class LogKeys(Keys):
         log_roll_ms = long("log.roll.ms", None, "How old ...", at_least=1, unit="ms", dynamic=CLUSTER_WIDE)
@@ -67,7 +67,7 @@ class Dynamic(Enum):
 
 
 class Importance(Enum):
-    """How likely an operator needs the key."""
+    """How likely it is that an operator needs the key."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -78,12 +78,12 @@ READ_ONLY, PER_BROKER, CLUSTER_WIDE = Dynamic
 HIGH, MEDIUM, LOW = Importance
 
 MISSPELLED_MAX = 100
-"""The maximum length of an unknown name for which a suggestion is searched. The longest known names have about 60
+"""The maximum length of an unknown name for which similar names are searched. The longest known names have about 60
 characters."""
 
 SUGGESTIONS_MAX = 3
-"""The maximum number of unknown keys of a resource for which a suggestion is searched, which takes about half a
-millisecond each."""
+"""The maximum number of unknown keys of a resource for which similar names are searched. Each search takes about half a
+millisecond."""
 
 MAX_INT = (1 << 31) - 1
 MAX_LONG = (1 << 63) - 1
@@ -150,7 +150,7 @@ class Key(Generic[T_co]):
     @overload
     def __get__(self, config: object, owner: type) -> T_co: ...
     def __get__(self, config: object | None, owner: type) -> Key[T_co] | T_co:
-        # A value in the instance's __dict__ wins over this descriptor, because it has no __set__.
+        # A value in the instance's __dict__ takes precedence over this descriptor, which has no __set__.
         return self if config is None else self.default
 
     def __repr__(self) -> str:
@@ -371,7 +371,7 @@ def password(name: str, doc: str, **facts: Unpack[Facts]) -> Key[Password | None
 
 
 def class_name(name: str, doc: str, **facts: Unpack[Facts]) -> Key[str | None]:
-    """Define a key whose value is a class of the operator, as ``package.module.Class``. It has no default."""
+    """Define a key whose value is a class supplied by the operator, as ``package.module.Class``. It has no default."""
     return Key(ConfigType.CLASS, name, None, doc, facts)
 
 
@@ -397,7 +397,7 @@ class Keys:
 
 
 def parse_all(keys: Mapping[str, Key[Any]], given: Mapping[str, str]) -> tuple[dict[str, Any], list[Problem]]:
-    """Parse those of the given entries that are defined. Returns the values by attribute, and the problems."""
+    """Parse the given entries whose keys are defined. Returns the values by attribute, and the problems."""
     values: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, text in given.items():

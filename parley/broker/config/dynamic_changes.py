@@ -1,4 +1,4 @@
-"""Validates configuration changes while brokers run (KIP-226), before anything is stored."""
+"""Validate configuration changes while brokers run (KIP-226), before anything is stored."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class EntryChange:
 def check_change(config: BrokerConfig, layer: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:
     """Return the configuration that would result from a new dynamic layer of this broker, or of all brokers.
 
-    Raises ConfigError if a key cannot be changed at run time, cannot be changed for all brokers together, or not to
-    this value. Unknown names are accepted, as in Kafka; ``BrokerConfig.warnings`` lists them.
+    Raises ConfigError if a key cannot be changed at run time, cannot be set for all brokers, or does not allow its new
+    value. Unknown names are accepted, as in Kafka; ``BrokerConfig.warnings`` lists them.
     """
     problems = [
         Problem(name, Password.HIDDEN if key.is_sensitive else text, why)
@@ -56,7 +56,7 @@ def _refusal(name: str, key: Key[object], *, per_broker: bool) -> str:
     if key.dynamic is Dynamic.PER_BROKER and not per_broker:
         return "set for one broker, not for all at once"
     if key.dynamic is Dynamic.READ_ONLY or key.name in _OPENED_AT_START:
-        return "set in the properties file, since it takes effect at the start of a broker"
+        return "set in the properties file, because it takes effect when a broker starts"
     if name == key.name and name.startswith(_PER_LISTENER_ONLY):
         return f"set for one listener: listener.name.<name>.{name}"
     return ""

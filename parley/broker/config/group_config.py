@@ -1,4 +1,4 @@
-"""The effective settings of a group: its own entries, or else the broker's configuration."""
+"""The effective settings of a group. The group's entries override the broker's configuration."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class GroupConfig(GroupLevelKeys):
     """The group's own entries, as written."""
 
     def __init__(self, config: BrokerConfig, overrides: Mapping[str, str]) -> None:
-        """Ignores entries that cannot be parsed, because a later version may have stored them."""
+        """Combine both. Entries that cannot be parsed are ignored, because a later version may have stored them."""
         values, _ = parse_all(self.KEYS, overrides)
         for key in self.KEYS.values():
             if key.attribute not in values:
@@ -79,7 +79,7 @@ class GroupConfig(GroupLevelKeys):
         self.__dict__.update(values, overrides=overrides)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a configuration is immutable: make another one instead of setting {name}")
+        raise AttributeError(f"a configuration is immutable: create a new one instead of setting {name}")
 
 
 def check_group(config: BrokerConfig, overrides: Mapping[str, str]) -> None:

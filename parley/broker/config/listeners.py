@@ -71,7 +71,7 @@ def parse_listeners(key: str, texts: Iterable[str], protocols: Mapping[str, str]
         raise Problem(key, "", f"at least one of {_FORM}")
     names = [listener.name for listener in listeners]
     if len(set(names)) < len(names):
-        raise Problem(key, ",".join(texts), "listeners of different names")
+        raise Problem(key, ",".join(texts), "listeners with different names")
     return listeners
 
 
@@ -84,7 +84,7 @@ def check_ports(key: str, listeners: Iterable[ListenerAddress]) -> None:
     for same in by_port.values():
         versions = {":" in listener.host for listener in same if listener.host}
         if len(same) > 2 or (len(same) == 2 and len(versions) < 2):
-            raise Problem(key, ",".join(map(str, same)), "listeners of different ports")
+            raise Problem(key, ",".join(map(str, same)), "listeners with different ports")
 
 
 def check_advertised(key: str, advertised: Iterable[ListenerAddress], bound: Iterable[ListenerAddress]) -> None:

@@ -1,4 +1,4 @@
-"""Loads third-party classes that a configuration names: by an entry point of their package, or by module and class."""
+"""Load third-party classes that a configuration names: by an entry point of their package, or by module and class."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def plugin(key: str, name: str, base: type[Any], group: str) -> Any:
     try:
         made = _class_named(name, group)()
     except ModuleNotFoundError as error:
-        text = f"a class of Python that can be loaded, such as package.module.Class: {error}"
-        text += "; a class of Java cannot be" if name.startswith(_JAVA) else ""
+        text = f"a Python class that can be loaded, such as package.module.Class: {error}"
+        text += "; a Java class cannot be loaded" if name.startswith(_JAVA) else ""
         raise ConfigError([Problem(key, name, text)]) from error
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError([Problem(key, name, f"a class that can be loaded: {error}")]) from error

@@ -83,6 +83,6 @@ EMBEDDED_CLUSTER: Mapping[str, str] = MappingProxyType(
 IN_ONE_LOOP: Mapping[str, str] = MappingProxyType({"coordination.session.timeout.ms": "1000"})
 """For ``Cluster()`` with its store in memory.
 
-Brokers and store share one event loop: if the loop is blocked, sessions neither expire nor are renewed. So their
-timeouts can be short.
+Brokers and store share one event loop: if the loop is blocked, sessions neither expire nor are renewed. Their timeouts
+can therefore be short.
 """

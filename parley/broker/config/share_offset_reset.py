@@ -1,7 +1,7 @@
-"""The values of ``share.auto.offset.reset``: where a share group begins in a partition that it has not consumed before.
+"""The values of ``share.auto.offset.reset``, which sets where a share group starts in a partition that is new to it.
 
 They are ``latest``, ``earliest``, and ``by_duration:`` followed by an ISO 8601 duration, as Java's ``Duration`` parses
-it: the group begins at the first record that is not older (KIP-1106).
+it: the group starts at the first record that is not older (KIP-1106).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DURATION: Final = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _LONG_MAX: Final = 2**63 - 1
-"""The maximum number of seconds of a duration in Java, and of milliseconds of an age: it is older than all records."""
+"""The maximum number of seconds of a Java duration, and of milliseconds of an age. No record is older than that."""
 
 
 def is_reset(text: str) -> bool:

@@ -1,4 +1,5 @@
-"""The effective settings of a topic: its own entries, else the broker's configuration, else the defaults."""
+"""The effective settings of a topic. The topic's entries override the broker's configuration, which overrides the
+defaults."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class TopicConfig(TopicKeys):
     """The topic's own entries, as written."""
 
     def __init__(self, config: BrokerConfig, overrides: Mapping[str, str]) -> None:
-        """Raises ConfigError with all problems of ``overrides``, including unknown keys."""
+        """Combine both. Raises ConfigError with all problems of ``overrides``, including unknown keys."""
         values, problems = parse_all(self.KEYS, overrides)
         problems += unknown_keys(overrides, self.KEYS)
         for key in self.KEYS.values():
@@ -39,7 +40,7 @@ class TopicConfig(TopicKeys):
         self.__dict__.update(values, overrides=overrides)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a configuration is immutable: make another one instead of setting {name}")
+        raise AttributeError(f"a configuration is immutable: create a new one instead of setting {name}")
 
     def __repr__(self) -> str:
         return f"<TopicConfig {dict(self.overrides)}>"

@@ -1,4 +1,4 @@
-"""Generates ``docs/authorization.md``: which operation on which resource each API requires."""
+"""Generate ``docs/authorization.md``: which operation on which resource each API requires."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def authorization_page() -> str:
     lines += [_line(row) for row in sorted(REQUIREMENTS, key=lambda row: row.api_key)]
     lines += ["", "## What every client may send", "", "| API | |", "|---|---|"]
     lines += [f"| {APIS[key].name} | {why} |" for key, why in sorted(OPEN_TO_ALL.items())]
-    lines += ["", "A request that is in neither table is refused.", ""]
+    lines += ["", "A request that is in neither table is rejected.", ""]
     return "\n".join(lines)
 
 

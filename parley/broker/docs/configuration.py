@@ -1,4 +1,4 @@
-"""Generates ``docs/configuration.md`` from the definitions of the keys."""
+"""Generate ``docs/configuration.md`` from the definitions of the keys."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ A broker reads its configuration from a file of `key=value` lines, with Kafka's 
 `server.properties` that comes with Apache Kafka 4 starts a broker, and so does yours.
 
 A key that has no effect in Parley is accepted, and the broker logs a warning with the reason. So is an unknown key; the
-warning then names the key that you probably meant. If a value is not allowed, the broker does not start and reports all
-such values at once.
+warning then names the key that you probably meant. If values are not allowed, the broker does not start, and reports
+all of them together.
 
 Some keys can be changed while brokers run, with `parley configs` or Kafka's `kafka-configs`: **cluster-wide** keys for
 all brokers at once or for one broker, **per-broker** keys for one broker. A value for one broker overrides the value

@@ -1,4 +1,4 @@
-"""Generates ``docs/metrics.md`` from the catalogue of metrics."""
+"""Generate ``docs/metrics.md`` from the catalogue of metrics."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _INTRODUCTION = """\
 `make docs` generates this page from `parley/broker/metrics/catalogue/`; do not edit it.
 
 With `metrics.listener=host:port` a broker serves `GET /metrics` in Prometheus' text format (or OpenMetrics, if the
-scraper asks for it) and the pages for probes, `/healthz`, `/readyz`, `/livez`, `/insyncz` and `/stopz`
+scraper requests it) and the pages for probes, `/healthz`, `/readyz`, `/livez`, `/insyncz` and `/stopz`
 ([health](operations.md#health-and-metrics)).
 [Security](security.md#metrics-and-health) describes TLS and logins.
 
 Counters only grow; a rate is `rate(parley_topic_in_bytes_total[1m])`. The mean time of requests in a stage is
 `rate(parley_request_local_seconds_total[1m]) / rate(parley_requests_total[1m])`; a quantile of their total time is
-`histogram_quantile(0.99, rate(parley_request_duration_seconds_bucket[1m]))`. The last column has the corresponding
-MBean of Kafka. `process_*`, `python_info` and `python_gc_*` come from Prometheus' client library.
+`histogram_quantile(0.99, rate(parley_request_duration_seconds_bucket[1m]))`. The last column contains the
+corresponding MBean of Kafka. `process_*`, `python_info` and `python_gc_*` come from Prometheus' client library.
 """
 
 

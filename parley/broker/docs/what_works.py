@@ -1,4 +1,4 @@
-"""Generates ``docs/what-works.md``: the features of Parley, and the APIs that a running broker serves.
+"""Generate ``docs/what-works.md``: the features of Parley, and the APIs that a running broker serves.
 
 A feature that users of Kafka expect is on the page even if Parley does not have it yet.
 """
@@ -53,21 +53,21 @@ FEATURES: Final = (
             "the classic protocol with every client-side assignor, static members (KIP-345), commits, "
             "administration; groups survive restarts"),
     Feature("Consumer groups of KIP-848", True,
-            "`group.protocol=consumer`: assignors on the broker, those of others by entry point, regular expressions, "
+            "`group.protocol=consumer`: assignors on the broker, third-party ones by entry point, regular expressions, "
             "static members, online migration from and to the classic protocol; docs/groups.md"),
     Feature("Share groups", True,
             "KIP-932 and what Kafka 4.2 and 4.3 added: the share coordinator, the assignor `simple`, offsets and "
             "their administration, acquisition locks, delivery counts, renewal; docs/groups.md"),
     Feature("Streams groups", True,
-            "Kafka Streams with `group.protocol=streams` (KIP-1071) as Kafka 4.3 serves it: internal topics made by "
-            "the broker, the assignor `sticky` with standby tasks, offsets with member epochs; docs/groups.md"),
+            "Kafka Streams with `group.protocol=streams` (KIP-1071) as Kafka 4.3 serves it: internal topics created "
+            "by the broker, the assignor `sticky` with standby tasks, offsets with member epochs; docs/groups.md"),
     Feature("Topics", True, "creation (also on first use), deletion, more partitions, deletion of records, topic ids"),
     Feature("Configuration", True,
             "Kafka's keys and defaults; changes of topics and brokers at run time, with sources and synonyms; "
             "settings without effect are accepted with a warning"),
     Feature("Retention", True, "by time and by size"),
     Feature("Compaction", True,
-            "`compact` and `compact,delete` (KIP-71), in a process of its own; tombstones (KIP-534), minimum and"
+            "`compact` and `compact,delete` (KIP-71), in a separate process; tombstones (KIP-534), minimum and"
             " maximum lag (KIP-58, KIP-354), dirty ratio; batches of idempotent and transactional producers"),
     Feature("Several log directories", True, "a failed directory takes only its own partitions offline"),
     Feature("Data of Apache Kafka 3.9 and older", True,
@@ -76,15 +76,14 @@ FEATURES: Final = (
             "leaders and followers with in-sync replicas, leader elections including unclean and preferred ones, "
             "`min.insync.replicas`, reassignment, brokers that join and leave"),
     Feature("Coordination stores", True,
-            "an embedded one, one in memory, the servers in docs/stores.md, and stores of other packages by entry"
-            " point"),
+            "an embedded one, one in memory, the servers in docs/stores.md, and third-party stores by entry point"),
     Feature("Authorization", True,
-            "ACLs by Kafka's rules (KIP-290, 373, 430, 679), with ranges of addresses; authorizers of others by entry "
-            "point; what each request needs is in docs/authorization.md"),
+            "ACLs by Kafka's rules (KIP-290, 373, 430, 679), with ranges of addresses; third-party authorizers by "
+            "entry point; docs/authorization.md lists what each request needs"),
     Feature("SCRAM users, delegation tokens", True, "in the coordination store (KIP-554, 48, 373)"),
     Feature("Encryption, authentication", True,
             "TLS 1.2 and 1.3 with certificates renewed at run time and revocation lists; PLAIN, SCRAM, OAUTHBEARER "
-            "(KIP-768), GSSAPI, mechanisms of others by entry point, re-authentication (KIP-368); among brokers, in "
+            "(KIP-768), GSSAPI, third-party mechanisms by entry point, re-authentication (KIP-368); among brokers, in "
             "every command, and for the REST API of Connect and the metrics"),
     Feature("Quotas", True,
             "of bytes, request time, changes of topics and connections (KIP-13, 55, 124, 219, 257, 546, 599, 612); how "

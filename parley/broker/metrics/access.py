@@ -55,11 +55,11 @@ class MetricsAccess:
         self._logged_at = -LOG_PERIOD_S
 
     def current(self) -> AccessRules:
-        """Return the rules for the next client. If the new rules are unusable, logs this and returns the
-        previous ones."""
+        """Return the rules for the next client. If the new rules are unusable, log this and return the previous
+        rules."""
         with self._lock:
             config = self._config()
-            is_same = config is self._read_from  # each change makes another one
+            is_same = config is self._read_from  # each change creates a new configuration
             files = self._files if is_same else _files(config)
             fingerprint = fingerprint_of(files)
             if not is_same or fingerprint != self._fingerprint:

@@ -1,4 +1,4 @@
-"""Converts a broker's values to Prometheus metric families."""
+"""Convert a broker's values to Prometheus metric families."""
 
 from __future__ import annotations
 

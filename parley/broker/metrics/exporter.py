@@ -2,8 +2,8 @@
 
 Rules of this module:
 
-* The pages are served in a thread of their own (``http_server``) and never block the broker's event loop: it only
-  copies numbers, once per scrape. Threads of a pool write the text of the metrics.
+* The pages are served in a separate thread (``http_server``) and never block the broker's event loop, which only copies
+  numbers, once per scrape. Threads of a pool write the text of the metrics.
 * If the event loop does not respond in time, all pages return status 503 with this reason. Time during which the whole
   process is suspended (for example with its machine) does not count.
 * If users are configured, the probe pages show their status to everyone but their details only to users. Everything
@@ -37,7 +37,7 @@ from parley.protocol.security.passwords import basic_credentials
 _log = logging.getLogger(__name__)
 
 LOOP_TIMEOUT_S = 2.0
-"""How long the event loop may take to respond before it counts as stuck."""
+"""The time that the event loop may take to respond before it counts as stuck."""
 LOOP_WAITS = 20
 """The number of parts into which this wait is divided. If the whole process is suspended, only one part elapses."""
 
@@ -120,12 +120,12 @@ class Exporter:
         if request.path == "/metrics":
             request.enter(Stage.LARGE_ANSWER)
             return await self._answer_metrics(request)
-        return _text(HTTPStatus.NOT_FOUND, f"There are /metrics, {', '.join(PROBES)}.")
+        return _text(HTTPStatus.NOT_FOUND, f"Unknown path. Available: /metrics, {', '.join(PROBES)}.")
 
     async def _is_user(self, request: HttpRequest, *, must_be: bool) -> bool:
         """Return True if no login is required, or the client has sent a valid name and password.
 
-        Waits before it returns False for a wrong password, so that guessing takes time. With ``must_be``, so it does
+        Waits before it returns False for a wrong password, so that guessing takes time. With ``must_be``, it also waits
         for a client without a login.
         """
         rules = self._rules()

@@ -1,4 +1,4 @@
-"""An HTTP request as read from its header, and the response to it. The bodies of requests are ignored."""
+"""HTTP requests, parsed from their headers, and responses. The bodies of requests are ignored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLAIN_TEXT: Final = (("Content-Type", "text/plain; charset=utf-8"),)
 
 
 class Stage(Enum):
-    """The stages of a connection: what it waits for."""
+    """The stages of a connection. The values describe what it waits for."""
 
     HEADER = "the TLS handshake and the header of the request"
     ANSWER = "the response, or that the client reads it"
@@ -29,7 +29,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """The header of a request, and where it came from."""
+    """The header of a request, and the address of its client."""
 
     method: str
     path: str
@@ -39,7 +39,7 @@ class HttpRequest:
     accept_encoding: str
     address: str
     enter: Callable[[Stage], None]
-    """Tell the server what the client waits for now."""
+    """Reports to the server that the connection enters a stage."""
 
     def environ(self) -> WSGIEnvironment:
         """Return the request as a WSGI application needs it. A HEAD request becomes a GET request: the server omits the
@@ -101,7 +101,7 @@ class _Header(BaseHTTPRequestHandler):
 
 
 def parse_header(header: bytes, address: str, enter: Callable[[Stage], None]) -> HttpRequest | HTTPStatus:
-    """Return the request of a header, or the status that reports what is wrong with it."""
+    """Parse a header. Returns the request, or the status that reports what is wrong with the header."""
     parsed = _Header(header)
     if not parsed.is_parsed:
         return parsed.problem or HTTPStatus.BAD_REQUEST

@@ -1,10 +1,10 @@
-"""The HTTP server of ``metrics.listener``, in a thread with an event loop of its own.
+"""The HTTP server of ``metrics.listener``, in a thread with a separate event loop.
 
 Rules of this module:
 
-* A connection is in one ``Stage`` at a time. Each stage has a limit of its own, in total and for each address. Beyond
-  it, the server closes the oldest connection in this stage from the address with the most connections. So clients that
-  send half a request, or wait because their login was refused, cannot keep other clients out.
+* A connection is in one ``Stage`` at a time. Each stage limits its connections, in total and for each address. If a
+  limit is exceeded, the server closes the oldest connection in this stage from the address with the most connections.
+  Clients that send half a request, or wait because their login was rejected, therefore cannot keep other clients out.
 * Connections have no threads, so waiting clients do not slow down the others.
 * A connection ends after its response, and after a few seconds even if its client is slow.
 """
@@ -48,7 +48,7 @@ REFUSED_MAX: Final = 32
 LARGE_ANSWERS_MAX: Final = 4
 """The maximum number of large responses: each takes memory until its client has read it."""
 HEADER_TIMEOUT_S = 5.0
-"""How long a client may take for the TLS handshake and the header of its request together."""
+"""The time that a client may take for the TLS handshake and the header of its request together."""
 CONNECTION_S = 10.0
 """The maximum duration of a connection after its header has been read."""
 BACKLOG: Final = 1024
@@ -192,12 +192,12 @@ _LIMITS: Final = {
 
 
 def to_be_cut(connections: Iterable[HttpConnection]) -> HttpConnection:
-    """Return the connection to cut to make room: the oldest of the address with the most. There must be one.
+    """Return the connection to cut to make room: the oldest one from the address with the most connections.
 
-    ``connections`` are ordered oldest first.
+    ``connections`` are ordered oldest first, and must not be empty.
     """
     crowds = Counter(each.address for each in connections)
-    return max(connections, key=lambda each: crowds[each.address])  # of equals, the first
+    return max(connections, key=lambda each: crowds[each.address])  # the first one if several are equal
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -205,7 +205,7 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
-        sock.listen(BACKLOG)  # the caller may connect at once
+        sock.listen(BACKLOG)  # the caller may connect immediately
         sock.setblocking(False)
     except OSError:
         sock.close()

@@ -4,8 +4,8 @@
     "Bytes of records accepted from producers.", "kafka.server:...")
 
 An instance has a slot with a plain number for each metric: counting is ``topic.bytes_in += size``, which takes about
-ten nanoseconds, no lock, and no code of Prometheus. Only the event loop's thread may use the numbers. The class has the
-description, the unit and Kafka's MBean of each metric; the exporter and the documentation read them there.
+ten nanoseconds, no lock, and no code of Prometheus. Only the event loop's thread may use the numbers. The class holds
+the description, the unit and Kafka's MBean of each metric; the exporter and the documentation read them there.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Instruments(metaclass=_InstrumentsType):
     """The heading of the list in the documentation."""
 
     def __init__(self, **values: float) -> None:
-        """Sets all values to 0 except the given ones."""
+        """Set all values to 0 except the given ones."""
         for attribute, instrument in self.INSTRUMENTS.items():
             setattr(self, attribute, Histogram() if instrument.kind == "histogram" else values.pop(attribute, 0))
         if values:

@@ -26,8 +26,8 @@ _CALL_S: Final = 5.0
 """The timeout of a call, in seconds. A call that times out is repeated."""
 
 _UNHEARD: Final = logging.Logger("librdkafka")
-"""A logger without output: whatever its settings, librdkafka logs that a producer was fenced, which is
-intended here."""
+"""A logger without output. Regardless of its settings, librdkafka logs each fenced producer, but fencing is intended
+here."""
 _UNHEARD.addHandler(logging.NullHandler())
 
 Send = Callable[[Producer, str, int, int], None]
@@ -35,7 +35,7 @@ Send = Callable[[Producer, str, int, int], None]
 
 
 class TransactionalProducer:
-    """A transactional id and the successive instances that use it. Call ``run`` in a thread of its own."""
+    """A transactional id and the successive instances that use it. Call ``run`` in a separate thread."""
 
     def __init__(
         self,

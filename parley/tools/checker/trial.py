@@ -35,7 +35,7 @@ END_WAIT_S: Final = 15.0
 """If a partition's end offset stays below an acknowledged record for longer than this, the record counts as lost."""
 UNDER_WAY_MAX: Final = 5
 """The maximum number of unacknowledged records per partition of a producer. librdkafka's idempotent producer has at
-most five requests per partition in flight. With more records its threads poll constantly whether they may send, so a
+most five requests per partition in flight. With more records its threads check constantly whether they may send, so a
 trial with a hanging broker would take the CPU that the other brokers need."""
 _QUICK: Final = {
     "reconnect.backoff.ms": 20,

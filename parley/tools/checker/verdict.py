@@ -12,7 +12,7 @@
 Readers see committed records only. A record of a transaction counts as acknowledged if the transaction was committed.
 
 9. UNCOMMITTED: no reader reads a record of an aborted transaction.
-10. TORN: if the producer does not know the outcome of a transaction, all of its records are there at the end, or none.
+10. TORN: if the producer does not know the outcome of a transaction, all of its records are in the partitions, or none.
 11. NOT_FENCED: an instance of a producer commits nothing after another instance has taken over its transactional id.
 """
 
@@ -199,7 +199,7 @@ def _of_unknown(
     missing = [number for number in judged if (name, number) not in there]
     if missing and len(missing) < len(judged):
         text = f"of the records {name}:{one.first} to {end - 1} of one transaction, {len(missing)} are missing"
-        yield Violation(Kind.TORN, f"{text}, first {missing[0]}; the others are")
+        yield Violation(Kind.TORN, f"{text}, the first is {missing[0]}; the others are present")
 
 
 def longest_pause_s(history: History) -> float:

@@ -1,7 +1,7 @@
 """Dump the persistent content of a store as readable JSON, and restore it.
 
-``entries`` contains every key that outlives sessions: topics, partitions, settings, id counters, election epochs, and
-the incarnations of members. A JSON value is included as it is, any other value as ``{"$base64": ...}``. Secret settings
+``entries`` contains every persistent key: topics, partitions, settings, id counters, election epochs, and the
+incarnations of members. A JSON value is included as it is, any other value as ``{"$base64": ...}``. Secret settings
 are masked by default; a dump with masks cannot be restored.
 """
 
@@ -36,7 +36,7 @@ FORMAT = "parley-coordination-1"
 MASK = "<hidden>"
 _RAW = "$base64"
 _HELD_MS = 10_000
-"""If this process is killed, the longest time that a broker starting on the store waits."""
+"""The longest time that a broker waits when it starts on the store, if this process is killed."""
 _SETTLE_S = 30.0
 
 
@@ -49,12 +49,12 @@ class NotRestored(Exception):
 
 
 async def dump(backend: Backend, *, show_secrets: bool) -> dict[str, Any]:
-    """Return the persistent content of a store. Raises NotDumped if another store is in charge, and the
-    store's errors."""
+    """Return the persistent content of a store. Raises NotDumped if another store is in charge, or an error of the
+    store."""
     record, _ = await read_record(backend)
     if record.state not in IN_CHARGE_STATES:
         elsewhere = f"; dump {record.other.url}" if record.other is not None else ""
-        raise NotDumped(f"the store is {record.state.value}, its content is out of date{elsewhere}")
+        raise NotDumped(f"the store is {record.state.value}, so its content is out of date{elsewhere}")
     entries = {
         key: readable(unwrap(Entry(key, value, Revision(None))).value)
         for key, value in (await content(backend)).items()

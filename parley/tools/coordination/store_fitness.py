@@ -1,7 +1,7 @@
 """The fitness of a store for a cluster: tests its guarantees and measures its latencies.
 
-Everything happens below a scratch folder that is removed afterwards. Nothing else is read or written, except the
-identity that an empty store is given. The conformance kit (``python -m parley.consensus.conformance``) is the complete
+Everything happens below a scratch folder that is removed afterwards. Nothing else is read or written, except that an
+empty store receives an identity. The conformance kit (``python -m parley.consensus.conformance``) is the complete
 test. This one takes a few seconds and may run on a store in use.
 """
 
@@ -158,7 +158,7 @@ def _percentiles(found: Found, name: str, taken: Sequence[float]) -> None:
 
 
 async def _sessions(backend: Backend, folder: str) -> None:
-    """Check that a key is deleted with its session, and that a write bound to an ended session is refused."""
+    """Check that a key is deleted with its session, and that a write bound to an ended session is rejected."""
     session: Session = await backend.open_session(SESSION_MS)
     await backend.put(f"{folder}/bound", b"", session=session)
     await session.close()
@@ -200,7 +200,7 @@ async def _conditions(backend: Backend, folder: str, found: Found) -> None:
         raise Broken("a transaction was applied although its condition did not hold")
     entry = await backend.get(key)
     if entry is None or entry.revision != second or await backend.get(other) is not None:
-        raise Broken("a refused transaction has changed something")
+        raise Broken("a rejected transaction has changed something")
 
 
 async def _large(backend: Backend, folder: str, found: Found) -> None:

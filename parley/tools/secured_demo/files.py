@@ -25,12 +25,12 @@ BROKER, ADMIN = "broker", "admin"
 """The super users: the brokers' account and the administrator's."""
 _SCRAM_LINE: Final = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="{}" password="{}";'
 _BROKER_PROPERTIES: Final = """\
-# What every broker of this cluster is started with. The passwords are in {secrets}.
+# The configuration of every broker of this cluster. The passwords are in {secrets}.
 coordination.url={url}
 log.dirs={data}
 {replicas}
 
-# Clients and brokers connect with TLS, and log in. A certificate of a client must be of our authority.
+# Clients and brokers connect with TLS, and log in. If a client has a certificate, our authority must have issued it.
 listeners=SASL_SSL://127.0.0.1:{port}
 security.inter.broker.protocol=SASL_SSL
 ssl.keystore.type=PEM
@@ -43,7 +43,7 @@ sasl.mechanism.inter.broker.protocol={mechanism}
 connections.max.reauth.ms=3600000
 listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={line}
 
-# What no ACL allows is denied, except to the brokers and one administrator.
+# An operation that no ACL allows is denied, except to the brokers and one administrator.
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:{broker};User:{admin}
 allow.everyone.if.no.acl.found=false

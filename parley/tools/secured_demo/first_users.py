@@ -1,7 +1,7 @@
 """Create the users that a secured cluster needs before its first broker starts, in the store itself.
 
-``python -m parley.tools.secured_demo.first_users broker.properties secrets.properties`` does this in a process of its
-own, because etcd's client (gRPC) leaves threads behind, and a process with threads cannot start brokers safely.
+``python -m parley.tools.secured_demo.first_users broker.properties secrets.properties`` does this in another process,
+because etcd's client (gRPC) leaves threads behind, and a process with threads cannot start brokers safely.
 """
 
 from __future__ import annotations

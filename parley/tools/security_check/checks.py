@@ -58,7 +58,7 @@ class Severity(IntEnum):
 class Check:
     """A row of the table. ``asks`` is the question, ``advice`` the fix.
 
-    ``find`` yields the weaknesses, each with advice of its own if that is better than the row's.
+    ``find`` yields the weaknesses, each with specific advice if that is better than the row's.
     """
 
     name: str
@@ -392,7 +392,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check(
         "shared-listener", _N, "Do clients share a listener with the brokers?",
-        "give the brokers a listener of their own, which a firewall reserves for them", _shared_listener,
+        "give the brokers a separate listener, which a firewall reserves for them", _shared_listener,
     ),
     Check(
         "no-authorizer", _H, "May every client do everything?",

@@ -24,7 +24,7 @@ from parley.tools.security_check.subject import Subject, Unchecked
 
 STRANGER_S: Final = 30.0
 _CLIENT_S: Final = 2 * STRANGER_S
-"""The timeouts of the client without an account: longer than ``STRANGER_S``, so that the latter ends its waiting."""
+"""The timeouts of the client without an account. They exceed ``STRANGER_S``, so that ``STRANGER_S`` limits the wait."""
 _ENDED: Final = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE)
 """Errors that mean that a broker has refused the client by closing the connection."""
 _DEFAULT, _UNKNOWN = 5, 0

@@ -1,4 +1,4 @@
-"""Generates docs/security-checks.md: the table of checks."""
+"""Generate docs/security-checks.md: the table of checks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ parley security check --bootstrap-server broker1:9093 --command-config admin.pro
 ```
 
 The first form reads a broker's properties file, and the files, certificates and store that it names. The second form
-asks a running cluster, as a client with the rights to describe its configuration and its ACLs, and as a stranger.
-Each sees what the other cannot. The exit code is 0 if only notes are found, 1 if something is open, and else 3 if a
-check failed, for example because the store did not respond. With `--json` the findings are JSON.
+queries a running cluster, as a client with the rights to describe its configuration and its ACLs, and as a client
+without an account. Each form sees what the other cannot. The exit code is 0 if only notes are found, 1 if something is
+open, and 3 if nothing is open but a check failed, for example because the store did not respond. With `--json` the
+findings are JSON.
 
 | check | severity | question | how to close it |
 |---|---|---|---|

@@ -18,7 +18,7 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Unchecked:
-    """What was not checked, and why. ``has_failed`` is False if that is the task of the other form of the command."""
+    """What was not checked, and why. ``has_failed`` is False if the other form of the command checks it."""
 
     text: str
     has_failed: bool = True

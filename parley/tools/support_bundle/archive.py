@@ -15,12 +15,12 @@ from parley.tools.support_bundle.contents import Contents
 from parley.tools.support_bundle.masks import Masks
 
 _README: Final = """\
-A support bundle of Parley, made {when}.
+A support bundle of Parley, created {when}.
 
 {listing}
 Secrets are replaced by [hidden]: the values of all settings that are passwords or unknown, and these values
-wherever else they stood; passwords in addresses, private keys, and what follows names such as password.
-Names of topics, groups, users, hosts and files, and the addresses of clients in logs, are not secret here.
+wherever else they occurred; passwords in addresses, private keys, and values after names such as password.
+Names of topics, groups, users, hosts and files, and the addresses of clients in logs, are not masked.
 Look through the files before you send them.
 {missing}"""
 _MEANINGS: Final = {
@@ -50,7 +50,7 @@ def write(path: Path, contents: Contents, masks: Masks, when: datetime) -> None:
 
 
 def _masked(name: str, text: str, masks: Masks) -> str:
-    if name.endswith(".json"):  # as data, since a mask in the text could break a string with a quote in it
+    if name.endswith(".json"):  # as data, because a mask in the text could break a string that contains a quote
         return json.dumps(masks.data(json.loads(text)), indent=2) + "\n"
     return masks.text(text)
 
@@ -59,7 +59,7 @@ def _readme(contents: Contents, when: datetime) -> str:
     listing = "".join(f"{line}\n" for line in _listing(contents))
     missing = "".join(f"  {each}\n" for each in contents.missing)
     return _README.format(
-        when=when.isoformat(timespec="seconds"), listing=listing, missing=missing and f"\nNot here:\n{missing}"
+        when=when.isoformat(timespec="seconds"), listing=listing, missing=missing and f"\nNot included:\n{missing}"
     )
 
 

@@ -328,7 +328,7 @@ def test_kafkas_own_server_properties_starts_a_broker() -> None:
         ({"advertised.listeners": "PLAINTEXT://[::]:9092"}, "an address that clients can connect to, which :: is not"),
         ({"advertised.listeners": "SSL://host:1"}, "among the names in listeners: PLAINTEXT"),
         ({"inter.broker.listener.name": "OTHER"}, "the name of one of the listeners"),
-        ({"security.inter.broker.protocol": "SSL"}, "what one of the listeners speaks"),
+        ({"security.inter.broker.protocol": "SSL"}, "the protocol of one of the listeners"),
     ],
 )
 def test_illegal_listeners(given: dict[str, str], allowed: str) -> None:

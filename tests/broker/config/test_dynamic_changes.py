@@ -21,10 +21,10 @@ def test_the_answer_is_the_configuration_as_it_would_be() -> None:
 @pytest.mark.parametrize(
     ("layer", "per_broker", "text"),
     [
-        ({"num.partitions": "3"}, True, "it takes effect at the start of a broker"),
-        ({"log.retention.hours": "3"}, True, "it takes effect at the start of a broker"),
-        ({"advertised.listeners": "PLAINTEXT://a:1"}, True, "it takes effect at the start of a broker"),
-        ({"listeners": "PLAINTEXT://:1"}, True, "it takes effect at the start of a broker"),
+        ({"num.partitions": "3"}, True, "it takes effect when a broker starts"),
+        ({"log.retention.hours": "3"}, True, "it takes effect when a broker starts"),
+        ({"advertised.listeners": "PLAINTEXT://a:1"}, True, "it takes effect when a broker starts"),
+        ({"listeners": "PLAINTEXT://:1"}, True, "it takes effect when a broker starts"),
         ({"listeners": "PLAINTEXT://:1"}, False, "set for one broker, not for all at once"),
         ({"listener.name.plaintext.ssl.keystore.location": "/x"}, False, "set for one broker, not for all at once"),
         ({"ssl.keystore.location": "/x"}, True, "listener.name.<name>.ssl.keystore.location"),

@@ -135,7 +135,7 @@ async def test_each_response_has_its_own_length() -> None:
     async with serving(configured(**USERS)) as client:
         assert await client.get("/", ("prometheus", SECRET)) == (
             404,
-            "There are /metrics, /healthz, /readyz, /livez, /insyncz, /stopz.\n",
+            "Unknown path. Available: /metrics, /healthz, /readyz, /livez, /insyncz, /stopz.\n",
         )
         assert await client.get("/") == (401, "A user of the metrics listener must log in.\n")
 

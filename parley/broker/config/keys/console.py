@@ -11,13 +11,13 @@ def _address(text: str) -> bool:
 
 
 class ConsoleKeys(Keys, title="The console"):
-    """The web console that a broker runs beside it."""
+    """The web console that a broker can run in a separate process."""
 
     console_listener = string(
         "console.listener",
         "",
-        "The address, as http://host:port or https://host:port, of the web console that the broker runs in a process "
-        "of its own. An empty value means no console; port 0 means any free port. With https, the keys "
+        "The address, as http://host:port or https://host:port, of the web console that the broker runs in a separate "
+        "process. An empty value means no console; port 0 means any free port. With https, the keys "
         "listener.name.console.ssl.* apply. If the listener of console.broker.listener requires no login, everyone "
         "who reaches the console may do what this listener permits.",
         check=_address,
@@ -28,22 +28,22 @@ class ConsoleKeys(Keys, title="The console"):
         "console.broker.listener",
         "",
         "The listener through which the console connects to the cluster. If it requires a login, each user of the "
-        "console logs in with a password. Empty means the first listener that is not the one for brokers, or else "
-        "this one.",
+        "console logs in with a password. Empty means the first listener other than the inter-broker listener, or "
+        "the inter-broker listener if it is the only one.",
         importance=LOW,
         since="",
     )
     console_read_only = boolean(
         "console.read.only",
         False,
-        "Whether the console refuses every change.",
+        "Whether the console rejects every change.",
         since="",
     )
     console_host_names = strings(
         "console.host.names",
         (),
-        "The names under which browsers reach the console, beside localhost and IP addresses. The console refuses "
-        "requests to other names, as a protection against DNS rebinding.",
+        "The names under which browsers reach the console, in addition to localhost and IP addresses. The console "
+        "rejects requests to other names, as a protection against DNS rebinding.",
         importance=LOW,
         since="",
     )
@@ -58,7 +58,7 @@ class ConsoleKeys(Keys, title="The console"):
     console_connect_urls = strings(
         "console.connect.urls",
         (),
-        "The Connect workers whose connectors the console shows, as http://host:8083: one of each group of workers.",
+        "The Connect workers whose connectors the console shows, such as http://host:8083: one worker of each group.",
         importance=LOW,
         since="",
     )

@@ -275,7 +275,7 @@ class LogKeys(Keys, title="Logs"):
         "log.scrub.max.bytes.per.second",
         16 << 20,
         "The maximum rate at which data is read again, for each log directory. If it is too low, the data is "
-        "verified less often than log.scrub.interval.ms says.",
+        "verified less often than log.scrub.interval.ms requires.",
         at_least=1,
         unit="bytes/s",
         dynamic=CLUSTER_WIDE,

@@ -126,8 +126,8 @@ class TopicDefaultKeys(Keys, title="Topics' defaults"):
     log_message_timestamp_type = string(
         "log.message.timestamp.type",
         "CreateTime",
-        "The timestamp of records: CreateTime keeps the producer's timestamp, LogAppendTime replaces it by the "
-        "broker's clock.",
+        "The timestamp of records: CreateTime keeps the producer's timestamp, LogAppendTime replaces it with "
+        "the time of the broker's clock.",
         allowed=("CreateTime", "LogAppendTime"),
         dynamic=CLUSTER_WIDE,
         since="0.10.0 (KIP-32)",

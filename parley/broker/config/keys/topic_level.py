@@ -177,8 +177,8 @@ class TopicKeys(Keys, title="Topics"):
     message_timestamp_type = string(
         "message.timestamp.type",
         "CreateTime",
-        "The timestamp of records: CreateTime keeps the producer's timestamp, LogAppendTime replaces it by the "
-        "broker's clock.",
+        "The timestamp of records: CreateTime keeps the producer's timestamp, LogAppendTime replaces it with "
+        "the time of the broker's clock.",
         allowed=("CreateTime", "LogAppendTime"),
         since="0.10.0 (KIP-32)",
         server="log.message.timestamp.type",

@@ -79,8 +79,8 @@ class TransactionKeys(Keys, title="Producers and transactions"):
     transaction_partition_verification_enable = boolean(
         "transaction.partition.verification.enable",
         True,
-        "Whether a partition asks the coordinator if it belongs to the transaction before it accepts records of "
-        "the transaction.",
+        "Whether the leader of a partition verifies with the coordinator that the partition belongs to a transaction "
+        "before it accepts records of the transaction.",
         dynamic=CLUSTER_WIDE,
         importance=LOW,
         since="3.6 (KIP-890)",

@@ -280,7 +280,7 @@ _SHARE: Final = Section(
         Line(
             "share state is ahead of the log",
             "In an unclean election or a crash, the log has lost records that the share group had acknowledged. "
-            "Records that get their offsets will be delivered.",
+            "New records that reuse the lost offsets will be delivered.",
             "See the line about the election.",
         ),
         Line(

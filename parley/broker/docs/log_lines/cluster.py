@@ -113,7 +113,7 @@ _CONTROLLER: Final = Section(
         ),
         Line(
             "a decision failed",
-            "A change of the cluster was not made. Its client receives UNKNOWN_SERVER_ERROR.",
+            "A change of the cluster was not carried out. Its client receives UNKNOWN_SERVER_ERROR.",
             DEFECT,
         ),
         Line(
@@ -197,14 +197,15 @@ _LEADERS: Final = Section(
         Line(
             "leaders were elected after a power cut of all eligible replicas: acknowledged records that had not "
             "been synced may be missing",
-            "The longest logs lead; no disk has more. The line contains the number of partitions.",
+            "The replicas with the longest logs lead; no disk contains more records. The line contains the number of "
+            "partitions.",
             "Producers must send the last seconds before the power cut again. `flush.messages=1` rules this out. "
             "([leaders](operations.md#partitions-without-a-leader))",
         ),
         Line(
             "a leader was elected that may lack acknowledged records",
             "No eligible replica was intact, or all lost power and fewer than `min.insync.replicas` are intact. The "
-            "line has each replica's report, and how many records are known to be missing.",
+            "line contains each replica's report, and how many records are known to be missing.",
             "Keep the disks of the other replicas, and compare. ([leaders](operations.md#partitions-without-a-leader))",
         ),
         Line(

@@ -356,8 +356,8 @@ _RECOVERY: Final = Section(
         Line(
             "new producers are refused",
             "So many producers have written to the partition `log` in the last 15 minutes that none may be forgotten: "
-            "idempotent producers that it does not know get NOT_ENOUGH_REPLICAS, and retry. The others go on.",
-            "Look for a client that makes a new producer for each record.",
+            "idempotent producers that it does not know get NOT_ENOUGH_REPLICAS, and retry. Other producers continue.",
+            "Look for a client that creates a new producer for each record.",
         ),
         Line(
             "cannot restore all producers of ...: ...",

@@ -1,4 +1,4 @@
-"""Generates ``docs/log-lines.md``: every line with the level warning or error, its meaning, and what to do."""
+"""Generate ``docs/log-lines.md``: every line with the level warning or error, its meaning, and what to do."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _INTRODUCTION: Final = """\
 `make docs` generates this page from `parley/broker/docs/log_lines/`; do not edit it. A test compares it with the
 code: no line is missing.
 
-Search for a part of the line. `...` stands for what a line names; further facts (`reason`, `error`, `topic` and
-others) stand behind the event. The level `error` needs attention; `warning` is worth a look if it happens often. Lines
-with the level `info` tell what a broker does ([the most important ones](operations.md#what-the-log-says)). A line with
+Search for a part of the line. `...` stands for a value in the line; further facts (`reason`, `error`, `topic` and
+others) follow the event. The level `error` needs attention; `warning` is worth a look if it happens often. Lines
+with the level `info` show what a broker does ([the most important ones](operations.md#what-the-log-says)). A line with
 a `traceback` is a defect in Parley, unless its row says otherwise.
 """
 

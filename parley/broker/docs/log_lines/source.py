@@ -1,4 +1,4 @@
-"""Finds the lines that the code logs with the level warning or error, by parsing its source.
+"""Find the lines that the code logs with the level warning or error, by parsing its source.
 
 1. A call of a method of ``_log`` contains its event as a constant. So does a call of ``FailureLog.report``, whose level
    is error, and of ``logging.LogRecord``, of the level warning.

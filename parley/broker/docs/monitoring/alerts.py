@@ -93,7 +93,7 @@ GROUPS: Final = (
                 "sum without (listener) (rate(parley_connections_refused_total[5m])) > 0",
                 "5m",
                 "warning",
-                f"{_AT} refuses connections from an address that has too many.",
+                f"{_AT} rejects connections from an address that has too many.",
                 "The log names the address. Correct that client, or raise max.connections.per.ip.",
                 "operations.md#limits",
             ),
@@ -122,7 +122,7 @@ GROUPS: Final = (
                 "warning",
                 f"The certificate of listener {{{{ $labels.listener }}}} at {_AT} expires in "
                 "{{ $value | humanizeDuration }}.",
-                "Replace the file by one with a new certificate. The broker reads it without a restart.",
+                "Replace the file with one that contains a new certificate. The broker reads it without a restart.",
                 "security.md",
             ),
             Alert(
@@ -155,7 +155,7 @@ GROUPS: Final = (
                 "2m",
                 "critical",
                 "{{ $value }} brokers claim to be the controller.",
-                "All but one do not know yet that they were replaced, and the store refuses their writes. Repair the network "
+                "All but one do not know yet that they were replaced, and the store rejects their writes. Repair the network "
                 "between brokers, or restart the brokers with the lower epochs (parley metadata).",
                 "log-lines.md#controller-and-membership",
             ),
@@ -165,7 +165,7 @@ GROUPS: Final = (
                 "1m",
                 "critical",
                 "{{ $value }} partitions have no leader: clients can neither read nor write them.",
-                "Start the brokers that have replicas of them. parley topics --describe --unavailable-partitions lists them.",
+                "Start the brokers that hold their replicas. parley topics --describe --unavailable-partitions lists them.",
                 "operations.md#partitions-without-a-leader",
             ),
             Alert(
@@ -327,7 +327,7 @@ GROUPS: Final = (
                 "5m",
                 "warning",
                 f"{{{{ $value }}}} logs in {{{{ $labels.directory }}}} at {_AT} cannot be compacted, and grow.",
-                "The broker's log names them and the reason. Remove the cause and restart the broker, or move the replica.",
+                "The broker's log names them and the reason. Fix the cause and restart the broker, or move the replica.",
                 "log-lines.md#compaction",
             ),
             Alert(

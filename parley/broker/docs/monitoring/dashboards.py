@@ -72,12 +72,14 @@ CLUSTER: Final = Dashboard(
     "parley-cluster",
     "Parley: cluster",
     (
-        _p("Brokers that respond", "short", "Always all of them.", Query('sum(up{job="parley"})', "up"), kind="stat"),
+        _p(
+            "Brokers that respond", "short", "Should be all of them.", Query('sum(up{job="parley"})', "up"), kind="stat"
+        ),
         _p("Controllers", "short", "Exactly one.", Query("sum(parley_active_controller)", "controllers"), kind="stat"),
         _p(
             "Offline partitions",
             "short",
-            "0. Clients can neither read nor write offline partitions.",
+            "Should be 0. Clients can neither read nor write offline partitions.",
             Query("max(parley_offline_partitions)", "partitions"),
             kind="stat",
         ),
@@ -128,7 +130,7 @@ CLUSTER: Final = Dashboard(
         _p(
             "Coordination store responds",
             "short",
-            "1. At 0, nothing can be changed in the cluster.",
+            "Should be 1. At 0, nothing can be changed in the cluster.",
             "parley_store_responds",
         ),
     ),
@@ -234,7 +236,7 @@ BROKER: Final = Dashboard(
         _p(
             "Damage and cleaner",
             "short",
-            "All are 0.",
+            "All should be 0.",
             Query(f"parley_damaged_ranges{_ONE}", "{{instance}} damaged ranges"),
             Query(f"parley_uncleanable_partitions{_ONE}", "{{instance}} uncleanable"),
             Query(f"parley_log_directory_offline{_ONE}", "{{instance}} offline directory"),
@@ -398,7 +400,12 @@ STORES: Final = Dashboard(
     "parley-stores",
     "Parley: coordination store",
     (
-        _p("Responds", "short", "1 on every broker.", Query("parley_store_responds", "{{instance}} {{store}}")),
+        _p(
+            "Responds",
+            "short",
+            "Should be 1 on every broker.",
+            Query("parley_store_responds", "{{instance}} {{store}}"),
+        ),
         _p(
             "Store in charge",
             "s",
@@ -454,7 +461,7 @@ STORES: Final = Dashboard(
         _p(
             "Decisions of the controller, 99 %",
             "s",
-            "Time until the store has them.",
+            "Time until the store contains them.",
             Query(_quantile("parley_controller_decision_duration_seconds", "instance"), "{{instance}}"),
         ),
         _p("Calls in progress", "short", "Grows if the store hangs.", "parley_store_calls_in_progress"),

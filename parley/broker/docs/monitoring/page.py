@@ -1,4 +1,4 @@
-"""Generates ``docs/monitoring.md``: what to monitor, the alerts, the dashboards, and the metrics on Kafka's
+"""Generate ``docs/monitoring.md``: what to monitor, the alerts, the dashboards, and the metrics on Kafka's
 own page."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The coordination store as this broker experiences it: calls, errors, session, outages."""
+"""Metrics of the coordination store as seen by this broker: calls, errors, session, outages."""
 
 from __future__ import annotations
 

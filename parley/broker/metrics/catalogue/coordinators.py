@@ -1,4 +1,4 @@
-"""Groups, transactions and their producers, and the runtime of coordinators."""
+"""Metrics of groups, transactions and their producers, and of the coordinator runtime."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class VerificationMetrics(Instruments, title="Verification of transactions"):
 
     failures: int = counter(
         "parley_transaction_verification_failures",
-        "Partitions that a coordinator rejected, or for which no coordinator could be asked.",
+        "Partitions that a coordinator rejected, or for which no coordinator could be reached.",
         "kafka.server:type=AddPartitionsToTxnManager,name=VerificationFailureRate",
     )
     duration: Histogram = seconds_histogram(

@@ -1,4 +1,4 @@
-"""Logs, their directories, damage, compaction and flushes."""
+"""Metrics of logs, their directories, damage, compaction and flushes."""
 
 from __future__ import annotations
 

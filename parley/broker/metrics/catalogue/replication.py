@@ -1,4 +1,4 @@
-"""Replicas, fetchers, the cluster and its elections."""
+"""Metrics of replicas, fetchers, the cluster and its elections."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ class ShareGroupMetrics(Instruments, title="Share groups"):
     partitions: int = gauge("parley_share_partitions", "Share partitions that this broker leads.")
     in_flight: int = gauge(
         "parley_share_in_flight_records",
-        "Records from the first that is not final to the last that was acquired, in all share partitions.",
+        "Records from the first that is not in a final state to the last that was acquired, in all share partitions.",
         "kafka.server:type=SharePartitionMetrics,name=InFlightMessageCount",
     )
     in_flight_batches: int = gauge(
@@ -73,7 +73,7 @@ class ShareGroupMetrics(Instruments, title="Share groups"):
 
 class ShareLagMetrics(Instruments, title="Lag of share groups", labels=("group", "topic", "partition")):
     """The positions of share groups in partitions, for at most ``metrics.group.partitions.max`` of the share partitions
-    that this broker coordinates, and their lag. The lag is omitted in the same cases as that of other groups."""
+    that this broker coordinates, and their lag. The lag is omitted in the same cases as for other groups."""
 
     lag: int = gauge(
         "parley_share_group_lag_records",
