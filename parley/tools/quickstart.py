@@ -85,7 +85,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--secure", action="store_true", help="with TLS, logins, ACLs and a locked store")
     options = parser.parse_args(arguments)
     if options.secure and options.coordination_url:
-        parser.error("--secure starts a locked store of its own: use --store")
+        parser.error("--secure starts a new locked store: use --store")
     return options
 
 

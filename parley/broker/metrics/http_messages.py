@@ -24,7 +24,7 @@ class Stage(Enum):
     HEADER = "the TLS handshake and the header of the request"
     ANSWER = "the response, or that the client reads it"
     LARGE_ANSWER = "the same, if the response may take megabytes"
-    REFUSED = "the end of the delay after a refused login"
+    REFUSED = "the end of the delay after a failed login"
 
 
 @dataclass(frozen=True, slots=True)

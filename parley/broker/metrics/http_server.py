@@ -44,7 +44,7 @@ CONNECTIONS_MAX: Final = 64
 CONNECTIONS_PER_ADDRESS_MAX: Final = 32
 """The maximum number of connections of one client address in one stage."""
 REFUSED_MAX: Final = 32
-"""The maximum number of connections whose clients wait because their login was refused; half of it for one address."""
+"""The maximum number of connections whose clients wait because their login failed; half of it for one address."""
 LARGE_ANSWERS_MAX: Final = 4
 """The maximum number of large responses: each takes memory until its client has read it."""
 HEADER_TIMEOUT_S = 5.0

@@ -157,7 +157,7 @@ class Layout:
         return self._leads[number] if leads else self._follows[number]
 
     def leader_load_of(self, number: int) -> Loads:
-        """Return the load that the partition's leader adds to that of a follower."""
+        """Return the load that the partition's leader has in addition to a follower's."""
         return leader_loads(self.cluster.partitions[number])
 
 

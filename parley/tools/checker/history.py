@@ -34,7 +34,7 @@ class Guarantees:
 
 
 class Outcome(Enum):
-    """The outcome of a transaction, as far as its producer knows."""
+    """The outcome of a transaction, as its producer knows it."""
 
     UNKNOWN = "unknown"
     """Open, or its end was requested and no response came. Eventually all of its records are visible, or none."""

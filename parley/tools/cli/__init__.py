@@ -87,7 +87,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "completion": Command("completion", "print the script for completion in bash, zsh and fish", ""),
     "version": Command("version", "show versions, and which modules are compiled", ""),
-    "docs": Command("docs", "generate the documentation pages that are made from code", ""),
+    "docs": Command("docs", "generate the documentation pages that are derived from code", ""),
 }
 
 _USAGE = "Usage: parley COMMAND [OPTIONS]     (parley COMMAND --help describes a command)"

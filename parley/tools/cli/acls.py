@@ -260,7 +260,7 @@ def _check_operations(type: ResourceType, entries: Iterable[_Entry]) -> None:
 
 
 async def select(client: Client, wanted: AclFilter) -> list[AclBinding]:
-    """Return the cluster's ACLs that match a filter. Raises ``CommandError`` if the cluster refuses."""
+    """Return the cluster's ACLs that match a filter. Raises ``CommandError`` if the cluster rejects the request."""
     return _bindings(await _described(client, wanted))
 
 
@@ -310,7 +310,7 @@ def _bindings(answer: DescribeAclsResponse) -> list[AclBinding]:
 
 
 async def create(client: Client, bindings: Sequence[AclBinding]) -> None:
-    """Add ACLs. Raises ``CommandError`` if the cluster refuses one of them."""
+    """Add ACLs. Raises ``CommandError`` if the cluster rejects one of them."""
     from parley.protocol.messages.acls import CreateAclsRequest
 
     make = CreateAclsRequest.AclCreation
@@ -332,7 +332,7 @@ async def create(client: Client, bindings: Sequence[AclBinding]) -> None:
 
 
 async def delete(client: Client, filters: Sequence[AclFilter]) -> None:
-    """Delete the ACLs that match the filters. Raises ``CommandError`` if the cluster refuses."""
+    """Delete the ACLs that match the filters. Raises ``CommandError`` if the cluster rejects the request."""
     from parley.protocol.messages.acls import DeleteAclsRequest
 
     make = DeleteAclsRequest.DeleteAclsFilter

@@ -49,7 +49,10 @@ def defaults_unnamed(parts: Named) -> Named:
 
 
 async def alter(client: Client, parts: Named, quotas: Mapping[str, float | None]) -> None:
-    """Set and remove quotas of one entity through a broker. Raises ``CommandError`` if the cluster refuses."""
+    """Set and remove quotas of one entity through a broker.
+
+    Raises ``CommandError`` if the cluster rejects the request.
+    """
     from parley.protocol.messages.quotas import AlterClientQuotasRequest as Request
 
     check_present(await describe(client, parts), quotas)
@@ -74,7 +77,10 @@ def check_present(found: Quotas, quotas: Mapping[str, float | None]) -> None:
 
 
 async def describe(client: Client, parts: Named) -> Quotas:
-    """Return the quotas of the entities with exactly these parts. Raises ``CommandError`` if the cluster refuses."""
+    """Return the quotas of the entities with exactly these parts.
+
+    Raises ``CommandError`` if the cluster rejects the request.
+    """
     from parley.protocol.messages.quotas import DescribeClientQuotasRequest as Request
 
     wanted = [

@@ -162,7 +162,10 @@ async def change(client: Client, entity: Entity, set_: dict[str, str], removed: 
 
 
 async def apply(client: Client, entity: Entity, set_: Mapping[str, str], removed: Sequence[str]) -> None:
-    """Set and remove settings of one entity, all of them or none. Raises ``CommandError`` if the cluster refuses."""
+    """Set and remove settings of one entity, all of them or none.
+
+    Raises ``CommandError`` if the cluster rejects the request.
+    """
     from parley.protocol.messages.configs import IncrementalAlterConfigsRequest as Request
 
     await check_exists(client, entity)

@@ -18,7 +18,7 @@ from parley.tools.cli.app import App
 from parley.tools.cli.invocation import FAILED, CommandError, run
 
 app = App(
-    "Generate the documentation pages that are made from code: configuration, metrics, tools and manual pages.",
+    "Generate the documentation pages that are derived from code: configuration, metrics, tools and manual pages.",
     examples=[
         ("parley docs", "write the pages below docs/"),
         ("parley docs --check", "only list the pages that are out of date; exit with 1 if there are any"),

@@ -53,7 +53,7 @@ def doctor(
     command_config: CommandConfig = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", help="With --bootstrap-server: a broker's file, to examine its store as well."),
+        typer.Option("--config", "-c", help="With --bootstrap-server: a broker's file, to examine its store too."),
     ] = None,
     metrics: Annotated[
         list[str] | None,

@@ -111,7 +111,7 @@ class Connection:
 
     bootstrap: str
     security: Mapping[str, str] = field(repr=False)
-    """The security settings, as those of Java's client."""
+    """The security settings, with the names that Java's client uses."""
     reached: bool = False
     """True once a broker has responded."""
     is_down: bool = False

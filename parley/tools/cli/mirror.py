@@ -95,7 +95,7 @@ class Options:
         str,
         typer.Option(
             "--abort.on.send.failure",
-            help="true (default with --consumer.config): stop if a record is refused; false: retry.",
+            help="true (default with --consumer.config): stop if a record is rejected; false: retry.",
         ),
     ] = ""
     ignored: Annotated[

@@ -15,7 +15,7 @@ def parser_of(name: str) -> Any:
 
 
 def parsers() -> Iterator[tuple[str, Any]]:
-    """Yield each command and each subcommand with its full name, except ``start``, which uses a parser of its own."""
+    """Yield each command and each subcommand with its full name, except ``start``, which has a separate parser."""
     from parley.tools.cli import COMMANDS
 
     for name in COMMANDS:

@@ -58,7 +58,7 @@ def _upsertion(user: str, mechanism: str, value: str) -> ScramUpsertion:
 
 
 async def alter(client: Client, wanted: Sequence[ScramAlteration]) -> None:
-    """Change credentials through a broker. Raises ``CommandError`` if the cluster refuses."""
+    """Change credentials through a broker. Raises ``CommandError`` if the cluster rejects the request."""
     from parley.broker.controller.scram_users import ScramDeletion, ScramUpsertion
     from parley.protocol.messages.scram import AlterUserScramCredentialsRequest as Request
 
@@ -87,7 +87,7 @@ async def alter(client: Client, wanted: Sequence[ScramAlteration]) -> None:
 
 
 async def describe(client: Client, user: str | None) -> Users:
-    """Return the credentials of a user, or of all users. Raises ``CommandError`` if the cluster refuses."""
+    """Return the credentials of a user, or of all users. Raises ``CommandError`` if the cluster rejects the request."""
     from parley.protocol.messages.scram import DescribeUserScramCredentialsRequest as Request
 
     # With null instead of an empty list, Apache Kafka 4.3 never responds to a user without the right.

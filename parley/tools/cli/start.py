@@ -153,7 +153,7 @@ def _refuse_folders_of_a_cluster(folders: Sequence[str]) -> None:
         if any(Path(folder).glob(f"broker-*/{DIRECTORY_FILE}")):
             raise CommandError(
                 f"{folder} contains the data of a cluster. Start the cluster with `parley start --brokers N`, or give "
-                "this broker a folder of its own (--override log.dirs=...)."
+                "this broker a separate folder (--override log.dirs=...)."
             )
 
 
@@ -165,7 +165,7 @@ def _refuse_folders_of_one(folders: Sequence[str]) -> None:
         if (parent / DIRECTORY_FILE).exists():
             raise CommandError(
                 f"{parent} contains the data of a single broker. Start the broker with `parley start`, or give the "
-                "cluster a folder of its own (--override log.dirs=...)."
+                "cluster a separate folder (--override log.dirs=...)."
             )
 
 

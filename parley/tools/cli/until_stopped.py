@@ -35,4 +35,4 @@ def run_until_stopped(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]
     except (ServiceError, HerderError) as error:
         raise CommandError(str(error)) from error
     except KafkaError as error:
-        raise CommandError(f"The cluster refused a request: {error.code.name}: {error.message}") from error
+        raise CommandError(f"The cluster rejected a request: {error.code.name}: {error.message}") from error

@@ -99,7 +99,7 @@ def error_of(error: Exception) -> tuple[int, dict[str, Any]]:
         case HTTPException():
             return error.status_code, {"error": error.detail}
         case NotAuthenticated():
-            return 401, {"error": "The cluster refused the login.", "code": error.code.name}
+            return 401, {"error": "The cluster rejected the login.", "code": error.code.name}
         case KafkaError():
             return _status_of(error.code.name, error.code), {"error": error.message, "code": error.code.name}
         case CommandError():

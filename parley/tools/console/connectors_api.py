@@ -130,7 +130,9 @@ class ConnectorWindow:
         if answer.is_error:
             reason = body.get("message") if isinstance(body, dict) else None
             status = answer.status_code if answer.status_code in (404, 409) else 502
-            raise HTTPException(status, f"The Connect worker {shown} refuses: {reason or answer.status_code}")
+            raise HTTPException(
+                status, f"The Connect worker {shown} rejected the request: {reason or answer.status_code}"
+            )
         return body
 
 

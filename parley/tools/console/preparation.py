@@ -76,8 +76,8 @@ def prepared(wanted: Wanted) -> Prepared:
 def _settings(wanted: Wanted) -> ConsoleSettings:
     if "sasl.jaas.config" in wanted.properties:
         raise CommandError(
-            "Remove sasl.jaas.config from --command-config: each user of the console logs in with a password of "
-            "their own, so the console needs no credentials."
+            "Remove sasl.jaas.config from --command-config: users log in to the console with their own passwords, so "
+            "it needs no credentials."
         )
     settings = ConsoleSettings(
         wanted.bootstrap,

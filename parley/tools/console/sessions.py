@@ -76,7 +76,7 @@ class Sessions:
         return session
 
     async def log_in(self, session: Session, user: str, password: str) -> Session:
-        """Log in and return a new session. Raises KafkaError if the cluster refuses the login or does not respond."""
+        """Log in and return a new session. Raises KafkaError if the cluster rejects the login or does not respond."""
         async with self._logging_in:
             view = ClusterView(self._settings, user, password)
             try:

@@ -67,8 +67,8 @@ def clock_ahead(date: str, sent_s: float, received_s: float) -> float | None:
     """Return the smallest clock difference, in seconds, that a Date header proves: positive if the server's clock is
     ahead of this machine's, negative if it is behind.
 
-    The server read its clock at some time between the request and the end of the response, and the header contains
-    whole seconds. So a slow response proves less, and 0 means that the clocks may agree.
+    The server read its clock at some time between the request and the end of the response, so a slow response proves
+    less. The header contains whole seconds. 0 means that the clocks may agree.
     """
     try:
         at = parsedate_to_datetime(date).timestamp()

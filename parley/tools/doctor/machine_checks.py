@@ -143,7 +143,7 @@ def other_broker(machine: Machine) -> Iterator[Seen]:
     for each in machine.folders:
         if machine.broker_id is not None and each.broker_id not in (None, machine.broker_id):
             yield Seen(
-                f"{each.path} belongs to broker {each.broker_id}, and the file is that of broker {machine.broker_id}",
+                f"{each.path} belongs to broker {each.broker_id}, but the file belongs to broker {machine.broker_id}",
                 [f"broker.id in {each.path}/meta.properties"],
             )
     if machine.broker_id is None and len(ids) > 1:

@@ -10,7 +10,7 @@ from parley.tools.cli.invocation import INCOMPLETE
 from parley.tools.doctor.findings import Diagnosis, Finding, Severity, plural
 
 HEALTHY, WARNINGS, ERRORS = 0, 1, 2
-"""The exit codes, beside ``INCOMPLETE``."""
+"""The exit codes, in addition to ``INCOMPLETE``."""
 _TITLES: Final = {Severity.ERROR: "Errors", Severity.WARNING: "Warnings", Severity.NOTE: "Notes"}
 _COLORS: Final = {Severity.ERROR: Color.RED, Severity.WARNING: Color.YELLOW, Severity.NOTE: Color.BLUE}
 

@@ -79,7 +79,7 @@ class CompactionInvariants:
 
 
 def _texts(log: Log, position: int, end: int) -> Iterator[tuple[int, str]]:
-    """Yield the records of a log with their offsets, as far as the log is readable."""
+    """Yield the records of a log in [position, end) with their offsets, or up to the first position without data."""
     while position < end:
         data = bytes(log.read(position, _READ_BYTES, up_to=end).read())
         if not data:

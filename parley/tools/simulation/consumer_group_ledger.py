@@ -107,7 +107,7 @@ class ConsumerGroupLedger:
     def begins(self, place: MemberPlace, partition: int, offset: int) -> None:
         """Check that the offset at which a member starts to consume a partition is 0 or was committed by a member."""
         if offset not in self._sent[partition] | {0}:
-            text = f"{place} begins partition {partition} at {offset}, which no member has committed"
+            text = f"{place} starts partition {partition} at {offset}, which no member has committed"
             self.violations.report("GroupProgress", text)
 
     def commits(self, place: MemberPlace, offsets: Mapping[int, int]) -> str:

@@ -1,10 +1,10 @@
-"""The faults of a run, planned from its seed before the run begins.
+"""The faults of a run, planned from its seed before the run starts.
 
 A plan is a list of faults, each with its time and duration. It can be printed, and parts of it can be run again.
 
 A machine that crashes loses everything that was not synced. Kafka promises only that the *other* in-sync replicas have
-that data. So unless every append is synced (``flush.messages=1``), a crash waits until there is no other fault, and the
-next fault waits until the cluster has removed the machine from its ISRs.
+that data, so they must survive. Therefore, unless every append is synced (``flush.messages=1``), a crash waits until
+there is no other fault, and the next fault waits until the cluster has removed the machine from its ISRs.
 
 Faults of ``DESTRUCTIVE`` destroy or misplace data on disk, or the metadata in the store. Kafka's guarantees cover the
 data of one machine at a time, so the next such fault waits until every replica is complete again. Other faults may

@@ -3,11 +3,12 @@
 * **OneOwner**: no two members hold the same partition in the same generation. A commit fails if it was sent after a
   member had received its assignment in a newer generation, or after another process had replaced the member.
 * **AssignmentOfLeader**: each member gets the partitions that the leader of its generation assigned to it.
-* **GroupProgress**: soon after the faults, the group is stable and has consumed everything. A member begins to consume
+* **GroupProgress**: soon after the faults, the group is stable and has consumed everything. A member starts to consume
   only at an offset that a member has committed, so that it skips nothing.
 
 Until a member has received its assignment, a generation may be lost with its coordinator. The next coordinator then
-uses its number again. So a generation may have several leaders, but all members get the assignments of the same leader.
+uses the number of that generation again. This is why a generation may have several leaders, but all its members get the
+assignments of the same leader.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class GroupLedger:
     def begins(self, place: Place, partition: int, offset: int) -> None:
         """Check that the offset at which a member starts to consume a partition is 0 or was committed by a member."""
         if offset not in self._sent[partition] | {0}:
-            text = f"{place} begins partition {partition} at {offset}, which no member has committed"
+            text = f"{place} starts partition {partition} at {offset}, which no member has committed"
             self._violations.report("GroupProgress", text)
 
     def releases(self, who: str) -> None:

@@ -59,7 +59,7 @@ class SharedStore(MemoryStore):
         return {key: entry.value for key, entry in self._entries.items() if entry.session is None}
 
     def restore(self, copy: Mapping[str, bytes]) -> None:
-        """End all sessions, and replace the content with that of a copy."""
+        """End all sessions, and replace all entries with those of a copy."""
         for session in self.sessions:
             self.expire(session)
         gone = [Delete(key) for key in self._entries if key not in copy]

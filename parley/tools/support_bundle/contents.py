@@ -113,7 +113,7 @@ def _name(key: object) -> str:
 
 
 def _without_metrics(facts: dict[str, Any]) -> dict[str, Any]:
-    """Remove the metrics, which have files of their own, and mask the brokers' settings.
+    """Remove the metrics, which are in separate files, and mask the brokers' settings.
 
     A broker masks its settings itself, but an older release may not know all secret ones.
     """

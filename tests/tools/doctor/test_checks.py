@@ -268,7 +268,7 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
         ),
     ],
     "wrong-broker-id": [
-        (folder(broker_id=2), "/data belongs to broker 2, and the file is that of broker 1"),
+        (folder(broker_id=2), "/data belongs to broker 2, but the file belongs to broker 1"),
         (machine(broker_id=None, folders=[FOLDER, replace(FOLDER, broker_id=2)]), "belong to different brokers: 1, 2"),
     ],
     "identity-malformed": [(folder(malformed="it is malformed"), "it is malformed")],

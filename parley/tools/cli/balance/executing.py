@@ -73,7 +73,7 @@ async def _run(
     at_once: int,
     say: Callable[[str], None],
 ) -> list[str]:
-    """Start moves as others finish, until none is left. Returns the refused moves."""
+    """Start moves as others finish, until none is left. Returns the moves that the cluster rejected."""
     refused: list[str] = []
     total, bytes_done = len(waiting), 0
     started: dict[TopicPartition, Move] = {}

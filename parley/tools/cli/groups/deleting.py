@@ -25,7 +25,7 @@ async def delete_selected(client: Client, names: Sequence[str] | None, *, timeou
 
 
 async def delete_groups(client: Client, names: Sequence[str], *, timeout_ms: int) -> dict[str, int]:
-    """Delete these groups, whatever their type. Returns the error code of each.
+    """Delete these groups of any type. Returns the error code of each group.
 
     The internal topics of a streams group are kept.
     """

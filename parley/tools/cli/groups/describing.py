@@ -177,7 +177,7 @@ def assigned(data: bytes) -> dict[str, list[int]]:
 
 
 async def committed_offsets(client: Client, group: str, *, timeout_ms: int) -> dict[TopicPartition, Committed]:
-    """Get the committed offsets of a group. Raises ``CommandError`` if the coordinator refuses."""
+    """Get the committed offsets of a group. Raises ``CommandError`` if the coordinator rejects the request."""
     node = await client.coordinator(group)
     version = min(await client.version_for(OffsetFetchRequest, node=node), _BY_NAME_VERSION_MAX)
     if version >= 8:

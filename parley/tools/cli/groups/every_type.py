@@ -1,4 +1,4 @@
-"""Describe groups of all types together, each type in the tables of its own command."""
+"""Describe groups of all types together, each in the tables that the command for its type prints."""
 
 from __future__ import annotations
 

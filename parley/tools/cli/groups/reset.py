@@ -220,7 +220,7 @@ async def within_log(client: Client, wanted: Mapping[TopicPartition, int]) -> di
 
 
 async def commit(client: Client, group: str, offsets: Mapping[TopicPartition, int], *, timeout_ms: int) -> None:
-    """Commit the offsets without joining the group. Raises ``CommandError`` if any offset is refused."""
+    """Commit the offsets without joining the group. Raises ``CommandError`` if any offset is rejected."""
     request = OffsetCommitRequest(
         group_id=group,
         topics=[

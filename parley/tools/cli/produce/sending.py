@@ -11,7 +11,7 @@ from parley.tools.cli.librdkafka import Connection
 from parley.tools.cli.produce.line_reader import InputRecord, LineFormat, parse_line
 
 _SAYS_WHY: Final = 8
-"""The first version of Produce whose response contains the reason why a batch was refused (KIP-467)."""
+"""The first version of Produce whose response contains the reason why a batch was rejected (KIP-467)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def send_lines(lines: Iterable[bytes], topic: str, form: LineFormat, sender: Sen
 def reason(failure: Failure, connection: Connection) -> str:
     """Return why a record was not acknowledged, with the broker's message if it sends one.
 
-    librdkafka drops the broker's message. To get it, a record that was refused as invalid is sent again.
+    librdkafka drops the broker's message. To get it, a record that was rejected as invalid is sent again.
     """
     if failure.code != "INVALID_RECORD":
         return f"{failure.reason}."
@@ -102,7 +102,7 @@ def reason(failure: Failure, connection: Connection) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """Sends a refused record again, in a separate Produce request."""
+    """Sends a rejected record again, in a separate Produce request."""
 
     failure: Failure
 

@@ -111,7 +111,7 @@ async def prepare(client: Client, plan: Plan, how: Execution) -> Plan:
 
 
 async def execute(client: Client, plan: Plan, current: Plan, how: Execution) -> None:
-    """Execute the plan: set throttles, then start the moves. Raises ``CommandError`` if a move is refused."""
+    """Execute the plan: set throttles, then start the moves. Raises ``CommandError`` if a move is rejected."""
     if how.throttle is not None or how.log_dirs_throttle is not None:
         print(_VERIFY_TO_UNTHROTTLE)
     if how.throttle is not None:
@@ -162,7 +162,7 @@ async def _place(client: Client, wanted: Mapping[tuple[str, int, int], str], tim
 async def cancel(client: Client, plan: Plan) -> tuple[list[TopicPartition], list[tuple[str, int, int]]]:
     """Cancel the moves of a plan. Returns the partitions and the replicas on disk that were moving.
 
-    Raises ``CommandError`` if a cancellation is refused.
+    Raises ``CommandError`` if a cancellation is rejected.
     """
     moving = await requests.ongoing(client, plan)
     failed = await requests.reassign(client, dict.fromkeys(moving)) if moving else {}

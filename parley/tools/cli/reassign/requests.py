@@ -149,7 +149,7 @@ def _note(found: ReplicasOnDisk, replica: tuple[str, int, int], directory: str, 
 async def place(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> set[tuple[str, int, int]]:
     """Assign replicas to log directories. Returns the replicas that do not exist on their broker yet.
 
-    Raises ``CommandError`` if a broker refuses.
+    Raises ``CommandError`` if a broker rejects the request.
     """
     request_type = AlterReplicaLogDirsRequest
     waiting = set()

@@ -123,7 +123,7 @@ async def _ends(client: Client, led: Mapping[int, list[TopicPartition]]) -> dict
 
 
 async def _sizes(client: Client, node: int) -> dict[TopicPartition, int] | None:
-    """Return the sizes of the replicas on a broker, or None if the broker does not respond or refuses."""
+    """Return the sizes of the replicas on a broker, or None if the broker does not respond or rejects the request."""
     try:
         answer = await client.send(DescribeLogDirsRequest(topics=None), node=node)
     except KafkaError:

@@ -78,7 +78,7 @@ async def create(client: Client, topic: NewTopic, *, if_not_exists: bool, verbos
 
 
 async def alter(client: Client, pattern: str, to: Growth, *, if_exists: bool) -> None:
-    """Add partitions to the topics. Raises ``CommandError`` if the controller refuses."""
+    """Add partitions to the topics. Raises ``CommandError`` if the controller rejects the request."""
     names = await _existing(client, pattern, if_exists=if_exists)
     metadata = await client.metadata(names)
     counts = {topic.name: len(topic.partitions) for topic in metadata.topics}
@@ -111,7 +111,7 @@ def _added(
 
 
 async def delete(client: Client, pattern: str, *, if_exists: bool) -> None:
-    """Delete the topics. Raises ``CommandError`` if the controller refuses."""
+    """Delete the topics. Raises ``CommandError`` if the controller rejects the request."""
     names = await _existing(client, pattern, if_exists=if_exists)
     if not names:
         return
