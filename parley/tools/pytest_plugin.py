@@ -47,8 +47,8 @@ class KafkaBroker(_Served):
         """Create a topic with these settings, wait until it can be used, and return its name.
 
         A topic that a client uses is also created automatically, with one partition. This method may also be called
-        from async tests. Raises ``parley.protocol.errors.KafkaError`` if the broker refuses, for example with
-        TOPIC_ALREADY_EXISTS.
+        from async tests. Raises ``parley.protocol.errors.KafkaError`` if the broker rejects the request, for
+        example with TOPIC_ALREADY_EXISTS.
         """
         return self._create_topic(name, partitions, self._replicas, configs)
 

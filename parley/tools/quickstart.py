@@ -6,7 +6,7 @@ of the file again, with ``acks=all``. At the end every acknowledged line must be
 otherwise the exit code is 1.
 
 The file is given on the command line. By default it is this repository's git log, or its README without git. The store
-is the embedded one. ``--store`` starts a real server of another store, ``--coordination-url`` uses a running one.
+is the embedded one; ``--store`` starts a real server of another store, and ``--coordination-url`` uses a running one.
 
 With ``--secure`` (``SECURE=1``) brokers and store are secured. The program first shows that unauthorized clients are
 refused everywhere. Then a user gets an account and permissions, and sends and reads the records.

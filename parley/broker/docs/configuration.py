@@ -24,15 +24,15 @@ _INTRODUCTION = """\
 A broker reads its configuration from a file of `key=value` lines, with Kafka's names and defaults. The
 `server.properties` that comes with Apache Kafka 4 starts a broker, and so does yours.
 
-A key that has no effect in Parley is accepted, and the broker logs a warning with the reason. So is an unknown key; the
-warning then names the key that you probably meant. If values are not allowed, the broker does not start, and reports
-all of them together.
+A key that has no effect in Parley is accepted, and the broker logs a warning with the reason. An unknown key is
+accepted, too; the warning then names the key that you probably meant. If values are not allowed, the broker does not
+start, and reports all of them together.
 
 Some keys can be changed while brokers run, with `parley configs` or Kafka's `kafka-configs`: **cluster-wide** keys for
 all brokers at once or for one broker, **per-broker** keys for one broker. A value for one broker overrides the value
 for all brokers, which overrides the file. All other keys are **read-only**: brokers read them when they start.
 
-A change of a key without effect, or to a value without effect (`cleanup.policy=compact`), is accepted as well, so that
+A change of a key without effect, or to a value without effect (`cleanup.policy=compact`), is accepted, too, so that
 scripts written for Kafka work. `parley configs` and `parley topics --create` print a warning, and the broker logs one.
 
 A key that can be set for a single listener says so. Write it as `listener.name.<name in lower case>.<key>`.

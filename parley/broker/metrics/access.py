@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 NAME: Final = "METRICS"
 USERS_KEY: Final = "listener.name.metrics.plain.sasl.jaas.config"
 LOG_PERIOD_S: Final = 1.0
-"""At most one rejected client is logged in this time."""
+"""The log contains at most one line about rejected clients per this time."""
 
 
 @dataclass(frozen=True, slots=True)

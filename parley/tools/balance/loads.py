@@ -119,10 +119,10 @@ OfRacks = Mapping[int, tuple[float, float]]
 
 
 def of_racks(partitions: Iterable[Partition], racks: int, brokers: Container[int]) -> OfRacks:
-    """Return the bounds of a rack's load if replicas are spread over ``racks`` racks, for the resources that followers
-    use, too.
+    """Return the bounds of a rack's load if replicas are spread over ``racks`` racks.
 
-    Replicas on brokers outside ``brokers`` do not count, because an offline broker keeps its replicas.
+    The result contains only the resources that followers use. Replicas on brokers outside ``brokers`` do not count,
+    because an offline broker keeps its replicas.
     """
     least, most = [0] * len(RESOURCES), [0] * len(RESOURCES)
     for one in partitions:

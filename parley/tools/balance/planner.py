@@ -141,8 +141,8 @@ def _why_stranded(layout: Layout, number: int) -> str:
 def _replaced(layout: Layout, number: int, source: int, targets: Sequence[int]) -> tuple[int, ...]:
     """Return the partition's replicas with ``source`` replaced by the best target.
 
-    If ``source`` was the preferred leader, the new preferred leader is the replica whose broker the load of the leader
-    burdens least.
+    If ``source`` was the preferred leader, the new preferred leader is the replica on the running broker that can best
+    take the additional load of a leader (``Layout.crowding``).
     """
     replicas = layout.replicas[number]
     follows = layout.load_of(number, leads=False)

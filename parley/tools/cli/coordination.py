@@ -126,7 +126,7 @@ def dump(
 ) -> None:
     """Print the persistent contents of a store as JSON: topics, partitions, settings, counters and epochs.
 
-    Refuses a store that its cluster has moved away from, because the contents are out of date.
+    Fails if the cluster has moved away from the store, because the contents are then out of date.
     """
     from parley.tools.coordination.dump_and_restore import NotDumped
     from parley.tools.coordination.dump_and_restore import dump as dump_store

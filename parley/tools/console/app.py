@@ -1,7 +1,7 @@
 """The console as an ASGI application: its routes, and the checks that every request must pass.
 
 1. The Host header is an IP address, localhost, or a permitted name (against DNS rebinding).
-2. A change needs the session's token in the header X-CSRF-Token. A read-only console refuses it with 403.
+2. A change needs the session's token in the header X-CSRF-Token. A read-only console rejects it with 403.
 3. Every response forbids scripts from and requests to other origins, framing, and caching of data.
 """
 

@@ -149,7 +149,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction in a partition that no coordinator will end."""
+    """An open transaction in a partition, which no coordinator will end."""
 
     topic: str
     partition: int

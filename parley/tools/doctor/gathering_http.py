@@ -34,7 +34,7 @@ def shown(url: str) -> str:
 def fetched(url: str, limit_s: float, tls: ssl.SSLContext | None = None) -> Page:
     """Fetch a page with any status, such as the 503 of an unhealthy broker.
 
-    Raises ``NoPage`` if the server does not respond or refuses the request.
+    Raises ``NoPage`` if the server does not respond or rejects the request.
     """
     parts = urlsplit(url)
     request = urllib.request.Request(f"{shown(url)}{parts.path}")

@@ -26,7 +26,7 @@ STRANGER_S: Final = 30.0
 _CLIENT_S: Final = 2 * STRANGER_S
 """The timeouts of the client without an account. They exceed ``STRANGER_S``, so that ``STRANGER_S`` limits the wait."""
 _ENDED: Final = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE)
-"""Errors that mean that a broker has refused the client by closing the connection."""
+"""Errors that mean that a broker has rejected the client by closing the connection."""
 _DEFAULT, _UNKNOWN = 5, 0
 _HIDDEN: Final = "${hidden}"
 """Stands for the value of a secret that is set. The checks treat it like a secret from a config provider."""

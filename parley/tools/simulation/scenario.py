@@ -332,7 +332,7 @@ class _Run:
             needed = (*needed, SHARE_STATE_TOPIC)
         await self.until(lambda: self._invariants.has_topics(needed), "the coordinators have topics")
         if self.settings.brokers >= 3:
-            # Except TRANSFERS: its transactional producers pause at random, replace each other, and wait for markers.
+            # TRANSFERS is excluded: its producers pause at random, replace each other, and wait for markers.
             topics = [(topic, n) for topic, count in self.topics.items() if topic != TRANSFERS for n in range(count)]
             session_s = int(world.properties["coordination.session.timeout.ms"]) / 1000
             self._pauses = Pauses(world.loop.time, self.ledger, self.violations, topics, session_s)

@@ -27,8 +27,8 @@ class State(Enum):
     """The commit was requested. This is the final state if the producer dies before the response."""
     COMMITTED = auto()
     ABORTED = auto()
-    """The abort was requested. Or the producer ended without requesting a commit, so that the next instance will abort
-    it."""
+    """The abort was requested, or the producer ended without requesting a commit. In the second case, the next instance
+    of the producer aborts the transaction."""
 
 
 @dataclass(slots=True)

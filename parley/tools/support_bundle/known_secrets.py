@@ -1,7 +1,7 @@
 """Decide which settings of a configuration are secret, and find the secrets that their values contain.
 
-A key whose definition has the type PASSWORD is secret. So is an unknown key, as in the brokers' own responses. If the
-value of an unknown key is a reference to a config provider, the reference is not secret, but the resolved value is.
+A key whose definition has the type PASSWORD is secret. An unknown key is secret, too, as in the brokers' responses. If
+the value of an unknown key is a reference to a config provider, the reference is not secret, but the resolved value is.
 """
 
 from __future__ import annotations

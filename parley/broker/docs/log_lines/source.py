@@ -1,7 +1,7 @@
 """Find the lines that the code logs with the level warning or error, by parsing its source.
 
-1. A call of a method of ``_log`` contains its event as a constant. So does a call of ``FailureLog.report``, whose level
-   is error, and of ``logging.LogRecord``, of the level warning.
+1. A call of a method of ``_log`` contains its event as a constant. The same is true of ``FailureLog.report``, whose
+   level is error, and of ``logging.LogRecord``, whose level is warning.
 2. A call that passes on the event of its caller is listed in ``PASSED_ON``, with the events that reach it. Each of them
    must be a constant in the same module.
 3. ``%s`` and similar placeholders become "...", because the log contains values in their place.

@@ -49,8 +49,10 @@ class Execution:
 
 
 async def execute(client: Client, plan: Plan, how: Execution, say: Callable[[str], None]) -> None:
-    """Make all moves, and wait for them and for those already in progress. Raises ``CommandError`` if any move is
-    refused."""
+    """Make all moves, and wait for them and for those already in progress.
+
+    Raises ``CommandError`` if any move is rejected.
+    """
     waiting = {(move.topic, move.index): move for move in plan.moves}
     ongoing = await requests.ongoing(client)
     if ongoing:

@@ -181,8 +181,10 @@ async def place(client: Client, wanted: Mapping[tuple[str, int, int], str]) -> s
 async def set_configs(
     client: Client, topics: Mapping[str, Mapping[str, str | None]], brokers: Mapping[int, Any]
 ) -> None:
-    """Set settings of topics and brokers, or remove those that are None. Raises ``CommandError`` if any change is
-    refused."""
+    """Set settings of topics and brokers, or remove those that are None.
+
+    Raises ``CommandError`` if any change is rejected.
+    """
     request_type = IncrementalAlterConfigsRequest
 
     def resource(kind: int, name: str, settings: Mapping[str, str | None]) -> Any:

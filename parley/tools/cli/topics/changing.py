@@ -37,8 +37,10 @@ class Growth:
 
 
 async def create(client: Client, topic: NewTopic, *, if_not_exists: bool, verbose: bool = True) -> None:
-    """Create the topic. With ``verbose``, print that it was created. Raises ``CommandError`` if the
-    controller refuses."""
+    """Create the topic. With ``verbose``, print that it was created.
+
+    Raises ``CommandError`` if the controller rejects the request.
+    """
     if verbose and ("." in topic.name or "_" in topic.name):
         print(
             "WARNING: Metric names do not distinguish '.' from '_' in topic names. Use only one of them in all names.",
