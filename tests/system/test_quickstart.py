@@ -62,11 +62,11 @@ def test_unauthorized_clients_are_refused(store: str, tmp_path: Path) -> None:
         "With a certificate of another authority, although the password is right",
         "A client that trusts another authority sends these brokers no password",
         *at_the_store,
-        "alice learns no topic's name",
+        "alice sees no topic's name",
         "alice may not write",
         "alice may not read",
-        "alice may not take rights",
-        "alice poses as broker 2: fetches as a follower, and asks for the controller's metadata",
+        "alice may not grant rights",
+        "alice poses as broker 2: fetches as a follower, and requests the controller's metadata",
     ]
     commands = [line for line in admitted.splitlines() if line.startswith("$ ")]
     assert [" ".join(command.split()[1:3]) for command in commands] == [

@@ -127,7 +127,7 @@ def test_a_new_group_that_begins_at_the_end_says_so(
     parley: Parley, sharing: Broker, fill: Fill, consume: Consume, group: str
 ) -> None:
     jobs = fill(b"job")
-    note = "has not consumed topic '{}' before. It begins at the end"
+    note = "has not consumed topic '{}' before. It starts at the end"
     assert note.format(jobs) not in consume(jobs, "--max-messages", "1").err, "the group begins with the oldest record"
     where = ("--bootstrap-server", sharing.bootstrap_servers, "--topic", jobs, "--group", f"{group}-new")
     typed = parley("consume", "--share", *where, "--timeout-ms", "1000")
@@ -141,7 +141,7 @@ def test_a_group_of_another_type_is_named(parley: Parley, sharing: Broker, fill:
     assert parley("consume", *where, "--from-beginning", "--max-messages", "1").code == 0
     typed = parley("consume", "--share", *where)
     assert (typed.code, "The id belongs to a group of another type." in typed.err) == (1, True)
-    assert "begins at the end" not in typed.err
+    assert "starts at the end" not in typed.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -211,7 +211,7 @@ def test_the_advised_address_keeps_the_protocol_and_the_other_listeners(error: O
 def test_a_listener_that_is_open_to_other_machines_is_reported(settings: list[str], labels: list[str]) -> None:
     notes = start.notes_on_listeners(start.configuration(None, settings), "h:9092")
     assert [label for label, _ in notes] == labels
-    assert all("clients are told h:9092" in text for label, text in notes if label == "listens")
+    assert all("clients connect to h:9092" in text for label, text in notes if label == "listens")
 
 
 def test_an_unexpected_error_is_one_line_too(caplog: pytest.LogCaptureFixture) -> None:

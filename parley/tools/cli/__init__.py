@@ -73,7 +73,7 @@ COMMANDS: dict[str, Command] = {
     "top": Command("top", "show live what a cluster does: brokers, topics by rate, groups by lag", ""),
     "doctor": Command("doctor", "show what is wrong with a cluster or a broker, and what to do next", ""),
     "support-bundle": Command(
-        "support_bundle", "collect what helps to understand a problem in one archive, without secrets", ""
+        "support_bundle", "collect in one archive, without secrets, what helps to diagnose a problem", ""
     ),
     "check": Command("check", "check that a cluster loses no records while you break it", ""),
     "perf": Command(

@@ -193,6 +193,6 @@ def _show(verdict: Verdict, trial: Trial, output_format: Format | None) -> None:
         last = f" The last failure: {trial.history.failures[-1]}." if trial.history.failures else ""
         print(f"Nothing is known about transactions, since none was committed.{last}")
     elif "committed" in verdict.counts:
-        print("Every committed transaction is there once and in order, and nothing of an aborted one is.")
+        print("Every committed transaction is present once and in order, and no record of an aborted one is.")
     else:
         print("No acknowledged record is missing, and none is reordered, duplicated or invented.")

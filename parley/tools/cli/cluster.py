@@ -33,7 +33,7 @@ app = App(
 )
 
 _Bootstrap = Annotated[
-    str, typer.Option("--bootstrap-server", "-b", help="Brokers to connect to first: host:port, several by commas.")
+    str, typer.Option("--bootstrap-server", "-b", help="Brokers to connect to first: host:port,host:port,...")
 ]
 _Config = Annotated[
     Path | None,

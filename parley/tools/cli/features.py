@@ -37,7 +37,7 @@ _SAFE_DOWNGRADE: Final = 2
 _UNSAFE_DOWNGRADE: Final = 3
 
 _Bootstrap = Annotated[
-    str, typer.Option("--bootstrap-server", "-b", help="Brokers to connect to first: host:port, several by commas.")
+    str, typer.Option("--bootstrap-server", "-b", help="Brokers to connect to first: host:port,host:port,...")
 ]
 _Config = Annotated[
     Path | None,

@@ -271,7 +271,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
     "reassign --list": ("", [{**_PARTITION, "replicas": ["integer"], "adding": ["integer"], "removing": ["integer"]}]),
     "reassign --generate": ("each of them can be passed to --execute", {"current": _PLAN, "proposed": _PLAN}),
     "reassign --verify": (
-        "progress is of replicas that are being added between brokers",
+        "progress contains the replicas that are being added on other brokers",
         {
             "completed": "boolean",
             "partitions": [{**_PARTITION, "current": ["integer"], "target": ["integer"], "inProgress": "boolean"}],
@@ -288,7 +288,7 @@ SHAPES: Final[Mapping[str, tuple[str, Shape]]] = {
         },
     ),
     "balance --plan": (
-        "also of --execute; the skew is 0 if all loads are within the tolerance",
+        "also for --execute; the skew is 0 if all loads are within the tolerance",
         {
             "brokers": [{"broker": "integer", "rack": "string|null", "before": _LOADS, "after": _LOADS}],
             "bytes": "integer",

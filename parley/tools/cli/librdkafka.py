@@ -48,7 +48,7 @@ _DAMAGE: Final = "docs/damage.md says what to do."
 _OTHER_ID: Final = "`parley groups --list --type` shows the types. Choose another id with --group."
 _GROUP_RIGHT: Final = (
     "An administrator grants it: `parley acls --add --allow-principal User:NAME --operation Read --group GROUP`. Name "
-    "the group with --group: otherwise `parley consume` makes up one. With --partition it needs none."
+    "the group with --group: otherwise `parley consume` generates one. With --partition it needs none."
 )
 TOPIC_RIGHT: Final = (
     "An administrator grants it: `parley acls --add --allow-principal User:NAME --operation Read --topic TOPIC`."

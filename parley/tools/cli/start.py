@@ -457,11 +457,11 @@ def notes_on_listeners(config: BrokerConfig, bootstrap_servers: str) -> list[tup
     notes = []
     everywhere = ", ".join(str(each) for each in config.bound if each.host in _ALL_ADDRESSES)
     if everywhere:
-        told = f"clients are told {bootstrap_servers} (advertised.listeners)"
+        told = f"clients connect to {bootstrap_servers} (advertised.listeners)"
         notes.append(("listens", f"{everywhere}, on all addresses of this machine; {told}"))
     is_open = ", ".join(str(each) for each in config.bound if each.protocol == "PLAINTEXT" and not _is_local(each.host))
     if is_open and not config.authorizer_class_name:
-        notes.append(("warning", f"clients of other machines may do everything at {is_open} (docs/security.md)"))
+        notes.append(("warning", f"clients on other machines may do everything at {is_open} (docs/security.md)"))
     return notes
 
 

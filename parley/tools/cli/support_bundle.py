@@ -1,4 +1,4 @@
-"""``parley support-bundle``: collect what helps to diagnose a problem in one archive, without secrets."""
+"""``parley support-bundle``: collect in one archive, without secrets, what helps to diagnose a problem."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from parley.tools.support_bundle.contents import Contents
 
 app = App(
-    "Collect what helps to understand a problem in one archive, without secrets: findings of the doctor, "
+    "Collect in one archive, without secrets, what helps to diagnose a problem: findings of the doctor, "
     "configuration, metadata, metrics, versions, and the ends of logs.\n\n"
     "Name the broker's properties file if this is its machine, the cluster if it responds, or both. The archive's "
     "README.txt lists what could not be collected. The command changes nothing, and sends nothing anywhere.",

@@ -84,8 +84,8 @@ delay the rest. Groups with a lag and reassignments are sampled twice, `--interv
 should be longer than `auto.commit.interval.ms` of the consumers (5 seconds unless set): otherwise a group may seem
 stuck. If there are more than 500 groups, 500 are described.
 
-The doctor does not see what Apache Kafka's brokers report only through JMX, and Kafka has no coordination store. So
-the checks marked "Parley" below are skipped and listed as not examined. That does not change the exit code.
+With Apache Kafka's brokers, the checks marked "Parley" below are skipped and listed as not examined: the doctor does
+not read JMX, and Kafka has no coordination store. That does not change the exit code.
 
 ## A broker on this machine
 

@@ -145,7 +145,7 @@ def expiring_file(machine: Machine) -> Iterator[Seen]:
 
 
 def _expired(whose: str, at: datetime) -> Seen:
-    return Seen(f"the certificate of {whose} has expired: clients refuse it", [f"expired {at.isoformat()}"], at)
+    return Seen(f"the certificate of {whose} has expired: clients reject it", [f"expired {at.isoformat()}"], at)
 
 
 def _expiring(whose: str, at: datetime, now: datetime) -> Seen:

@@ -27,7 +27,7 @@ def refuses(facts: Cluster | Machine) -> Iterator[Seen]:
     """Check that the store accepts this account and grants access to its keys."""
     store = facts.store
     if store is not None and store.kind_of_error == "Unauthorized":
-        yield Seen(f"the coordination store {store.url} refuses this broker's account", [store.error])
+        yield Seen(f"the coordination store {store.url} rejects this broker's account", [store.error])
 
 
 def unusable(facts: Cluster | Machine) -> Iterator[Seen]:

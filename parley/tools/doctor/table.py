@@ -276,7 +276,7 @@ _MACHINES: Final = (
     ),
     Check(
         "duplicate-broker-id", _E, "Does another broker have this broker's id?",
-        ("give this broker an id of its own, or stop the other one",),
+        ("give this broker another id, or stop the other one",),
         _STORE, on_machine=machine.duplicate_id,
     ),
 )  # fmt: skip
@@ -295,7 +295,7 @@ _STORES: Final = (
         _STORE, stores.slow, stores.slow, of_parley=True,
     ),
     Check(
-        "store-refuses", _E, "Does the coordination store refuse the broker's account?",
+        "store-refuses", _E, "Does the coordination store reject the broker's account?",
         ("correct the account in coordination.url, or its permissions (docs/stores.md)",),
         _STORE, stores.refuses, stores.refuses, of_parley=True,
     ),

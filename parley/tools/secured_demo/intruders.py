@@ -98,10 +98,10 @@ def without_rights(bootstrap: str, topic: str, client: Path) -> list[Attempt]:
     to = ("--bootstrap-server", bootstrap, "--command-config", shown(client))
     rights = ("--add", "--allow-principal", f"User:{USER}", "--cluster", "--force")
     return [
-        Attempt(f"{USER} learns no topic's name", ("topics", "--list", *to), secret=topic),
+        Attempt(f"{USER} sees no topic's name", ("topics", "--list", *to), secret=topic),
         Attempt(f"{USER} may not write", ("produce", "--topic", topic, *to), _DENIED, typed="a line\n"),
         Attempt(f"{USER} may not read", ("consume", "--topic", topic, "--from-beginning", *to), _DENIED),
-        Attempt(f"{USER} may not take rights", ("acls", *rights, *to), ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name),
+        Attempt(f"{USER} may not grant rights", ("acls", *rights, *to), ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name),
     ]
 
 
@@ -139,7 +139,7 @@ def refuse(attempts: Iterable[Attempt]) -> None:
 
 def refuse_forged_broker(bootstrap: str, topic: str, client: Path) -> None:
     """Send an inter-broker request as the user of a properties file. Raises NotRefused if it is not refused."""
-    print(f"\n# {USER} poses as broker 2: fetches as a follower, and asks for the controller's metadata:")
+    print(f"\n# {USER} poses as broker 2: fetches as a follower, and requests the controller's metadata:")
     for name, code in asyncio.run(_pose(bootstrap, topic, client)).items():
         print(f"  {name}: {code.name}", flush=True)
         if code not in _REFUSED:

@@ -279,7 +279,7 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
     ],
     "store-slow": [(store(read_s=1.5), "takes 1.50 s for a read"), (cluster(store=replace(STORE, read_s=1.5)), "1.50")],
     "store-refuses": [
-        (store(error="no", kind_of_error="Unauthorized"), "refuses this broker's account"),
+        (store(error="no", kind_of_error="Unauthorized"), "rejects this broker's account"),
         (cluster(store=replace(STORE, error="no", kind_of_error="Unauthorized")), "refuses"),
     ],
     "store-unusable": [

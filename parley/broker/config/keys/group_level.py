@@ -87,7 +87,7 @@ class GroupLevelKeys(Keys, title="Settings of one group"):
     share_auto_offset_reset = string(
         "share.auto.offset.reset",
         "latest",
-        "The position at which a share group begins in a partition that it has not consumed before.",
+        "The position at which a share group starts in a partition that it has not consumed before.",
         check=is_reset,
         form="latest, earliest, or by_duration: followed by a duration such as PT1H30M",
         since="4.1 (KIP-932)",

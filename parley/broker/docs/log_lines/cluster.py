@@ -87,7 +87,7 @@ _STORE: Final = Section(
         ),
         Line(
             "the cluster has not moved to another store",
-            "For the `reason`; the old store stays in charge.",
+            "See `reason`. The old store stays in charge.",
             "Fix the cause and start the move again. ([moving](moving-stores.md))",
         ),
         Line(

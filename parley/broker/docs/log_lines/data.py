@@ -13,7 +13,7 @@ _REPLICATION: Final = Section(
     (
         Line(
             "a leader does not respond: retrying until a new leader is elected",
-            "A follower cannot fetch from that broker, for the `reason`; the line comes again after growing pauses.",
+            "A follower cannot fetch from that broker, for the `reason`. The line is repeated at growing intervals.",
             "Check that broker, and the network between the two.",
         ),
         Line(
@@ -71,12 +71,12 @@ _REPLICATION: Final = Section(
         ),
         Line(
             "failed to open a log",
-            "For the `error`; the replica is offline.",
+            "See `error`. The replica is offline.",
             "Repair the disk or the permissions.",
         ),
         Line(
             "failed to delete a log",
-            "For the `error`; its files remain.",
+            "See `error`. The files of the log remain.",
             "Repair the disk or the permissions of the folder.",
         ),
         Line(
@@ -86,7 +86,7 @@ _REPLICATION: Final = Section(
         ),
         Line(
             "failed to move a replica",
-            "Between log directories, for the `reason`. It stays in its directory.",
+            "A replica could not move to another log directory, for the `reason`. It stays in its directory.",
             "Start the move again.",
         ),
     ),
@@ -113,7 +113,7 @@ _DAMAGE: Final = Section(
         ),
         Line(
             "healing a log was interrupted",
-            "For the `reason`; the broker retries.",
+            "See `reason`. The broker retries.",
             "Nothing, if it ends. Otherwise check the reason.",
         ),
         Line(
@@ -123,7 +123,7 @@ _DAMAGE: Final = Section(
         ),
         Line(
             "a leader with a damaged log failed to hand over its leadership",
-            "For the `reason`: no other replica is in sync.",
+            "See `reason`; for example, no other replica is in sync.",
             "Start the other replicas' brokers.",
         ),
         Line(
@@ -235,7 +235,7 @@ _DIRECTORIES: Final = Section(
         ),
         Line(
             "a stray log cannot be set aside",
-            "For the `reason`; the broker retries at its next start.",
+            "See `reason`. The broker retries at its next start.",
             "Repair the disk or the permissions of the folder.",
         ),
         Line(
@@ -298,7 +298,8 @@ _RECOVERY: Final = Section(
         ),
         Line(
             "...: the disk has lost records, or files were removed",
-            "After a clean shutdown. The replica fetches the records from its leader, if there is one.",
+            "The log ends below the offset up to which it was synced. The replica fetches the records from its leader, if "
+            "there is one.",
             _DISK,
         ),
         Line(
@@ -319,8 +320,8 @@ _RECOVERY: Final = Section(
         ),
         Line(
             "... is damaged (...): treating it as missing",
-            "A checkpoint with the offsets of many logs was damaged; it is rebuilt from the logs. If it is that of the "
-            "log starts, records that were deleted with DeleteRecords may be visible again.",
+            "A checkpoint with the offsets of many logs was damaged; it is rebuilt from the logs. If it contained the "
+            "log start offsets, records that were deleted with DeleteRecords may be visible again.",
             "Check the disk.",
         ),
         Line(
@@ -446,13 +447,13 @@ _COMPACTION: Final = Section(
     (
         Line(
             "a compaction failed and will be retried",
-            "For the `reason`: the disk is full, the worker process was killed (by the kernel, if memory ran "
-            "out), or the log was changed meanwhile.",
+            "See `reason`: the disk is full, the worker process was killed (by the kernel, if memory ran out), "
+            "or the log was changed meanwhile.",
             "Nothing, if it is rare. Otherwise free some space, or lower `log.cleaner.dedupe.buffer.size`.",
         ),
         Line(
             "a log cannot be compacted: it is set aside",
-            "For the `reason`; the log is used as before and grows.",
+            "See `reason`. The log is used as before and grows.",
             "Fix the cause and restart the broker, or move the replica to another broker.",
         ),
         Line(

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 app = App(
     "Balance replicas and leaders over the brokers of a cluster, or empty a broker before it is removed.\n\n"
-    "--plan shows which replicas and leaders would move, and why; --execute moves them and waits. They balance the "
-    "number of replicas and leaders, the bytes on disk, and the bytes per second in and out. Replicas of a partition "
-    "stay in different racks. If --execute is interrupted, run it again: it continues. Any Kafka cluster will do.",
+    "--plan shows which replicas and leaders would move, and why; --execute moves them and waits. A plan "
+    "balances the number of replicas and leaders, the bytes on disk, and the bytes per second in and out. Replicas of "
+    "a partition stay in different racks. If --execute is interrupted, run it again: it continues. The command works "
+    "with any Kafka cluster.",
     examples=[
         ("parley balance --plan", "what would move, with the loads before and after"),
         (

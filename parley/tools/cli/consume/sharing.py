@@ -105,9 +105,9 @@ def _asked(settings: Mapping[str, Any], ask: Callable[[Client], Awaitable[bool]]
 
 _AT_THE_END: Final = "latest"
 _BEGINS_AT_THE_END: Final = (
-    "Note: share group '{group}' has not consumed topic '{topic}' before. It begins at the end: it gets records that "
-    "are written from now on. For the oldest record, first use `parley configs --alter --entity-type groups "
-    "--entity-name {group} --add-config share.auto.offset.reset=earliest`."
+    "Note: share group '{group}' has not consumed topic '{topic}' before. It starts at the end: it gets only records "
+    "that are written from now on. To start with the oldest record, first use `parley configs --alter --entity-type "
+    "groups --entity-name {group} --add-config share.auto.offset.reset=earliest`."
 )
 
 

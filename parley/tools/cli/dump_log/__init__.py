@@ -107,13 +107,13 @@ class Options:
         typer.Option("--verify-index-only", help="Compare the indexes with their segments, without printing them."),
     ] = False
     offsets_decoder: Annotated[
-        bool, typer.Option("--offsets-decoder", help="Decode the records as those of __consumer_offsets.")
+        bool, typer.Option("--offsets-decoder", help="Decode records of __consumer_offsets.")
     ] = False
     transaction_log_decoder: Annotated[
-        bool, typer.Option("--transaction-log-decoder", help="Decode the records as those of __transaction_state.")
+        bool, typer.Option("--transaction-log-decoder", help="Decode records of __transaction_state.")
     ] = False
     share_group_state_decoder: Annotated[
-        bool, typer.Option("--share-group-state-decoder", help="Decode the records as those of __share_group_state.")
+        bool, typer.Option("--share-group-state-decoder", help="Decode records of __share_group_state.")
     ] = False
     key_decoder_class: Annotated[
         str, typer.Option("--key-decoder-class", help="How to decode keys: StringDecoder, LongDecoder, IntegerDecoder.")

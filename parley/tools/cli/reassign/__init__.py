@@ -116,10 +116,10 @@ def reassign(
     ] = False,
     disallow_replication_factor_change: Annotated[
         bool,
-        typer.Option("--disallow-replication-factor-change", help="Refuse a plan with more or fewer replicas."),
+        typer.Option("--disallow-replication-factor-change", help="Reject a plan that changes the number of replicas."),
     ] = False,
     timeout: Annotated[
-        int | None, typer.Option("--timeout", help="How long to wait for log directory moves to begin, in ms.")
+        int | None, typer.Option("--timeout", help="How long to wait for log directory moves to start, in ms.")
     ] = None,
     command_config: CommandConfig = None,
     output_format: OutputFormat = None,
