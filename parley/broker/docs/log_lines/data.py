@@ -298,8 +298,8 @@ _RECOVERY: Final = Section(
         ),
         Line(
             "...: the disk has lost records, or files were removed",
-            "The log ends below the offset up to which it was synced. The replica fetches the records from its leader, if "
-            "there is one.",
+            "The log ends below the offset up to which it was synced. The replica fetches the records from its leader, "
+            "if there is one.",
             _DISK,
         ),
         Line(
