@@ -68,7 +68,7 @@ def too_many_deletions(count: int) -> KafkaError | None:
 
 
 def delete_acls(image: MetadataImage, selected: Sequence[Sequence[AclBinding]]) -> Decision[list[AclDeletion]]:
-    """Delete the ACLs that each filter of a request has selected, except those that do not exist any more.
+    """Delete the ACLs that each filter of a request has selected. ACLs that no longer exist are skipped.
 
     An ACL that several filters have selected is in the outcome of each. Raises INVALID_REQUEST for more than
     ``CHANGES_MAX`` ACLs.

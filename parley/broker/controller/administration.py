@@ -1,7 +1,7 @@
-"""Changes of topics and configuration that administrators request. Request handlers call these methods.
+"""Changes to topics and configuration that administrators request. Request handlers call these methods.
 
-In addition to the image, each decision gets what it needs: the cluster's defaults, the operator's policies, the
-validation of configuration, ids and random numbers.
+``Administration`` passes to each decision, in addition to the image, what it needs: the cluster's defaults, the
+operator's policies, the validation of configuration, new ids and random numbers.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Administration:
     async def create_topics(
         self, wanted: Sequence[NewTopic], *, charge: Charge = charge_nobody, validate_only: bool = False
     ) -> list[TopicOutcome]:
-        """Create topics. Each topic has its own outcome."""
+        """Create topics. Return one outcome for each topic."""
 
         def decide(image: MetadataImage) -> Decision[list[TopicOutcome]]:
             config = self._config()
@@ -110,15 +110,14 @@ class Administration:
         return outcomes
 
     def _new_topic_id(self) -> UUID:
-        """Return a random topic id (UUID version 4). Ids that Kafka reserves, or whose text begins with a dash, are not
-        used."""
+        """Return a random topic id (UUID version 4), but none that Kafka reserves, or whose text begins with a dash."""
         while True:
             new = UUID(int=self._rng.getrandbits(128), version=4)
             if new != ZERO_UUID and new.bytes[0] >> 2 != 0b111110:  # base64url of these six bits is "-"
                 return new
 
     def _new_topic_check(self, config: BrokerConfig) -> TopicPolicy:
-        """Return the validation of a request's topics. Topics with the same entries are validated once."""
+        """Return a function that validates the topics of one request. Equal configurations are validated only once."""
         fine: set[frozenset[tuple[str, str]]] = set()
 
         def check(topic: TopicImage, configs: Mapping[str, str]) -> None:
@@ -136,7 +135,7 @@ class Administration:
     async def delete_topics(
         self, names: Sequence[str], ids: Mapping[str, UUID], *, charge: Charge = charge_nobody
     ) -> list[TopicOutcome]:
-        """Delete topics; those in ``ids`` only if they have that id. Each topic has its own outcome.
+        """Delete topics. Return one outcome for each topic. A topic in ``ids`` is deleted only if it has that id.
 
         Raises TOPIC_DELETION_DISABLED if ``delete.topic.enable`` is false.
         """
@@ -149,7 +148,7 @@ class Administration:
     async def add_partitions(
         self, wanted: Sequence[NewPartitions], *, charge: Charge = charge_nobody, validate_only: bool = False
     ) -> list[TopicOutcome]:
-        """Add partitions to topics. Each topic has its own outcome."""
+        """Add partitions to topics. Return one outcome for each topic."""
         outcomes = await self._controller.submit(
             lambda image: add_partitions(image, wanted, rng=self._rng, charge=charge, validate_only=validate_only)
         )
@@ -161,9 +160,9 @@ class Administration:
     async def alter_configs(
         self, wanted: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> list[ConfigOutcome]:
-        """Change configuration entries. Each resource has its own outcome.
+        """Change configuration entries. Return one outcome for each resource.
 
-        If ``min.insync.replicas`` changes, the ELRs follow.
+        If ``min.insync.replicas`` changes, the ELRs are updated as well.
         """
         outcomes = await self._controller.submit(
             lambda image: alter_configs(
@@ -224,7 +223,7 @@ class Administration:
 
 
 def _log_warnings_about(topic: str, configs: Mapping[str, str]) -> None:
-    """Log which of the settings that a client has just given a topic have no effect."""
+    """Log a warning for each setting that a client has just made for a topic and that has no effect."""
     for warning in warnings_about_topic(configs):
         _log.warning("configuration of a topic", extra={"topic": topic, "warning": warning})
 

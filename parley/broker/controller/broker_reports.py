@@ -20,7 +20,7 @@ Replica = tuple[UUID, int]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """The report of one log. ``leader_epoch`` is the epoch of its last record; ``current_leader_epoch`` is the highest
+    """A report about one log. ``leader_epoch`` is the epoch of its last record; ``current_leader_epoch`` is the highest
     epoch that the broker knows.
 
     The errors are those of GetReplicaLogInfo. CORRUPT_MESSAGE: part of the log is damaged, but the offsets are valid.
@@ -35,11 +35,12 @@ class ReplicaReport:
     directory: UUID = UNASSIGNED_DIRECTORY
     error: ErrorCode = ErrorCode.NONE
     may_be_cut_by_power: bool = False
-    """True if the machine has lost power: acknowledged records that were not synced may be missing, unnoticed."""
+    """True if a power cut may have removed records from the end of the log. The machine has lost power, and no check
+    can detect whether acknowledged records that had not been synced are missing. (Not related to ``.cut`` files.)"""
 
     @property
     def is_conclusive(self) -> bool:
-        """True if the broker knows the state of its log. It does not if the log directory may be offline."""
+        """True if the broker knows the state of its log; False if the log directory may be offline."""
         return self.error in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.CORRUPT_MESSAGE)
 
     @property

@@ -32,8 +32,8 @@ def register_broker(
     If the same process returns under a new epoch (for example because its session expired while the store was
     unreachable), it keeps its leaderships and its unharmed replicas. If another process takes over the broker id, the
     broker is fenced first, so that a restarted leader never continues under its old leader epoch. Replicas that may
-    have lost records leave the ISR and the ELR (``elections/replica_conditions.py``). If the broker's logs know higher
-    leader epochs than the store, a recovery decides about these partitions (``distrusted_partitions.py``).
+    have lost records leave the ISR and the ELR (``elections/replica_conditions.py``). If the broker reports a higher
+    leader epoch of a partition than the store contains, a recovery elects its leader (``distrusted_partitions.py``).
 
     A registration whose epoch is not higher than the known epoch changes nothing. A fenced broker can only return under
     a higher epoch.
@@ -72,11 +72,11 @@ def register_broker(
 def fence_broker(image: MetadataImage, broker_id: int, rules: RulesOf, *, epoch: int | None = None) -> Decision[bool]:
     """Fence a broker: it keeps its epoch, and its leaderships move to live replicas in the ISR or the ELR.
 
-    If ``epoch`` is given, a broker that has registered again since then is not fenced. Returns True if this call fenced
+    If ``epoch`` is given, the broker is fenced only while this is its current epoch. Returns True if this call fenced
     the broker.
 
     The fenced registration is written to the store after the elections. Otherwise, if the writes were interrupted
-    halfway and the broker returned, the next controller would believe that all of its leaderships had been moved.
+    halfway and the broker returned, the next controller would assume that all of its leaderships had been moved.
     """
     known = image.brokers.get(broker_id)
     if known is None or known.fenced or epoch not in (None, known.epoch):
@@ -89,7 +89,7 @@ def fence_broker(image: MetadataImage, broker_id: int, rules: RulesOf, *, epoch:
 def take_replicas_offline(
     image: MetadataImage, broker_id: int, epoch: int, replicas: Iterable[tuple[UUID, int]], rules: RulesOf
 ) -> Decision[None]:
-    """Remove replicas from leadership, ISR and ELR after a live broker has lost the disk that held them.
+    """Remove replicas from the leadership, ISR and ELR of their partitions after a live broker has lost their disk.
 
     ``replicas`` are pairs of topic id and partition; unknown ones are ignored. Raises STALE_BROKER_EPOCH unless the
     broker is registered under this epoch.
@@ -113,8 +113,8 @@ def hand_over_leadership(
 ) -> Decision[list[tuple[str, int]]]:
     """Controlled shutdown: move a broker's leaderships before it stops, and fence it.
 
-    The broker leaves every ISR. Returns the partitions that have no leader until it is back. Raises
-    BROKER_ID_NOT_REGISTERED, and STALE_BROKER_EPOCH if ``epoch`` is not the broker's current epoch.
+    The broker leaves every ISR. Returns the partitions that have no leader until the broker returns. Raises
+    BROKER_ID_NOT_REGISTERED for an unknown broker, and STALE_BROKER_EPOCH if ``epoch`` is not its current epoch.
     """
     _registered(image, broker_id)
     check_broker_epoch(image, broker_id, epoch)
@@ -130,8 +130,8 @@ def hand_over_leadership(
 def unregister_broker(image: MetadataImage, broker_id: int) -> Decision[None]:
     """Remove the registration of a broker that will not return (KIP-631).
 
-    The broker remains a replica of its partitions until they are reassigned. Raises BROKER_ID_NOT_REGISTERED, and
-    INVALID_REQUEST if the broker is alive, because it would register again.
+    The broker remains a replica of its partitions until they are reassigned. Raises BROKER_ID_NOT_REGISTERED for an
+    unknown broker, and INVALID_REQUEST if the broker is alive, because it would register again.
     """
     if not _registered(image, broker_id).fenced:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker {broker_id} is alive: stop it before you unregister it.")
@@ -160,8 +160,9 @@ def _elections_after_loss(
 ) -> tuple[list[Change], list[Recovery]]:
     """Return the elections that follow the registration of a broker whose replicas may have lost records.
 
-    If the broker ``stays``, its unharmed replicas need no election. A partition whose only replica is on this broker
-    recovers immediately. All others wait for the recovery (``elections/unclean_recovery.py``).
+    ``stays`` means that the same process has registered again: its unharmed replicas need no election. A partition
+    whose only replica is on this broker recovers immediately. The other partitions that need a recovery wait for it
+    (``elections/unclean_recovery.py``).
     """
     live = image.live_broker_ids()
     changes: list[Change] = []
@@ -206,10 +207,11 @@ def _elections(image: MetadataImage, broker_id: int, rules: RulesOf) -> list[Cha
 
 
 def _last_changes(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Return the changes without the intermediate states of partitions: a broker that returns under the same id loses
-    its leaderships and gets most of them back, under higher leader epochs, in one decision.
+    """Return the changes with only the last state of each partition.
 
-    The last state of a partition takes the place of its first change, so the order of writes to the store stays.
+    A broker that returns under the same id loses its leaderships and gets most of them back, under higher leader
+    epochs, in one decision. The last state of a partition takes the place of its first change, so that the order of
+    the writes to the store does not change.
     """
     last: dict[int | tuple[str, int], Change] = {}
     for number, change in enumerate(changes):

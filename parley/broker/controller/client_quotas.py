@@ -56,7 +56,7 @@ def alter_client_quotas(
             if is_new and quotas and count >= ENTITIES_MAX:
                 raise KafkaError(
                     ErrorCode.POLICY_VIOLATION,
-                    f"{count} entities would have quotas; the maximum is {ENTITIES_MAX}. Use default entities.",
+                    f"{count} entities have quotas already; the maximum is {ENTITIES_MAX}. Use default entities.",
                 )
             count += bool(quotas) - (not is_new)
             replaced[entity] = quotas

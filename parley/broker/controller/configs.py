@@ -14,8 +14,8 @@ from parley.broker.metadata.types import NO_ENTRIES, ConfigResource, ResourceTyp
 from parley.protocol.errors import ErrorCode, KafkaError
 
 ENTRIES_MAX = 1_000
-"""The maximum number of entries for one resource in a request: more than there are keys. All entries of a resource are
-validated together."""
+"""The maximum number of entries for one resource in a request. It is larger than the number of keys, and limits the
+work, because all entries of a resource are validated together."""
 
 
 def check_number_of_entries(count: int) -> None:
@@ -29,7 +29,7 @@ def check_number_of_entries(count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """A request for one resource: ``replacement`` replaces all its entries, ``changes`` change some."""
+    """A request for one resource: ``replacement`` replaces all its entries, ``changes`` changes some of them."""
 
     resource: ConfigResource
     replacement: Mapping[str, str] | None = field(default=None, repr=False)
@@ -51,7 +51,7 @@ Raises KafkaError (INVALID_CONFIG, POLICY_VIOLATION) if the resource may not hav
 """
 
 CurrentList = Callable[[ConfigResource, str], list[str]]
-"""Returns the elements that a list key has now, defaults included. Raises INVALID_CONFIG if the key is not a list."""
+"""Returns the current elements of a list, including defaults. Raises INVALID_CONFIG if the key is not a list."""
 
 
 def alter_configs(
@@ -62,7 +62,7 @@ def alter_configs(
     current_list: CurrentList,
     validate_only: bool = False,
 ) -> Decision[list[ConfigOutcome]]:
-    """Change the entries of each resource; each outcome has its own error."""
+    """Change the entries of each resource. Return one outcome for each, with the error if its change is invalid."""
     changes: list[Change] = []
     outcomes = []
     for change in wanted:

@@ -4,10 +4,10 @@ Every broker campaigns. The winner loads the image from the store and then carri
 after another. Decisions that wait together are committed together (``decision_batch.py``). A batch is first written to
 the store, guarded by this term's leadership. Only then does it become the image that brokers see, in steps if it is
 large (``published_steps.py``), and only then do callers get their results. So no broker sees anything that the next
-controller could not read. If the guard refuses a write, the term ends immediately. ``controller_state.py`` defines a
+controller could not read. If the guard rejects a write, the term ends immediately. ``controller_state.py`` defines a
 controller's states as a table.
 
-If a controller is found dead, ``Controller.depose`` makes the campaign replace it without waiting for its session.
+If a controller is found dead, ``Controller.depose`` makes the campaign replace it before its session expires.
 """
 
 from __future__ import annotations
@@ -49,10 +49,9 @@ BATCH_MAX = 500
 """The maximum number of decisions that are committed together."""
 RETRY_SECONDS = 0.1
 RESIGN_MAX_S = 2.0
-"""The maximum time for resigning the leadership. It ends with the session at the latest."""
+"""The maximum time for resigning the leadership, which otherwise ends with the session."""
 STORE_PATIENCE_S = 5.0
-"""How long a request waits for a store that does not respond. Requests wait as long for the election of a controller.
-"""
+"""How long a request waits for a store that does not respond, and also for the election of a controller."""
 STORE_CHECK_S = 0.25
 """The interval at which the controller looks for requests that have waited too long for the store."""
 
@@ -60,7 +59,8 @@ STORE_CHECK_S = 0.25
 class Outranked(Exception):
     """A broker has seen a controller epoch that is not below this controller's epoch: the store was set back.
 
-    Duties of the controller raise it. It ends the term, and the next campaign is for an epoch above ``epoch``.
+    Raised by duties of the controller. It ends the term, and the next campaign is for a term with an epoch above
+    ``epoch``.
     """
 
     def __init__(self, broker_id: int, epoch: int) -> None:
@@ -137,8 +137,8 @@ class Controller:
         """Carry out a decision. Return its result once its changes are durable and applied on this broker.
 
         The controller's own duties pass ``waits_for_store``. All other callers wait at most ``STORE_PATIENCE_S`` for
-        room in the queue and for a store that does not respond. A decision that looks at all partitions is ``is_slow``:
-        a thread makes it, so it must be a pure function.
+        room in the queue and for a store that does not respond. Pass ``is_slow`` for a decision that looks at all
+        partitions. It runs in a thread, so it must be a pure function.
 
         Raises NOT_CONTROLLER if this broker is not the controller or stops being the controller, and REQUEST_TIMED_OUT
         if the queue stays full or the store does not respond. After NOT_CONTROLLER, or if the store did not respond,
@@ -182,7 +182,7 @@ class Controller:
         """Campaign, serve a term, and campaign again, within one session. Raises SessionLost when the session is lost.
 
         The metadata is in the store that ``elections`` uses. ``during_term()`` runs during each term: it starts
-        when the image has been loaded, and is canceled when the term ends.
+        when the image has been loaded, and is cancelled when the term ends.
         """
         self._store = KeyValue(elections.backend, self._rng)
         self._store_name = elections.backend.capabilities.name
@@ -263,7 +263,7 @@ class Controller:
                 if lost.done():
                     break
                 if companion.done():
-                    companion.result()  # it can only have failed, because it runs as long as the term
+                    companion.result()  # raises: during a term, the companion can only end by failing
                 request, get = get.result(), asyncio.ensure_future(self._queue.get())
                 await self._round(leadership, request)
         finally:
@@ -424,13 +424,13 @@ class Controller:
 
 
 def _decide(image: MetadataImage, requests: Sequence[DecisionRequest]) -> tuple[DecisionBatch, Writes]:
-    """Return the decisions on the requests, or on the first of them, and what they write to the store."""
+    """Decide on the requests, or on the first of them. Return the decisions and their writes to the store."""
     batch, after = decide_batch(image, requests)
     return batch, writes_for(batch.changes, after, image) if batch.changes else {}
 
 
 def elected_leaders(before: MetadataImage, changes: Iterable[Change]) -> int:
-    """Return the number of partitions that get a different leader by these changes. New partitions do not count."""
+    """Return the number of partitions to which these changes give a different leader. New partitions do not count."""
     count = 0
     for change in changes:
         if isinstance(change, PartitionChanged) and change.state.leader != NO_LEADER:

@@ -1,7 +1,7 @@
 """Chooses which waiting decisions the controller commits together.
 
 The store and every broker look up a changed topic in the image that results from the whole batch. So a batch must not
-contain two changes of a topic if the later one makes the earlier one wrong for that image:
+contain two changes to a topic if the later change contradicts the earlier one:
 
 * A topic grows at most once in a batch.
 * A batch that changes a topic does not delete it.
@@ -33,11 +33,11 @@ class DecisionRequest:
     decide: Decide[Any]
     reply: asyncio.Future[Any]
     patience: asyncio.TimerHandle | None = None
-    """Fails the request if the store does not respond; None if the caller is willing to wait indefinitely."""
+    """The timer that fails the request if the store does not respond; None if the caller waits indefinitely."""
     is_withdrawn: bool = False
-    """True once the caller has given up. A decision that has not been made by that time is dropped."""
+    """True once the caller has stopped waiting. A decision that has not been made by then is dropped."""
     is_slow: bool = False
-    """True if the decision looks at all partitions. It must be a pure function, because a thread makes it."""
+    """True if the decision looks at all partitions. It must be a pure function, because it runs in a thread."""
 
     def fail(self, error: KafkaError) -> None:
         """Raise ``error`` in the caller, unless it already has its reply."""
@@ -101,7 +101,7 @@ class _TopicsInBatch:
 
 
 def decided_together(requests: Sequence[DecisionRequest]) -> Sequence[DecisionRequest]:
-    """Return the first requests that may be in one batch: those before a slow one, or a slow one alone."""
+    """Return the first requests that may share a batch: those before the first slow request, or one slow request."""
     if requests[0].is_slow:
         return requests[:1]
     return list(takewhile(lambda request: not request.is_slow, requests))

@@ -35,14 +35,14 @@ def store_token(
 ) -> Decision[None]:
     """Create, change or remove a token, if the stored token is still ``before``.
 
-    If ``before`` is None, no token may exist; if ``after`` is None, the token is removed. Raises POLICY_VIOLATION if
-    the principal that creates the token already has ``max_per_requester`` tokens, UNSUPPORTED_VERSION if a broker of
-    the cluster cannot read tokens, INVALID_REQUEST for an id that no broker has made, and DELEGATION_TOKEN_NOT_FOUND if
-    the token has changed in the meantime. The client can repeat its request then.
+    If ``before`` is None, no token with this id may exist; if ``after`` is None, the token is removed. Raises
+    POLICY_VIOLATION if the principal that creates the token already has ``max_per_requester`` tokens,
+    UNSUPPORTED_VERSION if a broker of the cluster cannot read tokens, and INVALID_REQUEST for a malformed id. Raises
+    DELEGATION_TOKEN_NOT_FOUND if the token has changed in the meantime: the client can repeat its request.
     """
     check_all_support(SECURITY, image)
     if not _ID.fullmatch(token_id):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "No broker has made a token with this id.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Malformed token id: no broker creates tokens with such an id.")
     if image.delegation_tokens.get(token_id) != before:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "The token was changed concurrently. Try again.")
     if before is None and after is not None:
@@ -56,7 +56,7 @@ def store_token(
 
 
 def remove_expired(image: MetadataImage, now_ms: int) -> Decision[bool]:
-    """Remove expired tokens, at most ``REMOVED_MAX``. Returns True if there may be more of them."""
+    """Remove expired tokens, at most ``REMOVED_MAX``. Returns True if there are more of them."""
     expired = [token_id for token_id, token in image.delegation_tokens.items() if is_expired(token, now_ms)]
     changes = tuple(DelegationTokenReplaced(token_id, None) for token_id in expired[:REMOVED_MAX])
     return Decision(changes, len(expired) > REMOVED_MAX)
@@ -67,7 +67,7 @@ async def remove_expired_periodically(
 ) -> None:
     """Remove expired tokens every ``delegation.token.expiry.check.interval.ms``.
 
-    Runs until it is canceled. Raises NOT_CONTROLLER when the term ends.
+    Runs until it is cancelled. Raises NOT_CONTROLLER when the term ends.
     """
     while True:
         await asyncio.sleep(config().delegation_token_expiry_check_interval_ms / 1000)

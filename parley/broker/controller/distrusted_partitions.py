@@ -1,8 +1,8 @@
 """The controller's decisions when the coordination store was set back to an older state.
 
 The store may name replicas that have since left the ISR, and log directories that are no longer used. Its leader epochs
-may be lower than those in the logs. So each partition loses its leader, ISR and ELR. A recovery then elects a leader by
-the reports of all replicas (``elections/unclean_leader_choice.py``), under an epoch above every epoch that they know.
+may be lower than those in the logs. So each partition loses its leader, ISR and ELR. A recovery then elects a leader
+from the reports of all replicas (``elections/unclean_leader_choice.py``), under an epoch above all reported epochs.
 
 A log contains no trace of an epoch in which nothing was written. So each broker also reports the highest leader epoch
 that it has seen for any partition. See docs/coordination.md, "A store that was set back".
@@ -23,11 +23,12 @@ from parley.protocol.uuids import UUID
 
 
 def distrust_all(image: MetadataImage, present: Container[UUID], leader_epoch: int = NO_EPOCH) -> Decision[int]:
-    """Leave the election of all leaders to a recovery, under epochs above ``leader_epoch``.
+    """Remove the leaders, ISRs and ELRs of all partitions, so that a recovery elects leaders under epochs above
+    ``leader_epoch``. Return the number of partitions.
 
-    Returns the number of partitions. ``present`` maps the brokers that are currently members to their incarnations. The
-    log directories of all other brokers are forgotten: a replica is not lost because its directory differs from the one
-    in the store.
+    ``present`` contains the incarnation ids of the brokers that are currently members. The log directories of all other
+    brokers are removed from their registrations, so that a replica does not count as lost only because its directory
+    differs from the one in the store.
     """
     partitions = [
         PartitionChanged(topic, index, distrusted(state, leader_epoch)) for topic, index, state in image.partitions()
@@ -41,8 +42,8 @@ def distrust_all(image: MetadataImage, present: Container[UUID], leader_epoch: i
 
 
 def distrust_outdated(image: MetadataImage, broker_id: int, report: BrokerReport) -> list[PartitionChanged]:
-    """Leave the election to a recovery for each partition whose log on this broker knows a leader epoch unknown to the
-    store."""
+    """Leave the election to a recovery for each partition of which this broker reports a higher leader epoch than the
+    store contains."""
     changes = []
     for topic in image.topics.values():
         for index, state in enumerate(topic.partitions):
@@ -54,10 +55,11 @@ def distrust_outdated(image: MetadataImage, broker_id: int, report: BrokerReport
 
 
 def raise_epochs(image: MetadataImage, broker_id: int, leader_epoch: int) -> list[PartitionChanged]:
-    """Raise the leader epochs of a broker's partitions that wait for a recovery above ``leader_epoch``.
+    """For each partition of a broker that waits for a recovery, raise the leader epoch above ``leader_epoch``.
 
-    ``leader_epoch`` is the highest epoch that the broker has seen: the broker may join after the controller has noticed
-    that the store was set back. The last eligible replicas stay the same, because most recoveries have another cause.
+    ``leader_epoch`` is the highest epoch that the broker has seen. This is for a broker that joins after the controller
+    has noticed that the store was set back. The last known ELR stays the same, because most recoveries have another
+    cause.
     """
     return [
         PartitionChanged(
@@ -73,7 +75,7 @@ def _waits_for_recovery(state: PartitionState) -> bool:
 
 
 def distrusted(state: PartitionState, epoch: int = NO_EPOCH) -> PartitionState:
-    """Return the state without leader, ISR and ELR, under a leader epoch above its own and above ``epoch``."""
+    """Return the state without leader, ISR and ELR, under a leader epoch above the present one and above ``epoch``."""
     return replace(
         state,
         isr=(),

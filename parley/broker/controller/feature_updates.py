@@ -15,8 +15,8 @@ from parley.broker.metadata.image import MetadataImage
 from parley.protocol.errors import ErrorCode, KafkaError
 
 UPDATES_MAX: Final = 100
-"""The maximum number of updates in one request, far above the number of features. A request must not hold up the
-controller."""
+"""The maximum number of updates in one request, far above the number of features. It keeps a request from occupying
+the controller."""
 
 
 class UpgradeType(IntEnum):
@@ -43,7 +43,7 @@ def update_features(image: MetadataImage, updates: Sequence[FeatureUpdate], *, v
     a registered broker cannot read levels, and INVALID_REQUEST if there are more than ``UPDATES_MAX`` updates.
     """
     if len(updates) > UPDATES_MAX:
-        text = f"The request has {len(updates)} updates of features. Send at most {UPDATES_MAX} at once."
+        text = f"The request contains {len(updates)} feature updates. The maximum is {UPDATES_MAX}."
         raise KafkaError(ErrorCode.INVALID_REQUEST, text)
     chosen = dict(image.features.chosen)
     levels = FeatureLevels(image.features.epoch, chosen)

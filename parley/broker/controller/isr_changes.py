@@ -1,8 +1,8 @@
 """Decisions about the ISR, which a leader changes with AlterPartition (KIP-497, KIP-841, KIP-903).
 
 A request counts only if its sender is the leader that the controller knows, and contains the partition epoch that the
-controller knows. If two changes cross each other, the controller refuses one, and the leader repeats it once it knows
-the other.
+controller knows. If the state of the partition changes while a request is on its way, the controller rejects the
+request, and the leader repeats it once it knows the new state.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class IsrChangeOutcome:
 def alter_partitions(
     image: MetadataImage, sender: int, sender_epoch: int, wanted: Sequence[IsrChange], rules: RulesOf
 ) -> Decision[list[IsrChangeOutcome]]:
-    """Change the ISR of each partition as its leader requests. Each outcome has its own error.
+    """Change the ISR of each partition as its leader requests. Return one outcome for each change.
 
     Raises STALE_BROKER_EPOCH unless the sender is registered under this epoch.
     """

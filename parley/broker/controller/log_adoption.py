@@ -43,7 +43,10 @@ def adopt_partitions(
     new_id: Callable[[], UUID],
     compacted: frozenset[str],
 ) -> Decision[list[str]]:
-    """Create topics from the partitions found, and return their names. Topics in ``compacted`` are compacted."""
+    """Create topics from the partitions found. Return the names of the topics.
+
+    Topics in ``compacted`` get ``cleanup.policy=compact``, all others unlimited retention.
+    """
     by_topic: dict[str, dict[int, FoundPartition]] = defaultdict(dict)
     for partition in found:
         if partition.topic not in image.topics:
@@ -65,7 +68,7 @@ def adopt_partitions(
 
 
 def _settings(is_compacted: bool) -> dict[str, str]:
-    """Return the configuration of an adopted topic: it removes no record until an operator changes it."""
+    """Return the configuration of an adopted topic. It removes no records until an operator changes it."""
     return {"cleanup.policy": "compact"} if is_compacted else dict(KEEP_ALL)
 
 

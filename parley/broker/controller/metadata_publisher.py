@@ -39,7 +39,7 @@ class MetadataUpdate:
     is_snapshot: bool
     steps: tuple[EncodedDelta, ...]
     earlier_terms: tuple[Term, ...] = ()
-    """With a whole image: the controllers' terms before that of the image, as far as the store remembers them."""
+    """With a whole image: the earlier controllers' terms that the store still listed when this term started."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class MetadataProgress:
 
 
 class MetadataPublisher:
-    """The deltas of this broker's term as controller since another broker fetched, and each broker's progress."""
+    """Keeps the deltas of this broker's term as controller for the other brokers, and records their progress."""
 
     def __init__(self, metadata: Metadata, waiting: Purgatory) -> None:
         """``waiting`` holds the fetches that wait for a change; this object is their key."""
@@ -73,9 +73,9 @@ class MetadataPublisher:
         return self._is_open
 
     def open(self, earlier_terms: tuple[Term, ...]) -> None:
-        """Begin a term with this controller's image, which no broker has fetched yet.
+        """Start a term with this controller's image, which no broker has fetched yet.
 
-        ``earlier_terms`` are the terms that the store remembered when this one began.
+        ``earlier_terms`` are the terms that the store listed when this term started.
         """
         self._forget()
         self._earlier_terms = earlier_terms

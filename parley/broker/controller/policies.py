@@ -1,8 +1,8 @@
-"""Policies: code of the operator that may refuse a new topic or a change of configuration (KIP-108, KIP-133).
+"""Policies: the operator's code, which may reject a new topic or a change of configuration (KIP-108, KIP-133).
 
 A policy is a Python class that the configuration names as ``package.module.Class``. The broker creates it once, without
-arguments, and calls ``configure(configs)`` if it has that method. It calls ``validate(request)`` for every request; the
-policy raises ``PolicyViolation`` to refuse it, with a text that the client reads.
+arguments, and calls ``configure(configs)`` if the class has that method. It calls ``validate(request)`` for every
+request. To reject the request, the policy raises ``PolicyViolation`` with a message for the client.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Policy:
     """A loaded policy. Without a class name it allows everything."""
 
     def __init__(self, class_name: str, configs: Mapping[str, Any]) -> None:
-        """Load the class, which must exist. Raises ImportError, AttributeError and whatever the class raises."""
+        """Load the class. Raises ImportError or AttributeError if it does not exist, and whatever the class raises."""
         self._policy = _load(class_name, configs) if class_name else None
         self._name = class_name
 

@@ -1,11 +1,11 @@
 """Divides the changes of a batch into deltas that each broker applies in a few milliseconds.
 
 The death of a broker can change all partitions. Applying 50,000 changes at once would stop the event loop of every
-broker for half a second. So the batch, which the store already has, is published in steps.
+broker for half a second. So the batch, which is already in the store, is published in steps.
 
-A broker may see the image between two steps, as it may see the image of a controller that ended while it wrote the
-batch. So a registration comes in the last step, together with all changes after it: a broker that is registered must
-not find replicas in an ISR that have lost their logs.
+A broker may see the image between two steps, just as the next controller may load a batch that was only partly written.
+So a registration comes in the last step, together with all changes after it: when a broker sees that it is registered,
+its replicas that have lost their logs must have left the ISRs.
 """
 
 from __future__ import annotations

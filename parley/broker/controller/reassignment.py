@@ -1,8 +1,8 @@
 """Decisions that move partitions to other replicas (KIP-455).
 
-During a reassignment, the partition's ``replicas`` are those of the target, in the target's order, followed by those
+During a reassignment, the partition's ``replicas`` are the target's replicas, in the target's order, followed by those
 that will leave. The reassignment completes by the rule in ``elections/leader_choice.py``, as soon as all added replicas
-are in the ISR. To cancel a reassignment means to reassign the partition to its previous replicas. A second target
+are in the ISR. Cancelling a reassignment means reassigning the partition to its previous replicas. A second target
 replaces the first, and replicas that are only in the first target are removed immediately.
 """
 
@@ -32,7 +32,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentOutcome:
-    """The outcome of one request. ``error`` is the reason if no reassignment was started or canceled."""
+    """The outcome of one request. ``error`` is the reason if no reassignment was started or cancelled."""
 
     move: Reassignment
     error: KafkaError | None = None
@@ -41,7 +41,7 @@ class ReassignmentOutcome:
 def alter_reassignments(
     image: MetadataImage, moves: Iterable[Reassignment], rules: RulesOf, *, factor_may_change: bool = True
 ) -> Decision[list[ReassignmentOutcome]]:
-    """Start or cancel each reassignment. Each outcome has its own error. No partition may occur twice."""
+    """Start or cancel each reassignment. Return one outcome for each. No partition may occur twice."""
     changes: list[Change] = []
     outcomes = []
     live = image.live_broker_ids()

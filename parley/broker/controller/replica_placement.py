@@ -4,7 +4,7 @@ Leaders are spread round-robin over the brokers, from a random start. The follow
 a shift that grows with every full round, so that the followers of one broker's leaders spread over all brokers. With
 racks (KIP-36), brokers are first ordered so that racks alternate, and a replica goes to a rack that has no replica of
 the partition while there is such a rack. Registered brokers that are not alive get a replica only if there are too few
-live brokers, and never the leader. So a topic can be created while a broker is down.
+live brokers, and are never the preferred leader. This allows a topic to be created while a broker is down.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def place_replicas(
 ) -> list[tuple[int, ...]]:
     """Return the replicas of ``partitions`` new partitions, the preferred leader of each first.
 
-    If a topic grows, the placement continues: ``first_index`` is the index of the first new partition, and
-    ``first_leader`` the preferred leader of the topic's partition 0. Raises INVALID_REPLICATION_FACTOR if there are
-    fewer brokers than replicas, or no broker is alive.
+    To continue the placement of an existing topic, pass the index of the first new partition as ``first_index``, and
+    the preferred leader of partition 0 as ``first_leader``. Raises INVALID_REPLICATION_FACTOR if there are fewer
+    brokers than replicas, or no broker is alive.
     """
     alive = [broker for broker in brokers if not broker.fenced]
     away = sorted(broker.broker_id for broker in brokers if broker.fenced)

@@ -1,7 +1,7 @@
-"""Requests brokers' reports of their logs (GetReplicaLogInfo, KIP-966).
+"""Requests brokers' reports about their logs (GetReplicaLogInfo, KIP-966).
 
-The controller asks its own broker in the same process: after a restart, the report of tens of thousands of logs neither
-crosses the network nor misses a time limit.
+The report of the controller's own broker is created in the same process, so after a restart the report of tens of
+thousands of logs does not cross the network and cannot time out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Ask = Callable[[GetReplicaLogInfoRequest], Awaitable[GetReplicaLogInfoResponse]
 
 
 class ReportRequests:
-    """Requests reports of their logs from brokers that are registered or are about to be."""
+    """Requests log reports from brokers that are registered or about to be registered."""
 
     def __init__(self, metadata: Metadata, peers: Peers, listener: str) -> None:
         """``listener`` is the name of the listener that brokers use among themselves."""
@@ -44,11 +44,11 @@ class ReportRequests:
     def set_own(
         self, incarnation_id: UUID, page: Callable[[GetReplicaLogInfoRequest], GetReplicaLogInfoResponse]
     ) -> None:
-        """Call ``page(request)`` for the reports of this process, whose incarnation id this is."""
+        """Use ``page(request)`` for reports of this process, which has this incarnation id."""
         self._own = incarnation_id, page
 
     async def __call__(self, broker: BrokerRegistration, wanted: Sequence[Replica] | None) -> BrokerReport | None:
-        """Return a broker's report of these logs, or of all; None if the process does not respond."""
+        """Return a broker's report of these logs, or of all its logs; None if the process does not respond."""
         if not broker.log_dirs:
             return None
         if self._own is not None and self._own[0] == broker.incarnation_id:

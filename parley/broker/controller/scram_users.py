@@ -24,7 +24,7 @@ random number generator."""
 
 @dataclass(frozen=True, slots=True)
 class ScramDeletion:
-    """A request to delete one credential. ``mechanism`` is the number of the API."""
+    """A request to delete one credential. ``mechanism`` is a number of the API (see ``MECHANISMS``)."""
 
     user: str
     mechanism: int
@@ -50,7 +50,8 @@ def alter_scram_users(
     """Set and delete credentials. The result has an error or None for each user. A user with an error keeps all
     credentials.
 
-    With the first credential the cluster also gets the secret from which the decoys of nonexistent users are derived.
+    With the first credential, the cluster also gets a secret: the credentials of nonexistent users, which serve as
+    decoys, are derived from it.
 
     Raises UNSUPPORTED_VERSION if a broker of the cluster cannot read credentials.
     """

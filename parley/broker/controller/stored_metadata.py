@@ -1,4 +1,4 @@
-"""How metadata is stored in the coordination store: the keys, and values as readable JSON.
+"""The form of metadata in the coordination store: the keys, and values as readable JSON.
 
 ::
 
@@ -15,8 +15,8 @@
     deleted-topics/ids           [topic id, ...]      the topics deleted last, oldest first
     terms                        [[epoch, controller, version], ...]   see ``parley.broker.metadata.terms``
 
-A topic's own key is written after its chunks and deleted before them, and each chunk has the topic's id. If a change is
-too large for one transaction and is cut off in the middle, the chunks left over belong to no topic and are ignored.
+The key of a topic is written after its chunks and deleted before them, and each chunk contains the topic's id. If a
+change is too large for one transaction and is interrupted, the chunks left over belong to no topic and are ignored.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ PREFIXES = (
     SECRETS,
 )
 REQUIRED = f"{CONFIGS}requires/"
-"""The prefix of what a controller must know in order to read the metadata.
+"""The prefix of keys that name the kinds of metadata that a controller must be able to read.
 
-To a controller that does not know this prefix, such a key is a configuration of an unknown type, so loading the
-metadata fails. This keeps a broker that is too old for ACLs from becoming the controller and publishing metadata
-without them.
+A controller that does not know this prefix takes such a key for the configuration of an unknown type of resource, so it
+fails to load the metadata. This keeps a broker that is too old for ACLs from becoming the controller and publishing
+metadata without them.
 """
 _REQUIREMENTS = {
     SECURITY: f"{REQUIRED}security",
@@ -103,12 +103,12 @@ _REQUIREMENTS = {
     TRANSACTION_VERSION: f"{REQUIRED}feature-levels",
 }
 NAME_MAX = 200
-"""The longest encoded name of a user or entity that is part of a key. Some stores bound the length of keys."""
+"""The maximum length of the encoded name of a user or entity in a key. Some stores limit the length of keys."""
 _DELETED_TOPICS_KEY = f"{DELETED_TOPICS}ids"
 _LEVELS_KEY = f"{FEATURES}levels"
 
 Writes = dict[str, bytes | None]
-"""The new value of each key, None to delete it, in the order in which the store must get them."""
+"""The new value of each key, or None to delete the key, in the order in which they must be written."""
 
 
 def writes_for(changes: Iterable[Change], after: MetadataImage, before: MetadataImage) -> Writes:
@@ -225,12 +225,12 @@ def quotas_key(entity: QuotaEntity) -> str:
 
 
 def _short(encoded: str, name: str) -> str:
-    """Return the last segment of a key; the hash of a name stands for the name if it is too long."""
+    """Return the last segment of a key: the encoded name, or a hash of the name if the encoded name is too long."""
     return encoded if len(encoded) <= NAME_MAX else f"={sha256(name.encode()).hexdigest()}"
 
 
 def scram_value(user: str, credentials: Mapping[str, ScramCredential]) -> bytes:
-    """Return a user's SCRAM credentials as the store keeps them."""
+    """Encode a user's SCRAM credentials for the store."""
     return to_json({"user": user, "credentials": scram_to_json(credentials)})
 
 
@@ -296,6 +296,6 @@ def _read_topic(name: str, value: Mapping[str, Any], stored: Mapping[str, bytes]
     for chunk in range((value["partitions"] - 1) // CHUNK_PARTITIONS + 1):
         content = json.loads(stored[_chunk_key(name, chunk)])
         if content["topic_id"] != value["topic_id"]:
-            raise ValueError(f"the partitions of topic '{name}' in the coordination store belong to another topic's id")
+            raise ValueError(f"the partitions of topic '{name}' in the coordination store belong to another topic id")
         states += [state_from_json(state) for state in content["partitions"]]
     return TopicImage(name, UUID(value["topic_id"]), tuple(states[: value["partitions"]]))

@@ -1,6 +1,6 @@
 """Topics that are created automatically: a client has named them, or the brokers use them.
 
-Any broker may find that a topic is missing. It asks the controller to create the topic, and waits until its own
+Any broker may find that a topic is missing. It asks the controller to create the topic, and waits until this broker's
 metadata contains the topic, so that the response can name the leaders.
 """
 
@@ -26,7 +26,8 @@ _log = logging.getLogger(__name__)
 SEEN_MAX_S = 1.0
 """How long this broker waits for a created topic to appear in its metadata."""
 ELECTED_MAX_S = 1.0
-"""How long a creation waits for the election of a controller. It delays a Metadata request, which clients repeat."""
+"""How long a creation waits for the election of a controller. The wait delays a Metadata request, which clients
+repeat."""
 
 
 _REPLICATION_KEYS = {
@@ -71,7 +72,7 @@ class TopicAutoCreation:
             return [TopicOutcome(topic.name, error=error) for topic in topics]
 
     async def create_internal_topic(self, name: str) -> None:
-        """Create a coordinators' topic unless it exists. Raises COORDINATOR_NOT_AVAILABLE if it cannot be created."""
+        """Create an internal topic unless it exists. Raises COORDINATOR_NOT_AVAILABLE if it cannot be created."""
         try:
             (outcome,) = await self._create([self._internal_topics()[name]])
             error = outcome.error
@@ -83,8 +84,8 @@ class TopicAutoCreation:
         passes = error.code in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
         if not passes and self._failures[name].is_due():  # clients retry many times a second
             _log.error(
-                "cannot create an internal topic: its coordinators are unavailable until it exists; with fewer "
-                "brokers than the replication factor set that key to the number of brokers",
+                "cannot create an internal topic: its coordinators are unavailable until it exists; if there are fewer "
+                "brokers than the replication factor, set that key to the number of brokers",
                 extra={"topic": name, "key": _REPLICATION_KEYS[name], "reason": error.message},
             )
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
@@ -98,7 +99,7 @@ class TopicAutoCreation:
         return await self._seen(created) if isinstance(created, CreateTopicsResponse) else created
 
     async def _seen(self, response: CreateTopicsResponse) -> list[TopicOutcome]:
-        """Wait until topics that another broker has created can be used on this one. Return them as outcomes."""
+        """Wait until the topics of another broker's response can be used on this broker. Return their outcomes."""
         created = [topic.name for topic in response.topics if topic.error_code == ErrorCode.NONE]
         await self._metadata.until(lambda image: all(name in image.topics for name in created), SEEN_MAX_S)
         await self._opened()
@@ -110,7 +111,7 @@ class TopicAutoCreation:
         ]
 
     def _internal_topics(self) -> dict[str, NewTopic]:
-        """Return the topics of the coordinators, as they are created."""
+        """Return the topics of the coordinators, with the settings with which they are created."""
         config = self._config()
         offsets = NewTopic(
             OFFSETS_TOPIC,
@@ -150,7 +151,7 @@ class TopicAutoCreation:
 
 
 def _segment_bytes(configured: int) -> str:
-    """Return a topic's segment size. As in Kafka, the broker's key may be smaller than a topic's may be."""
+    """Return a topic's segment size. As in Kafka, the broker's key may be below the minimum for topics."""
     return str(max(SEGMENT_BYTES_MIN, configured))
 
 

@@ -1,7 +1,7 @@
 """Decisions about topics: create, delete, add partitions.
 
-Each function takes the image and the request, and returns a ``Decision``. Each topic fails independently, with the
-error in its outcome. Later topics of a request see the earlier ones, so two topics with the same name collide.
+Each function takes the image and the request, and returns a ``Decision``. Each topic succeeds or fails on its own; the
+outcome contains the error. Later topics of a request see the earlier ones, so two topics with the same name collide.
 """
 
 from __future__ import annotations
@@ -76,8 +76,7 @@ def create_topics(
     charge: Charge = charge_nobody,
     validate_only: bool = False,
 ) -> Decision[list[TopicOutcome]]:
-    """Create each topic. Each outcome has its own error. A request for too many partitions in total creates
-    no topic."""
+    """Create each topic. Return one outcome for each. A request for too many partitions in total creates no topic."""
     wanted = list(wanted)
     if (
         refusal := too_many_partitions(
@@ -180,13 +179,13 @@ def _check_replicas(image: MetadataImage, index: int, replicas: tuple[int, ...],
 
 
 def _new_states(image: MetadataImage, placed: Sequence[tuple[int, ...]]) -> tuple[PartitionState, ...]:
-    """Return the states of new partitions. Those with the same replicas share one value: there are few assignments."""
+    """Return the states of new partitions. Partitions with the same replicas share one object, to save memory."""
     states = {replicas: _new_partition(image, replicas) for replicas in dict.fromkeys(placed)}
     return tuple(map(states.__getitem__, placed))
 
 
 def _new_partition(image: MetadataImage, replicas: tuple[int, ...]) -> PartitionState:
-    """Return a new partition. Every live replica is in the ISR, because all are empty. The first live replica leads."""
+    """Return a new partition. All live replicas are empty, so all are in the ISR. The first live replica leads."""
     live = tuple(broker for broker in replicas if broker in image.brokers and not image.brokers[broker].fenced)
     if not live:
         raise KafkaError(
@@ -230,7 +229,8 @@ def delete_topics(
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """One topic of a CreatePartitions request: the total number, and the replicas of the new partitions or None."""
+    """One topic of a CreatePartitions request: the total number of partitions, and optionally the replicas of the new
+    ones."""
 
     topic: str
     total: int
@@ -247,7 +247,7 @@ def add_partitions(
 ) -> Decision[list[TopicOutcome]]:
     """Add partitions to each topic. The existing partitions stay unchanged (KIP-195).
 
-    A request for too many partitions in total adds none.
+    Returns one outcome for each topic. A request for too many partitions in total adds none.
     """
     wanted = list(wanted)
     if (

@@ -25,7 +25,7 @@ from parley.broker.runtime.states import step
 
 
 class BrokerState(Enum):
-    """The states; the module docstring explains each one."""
+    """The states of a broker's membership. The module docstring explains each one."""
 
     CONNECTING = auto()
     JOINING = auto()
@@ -37,7 +37,7 @@ class BrokerState(Enum):
 
 
 class BrokerEvent(Enum):
-    """An event that changes the state."""
+    """The events that change a ``BrokerState``."""
 
     SESSION_OPENED = auto()
     JOINED = auto()
@@ -87,6 +87,6 @@ TRANSITIONS: dict[tuple[BrokerState, BrokerEvent], BrokerState] = {**_MEMBERSHIP
 
 
 def next_state(state: BrokerState, event: BrokerEvent) -> BrokerState:
-    """Return the state that follows ``event``. Raises IllegalStep, a defect of this program, if the table has no such
-    step."""
+    """Return the state that follows ``event``. Raises IllegalStep if the table does not contain the step, which is a
+    defect of this program."""
     return step("broker membership", TRANSITIONS, state, event)

@@ -37,8 +37,8 @@ class ControlledShutdown:
         self._rules = rules
 
     async def leave(self, *, retries: int, pause_s: float) -> None:
-        """Have the controller move this broker's leaderships, so that clients do not have to wait when the broker
-        stops.
+        """Have the controller move this broker's leaderships, so that clients need not wait for an election when the
+        broker stops.
 
         Does nothing if no other broker is alive. If the controller does not respond, the request is retried after a
         pause, or as soon as another controller is elected. Raises KafkaError if the last attempt fails.

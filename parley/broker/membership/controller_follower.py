@@ -28,9 +28,9 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
 
 FAILURE_PAUSE_S = 1.0
-"""The pause after applying a response has failed in this broker. The next response may well cause the same failure."""
+"""The pause after this broker failed to apply a response. The next response may well cause the same failure."""
 DEPOSE_PAUSE_S = 1.0
-"""The minimum pause between deposing two controllers. It prevents a storm of elections if a firewall refuses the
+"""The minimum pause between deposing two controllers. It prevents a storm of elections if a firewall rejects
 connections."""
 
 _log = logging.getLogger(__name__)
@@ -62,8 +62,7 @@ class ControllerFollower:
 
         ``depose(leader, is_silent)`` is called when that controller is dead, or silent for most brokers; ``stale()`` is
         called when this broker must register again. ``why_no_election()`` returns the reason, if known, why no
-        controller can currently be elected. A controller may fail to respond for ``silence_s`` before it counts as
-        silent.
+        controller can currently be elected. A controller counts as silent after ``silence_s`` without a response.
         """
         self._broker_id = broker_id
         self._candidate = candidate
@@ -130,7 +129,7 @@ class ControllerFollower:
         """Pull metadata until cancelled, pausing after each failure. The first response is a whole image if
         ``is_whole``."""
         while True:
-            is_due = self._silence.duration_s >= self._silence_s  # judge after one more request without a response
+            is_due = self._silence.duration_s >= self._silence_s  # if this request gets no response, judge soon
             self._silence.request_sent()
             try:
                 await follower.pull(
@@ -158,8 +157,8 @@ class ControllerFollower:
             await asyncio.sleep(RETRY_S)
 
     async def _judge_silent(self, leader: Leader, endpoint: Endpoint) -> None:
-        """Depose a controller that does not respond, if its process has ended or most brokers have not
-        heard from it."""
+        """Depose a controller that does not respond, if its process has ended or most brokers have not heard from
+        it."""
         if await is_gone(endpoint, timeout_s=RETRY_S):
             await self._depose_after_pause(leader, endpoint, "its process has ended", is_silent=False)
         elif self._silence.duration_s >= self._silence_s and await is_silent_for_most(
@@ -181,8 +180,8 @@ class ControllerFollower:
         self._depose(leader, is_silent)
 
     def _log_deposed(self, leader: Leader, facts: dict[str, object], reason: str) -> None:
-        """Log once that a controller was deposed, then at growing intervals that no other controller has been elected
-        yet."""
+        """Log the first time that a controller is deposed. After that, log at growing intervals that no other
+        controller has been elected yet."""
         if leader != self._deposed:
             self._deposed = leader
             self._no_election_interval.restart()

@@ -62,11 +62,11 @@ class ControllerSilence:
 
     @property
     def metadata_age_s(self) -> float:
-        """Seconds since the sending of the latest request that this controller or an earlier one answered with
+        """Seconds since this broker sent the latest request to which this or an earlier controller has responded with
         metadata.
 
-        The time of the request counts, not that of the response: a response may have waited unread while this process
-        was stalled.
+        The time of the request counts, not the time of the response: a response may have waited unread while this
+        process was stalled.
         """
         return self._monotonic() - self._metadata_s
 
@@ -78,7 +78,7 @@ async def is_silent_for_most(
     ``silence_s``.
 
     ``controller_id`` and ``epoch`` identify the controller, which the image may not name yet. Returns False if this
-    broker has not joined yet, because it does not know the other brokers then.
+    broker has not joined yet, because it does not know the other brokers.
     """
     if own_id not in image.brokers:
         return False

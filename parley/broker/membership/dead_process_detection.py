@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from parley.broker.metadata.types import Endpoint
 
 RETRY_S = 0.1
-"""The pause before the next attempt to connect, if the broker does not respond or closes the connection."""
+"""The pause before the next attempt to connect if the broker does not respond or closes the connection."""
 CONFIRM_S = 10.0
 """How long a machine may take to accept or refuse a connection after another connection to it was closed."""
 
@@ -49,8 +49,8 @@ async def until_gone(endpoint: Endpoint, hold: Callable[[Endpoint], Awaitable[No
 
 
 async def _connect(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to the first address of the host that accepts a connection. Raises ConnectionRefusedError if
-    all refuse."""
+    """Connect to the first address of the host that accepts a connection. Raises OSError, which is
+    ConnectionRefusedError only if all addresses refuse the connection."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     errors: list[OSError] = []

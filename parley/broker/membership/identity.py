@@ -1,8 +1,9 @@
 """The ids of the cluster and of this broker, agreed on between the store and the data directories.
 
-The store contains the cluster's id (KIP-78), which the first broker writes once. If the store has no id, a new cluster
-begins. It takes the id in the data directories if they come from another cluster, and a new id otherwise. A broker
-without ``broker.id`` keeps the id in its directories, or takes the next one above ``reserved.broker.max.id``.
+The store contains the cluster's id (KIP-78), which the first broker writes once. If the store contains no id, the
+broker starts a new cluster. The cluster takes over the id in the broker's data directories, or gets a new id if there
+is none. A broker without ``broker.id`` keeps the id in its directories, or takes the next one above
+``reserved.broker.max.id``.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Identity:
 
 
 def read_identities(directories: Sequence[Path]) -> list[DirectoryIdentity]:
-    """Return the owners that the data directories name, without unreadable directories. Blocks on the disk.
+    """Return the identities that the data directories contain. Unreadable directories are skipped. Blocks on the disk.
 
-    Raises MalformedIdentity.
+    Raises MalformedIdentity if a file is malformed.
     """
     found = []
     for directory in directories:
@@ -66,9 +67,9 @@ async def identify(
     """Agree with the store on the cluster's id, and determine this broker's id. ``broker_id`` < 0 means that none is
     configured.
 
-    If ``may_begin`` is False, no new cluster begins, because the store has already held one. The directories are
-    checked against the result when they are opened. Raises NoBrokerId, CoordinationError, or EmptyStore if the store
-    has lost its cluster.
+    If ``may_begin`` is False, no new cluster is started, because the store has already contained one. The directories
+    are checked against the result when they are opened. Raises NoBrokerId, CoordinationError, or EmptyStore if the
+    store has lost its cluster.
     """
     if not may_begin and await store.get(CLUSTER) is None:
         raise EmptyStore("the coordination store has lost all of its data")

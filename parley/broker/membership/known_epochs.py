@@ -1,9 +1,9 @@
 """The highest epochs and ids that this broker has seen: the file ``coordination.epochs`` in each data directory.
 
-A coordination store that was restored from a backup contains lower ones, and would hand them out a second time. So each
-broker remembers what it has seen, and raises the store's counters above that whenever it joins the cluster. The
-controller compares the newest metadata that each broker has seen with the store, to detect a restored store
-(``parley.broker.metadata.terms``).
+A coordination store that was restored from a backup contains lower epochs and ids, and would issue the later ones a
+second time. So each broker remembers the highest that it has seen, and raises the store's counters above them whenever
+it joins the cluster. To detect a restored store, the controller compares the store with the newest metadata that each
+broker has seen (``parley.broker.metadata.terms``).
 
 ``EpochFile`` writes the file in the executor, so that the latest state survives if the process is killed. A power
 failure may lose the changes of the last ``SYNC_PAUSE_S``. A change counts as written if at least one directory has
@@ -54,11 +54,10 @@ class KnownEpochs:
     producer_ids_end: int = 0
     """One more than the highest producer id that this broker may have given to a client, or that occurs in its logs."""
     leader_epoch: int = NO_EPOCH
-    """The highest leader epoch of any partition. No log may contain it, because a leader may not have written anything
-    in it."""
+    """The highest leader epoch of any partition. Perhaps no log contains it, because no record was written in it."""
 
     def raised_to(self, other: KnownEpochs) -> KnownEpochs:
-        """Return epochs with the higher value of each field."""
+        """Return the higher value of each field."""
         return KnownEpochs(
             max(self.metadata, other.metadata),
             max(self.broker_epoch, other.broker_epoch),
@@ -82,8 +81,8 @@ class KnownEpochs:
     def from_bytes(cls, data: bytes) -> KnownEpochs:
         """Return the epochs that ``to_bytes`` encoded.
 
-        Raises ValueError, KeyError or TypeError for anything else, and for implausibly high numbers, above which the
-        store's counters could not be raised.
+        Raises ValueError, KeyError or TypeError for any other data, and for implausibly high numbers, because the
+        store's counters could not be raised above them.
         """
         try:
             fields = json.loads(data)
@@ -142,7 +141,7 @@ class EpochFile:
         self._syncing = asyncio.Lock()
 
     def note(self, seen: KnownEpochs) -> None:
-        """Raise ``known`` to what this broker has just seen. ``run`` writes it to the disk."""
+        """Raise ``known`` to the epochs and ids that this broker has just seen. ``run`` writes them to the disk."""
         raised = self.known.raised_to(seen)
         if raised != self.known:
             self.known = raised
@@ -249,7 +248,7 @@ def highest_leader_epoch(delta: Delta) -> int:
 async def _on_disk(work: Callable[[Path], None], directories: Sequence[Path]) -> Sequence[Path]:
     """Run ``work`` on every directory, in the executor. Returns the directories for which it succeeded.
 
-    Raises OSError if it failed for all of them. The log directory reports what is wrong with a single one.
+    Raises OSError if it failed for all of them. A failure of a single directory is reported when its logs fail.
     """
     return await asyncio.get_running_loop().run_in_executor(None, _on_each, work, directories)
 

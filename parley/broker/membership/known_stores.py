@@ -1,7 +1,7 @@
 """Which coordination store the data directories belong to: the file ``coordination.identity`` in each of them.
 
 The broker does not start with a store that was wiped or replaced, because the cluster would appear to have no topics,
-and the logs on disk would look like leftovers. It accepts a store to which the cluster has moved from the recorded
+and the logs on disk would look like leftovers. It does accept a store to which the cluster has moved from the recorded
 store while this broker was down.
 """
 

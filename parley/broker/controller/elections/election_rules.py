@@ -1,4 +1,4 @@
-"""The part of a topic's configuration that decides who may lead its partitions."""
+"""The part of a topic's configuration that decides which replicas may lead its partitions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class RecoveryStrategy(StrEnum):
     """When the controller elects a leader for a partition that has lost all of its eligible replicas (KIP-966)."""
 
     BALANCED = "Balanced"
-    """Recover when all replicas that were eligible last have reported; if none of them is intact, when all replicas
-    have."""
+    """Recover when all replicas that were eligible last have reported. If none of them is intact, wait for the reports
+    of all replicas."""
     AGGRESSIVE = "Aggressive"
-    """Recover from the replicas that have reported, without waiting for others."""
+    """Recover from the replicas that have reported, without waiting for the other replicas."""
     NONE = "None"
     """Recover only when an operator requests an unclean election."""
 

@@ -1,13 +1,15 @@
 """Eligible leader replicas (ELR, KIP-966): replicas outside the ISR that contain all committed records.
 
-A leader does not advance the high watermark while the ISR is smaller than ``min.insync.replicas``. So every replica
-that leaves the ISR during that time contains all committed records: it joins the ELR. A ``suspect`` replica may have
-lost records, a ``lost`` replica certainly has: neither is eligible.
+A leader does not advance the high watermark while the ISR has fewer than ``min.insync.replicas`` members. A replica
+that leaves the ISR, and leaves it too small, therefore contains all committed records, and joins the ELR. A ``suspect``
+replica (it may have lost records) and a ``lost`` replica (it certainly has) are not eligible.
 
-A suspect replica that leaves the ISR or the ELR during that time joins the last known ELR. If all eligible replicas are
-lost later, its log proves that nothing is missing, even if the controller did not know yet that the leader was dead.
-Both sets are cleared when the ISR is large enough again. A recovery waits for the last known ELR. So while an eligible
-replica leads, only live replicas stay in it, and only those that left under a leader.
+A suspect replica that leaves such an ISR or its ELR joins the last known ELR. If all eligible replicas are lost later,
+an intact log on the suspect replica shows that nothing is missing: perhaps the leader was already dead when the replica
+left, unnoticed by the controller. When the ISR is large enough again, the ELR and the last known ELR are cleared.
+
+A recovery waits for every member of the last known ELR. So while a partition has a leader, dead replicas leave the last
+known ELR. When a partition without a leader gets one, the last known ELR is cleared.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ def eligible_replicas(
 
 
 def next_elr(eligible: Iterable[int], isr: tuple[int, ...], replication_factor: int, min_isr: int) -> tuple[int, ...]:
-    """Return the ELR that goes with this ISR: empty if the ISR is large enough, otherwise the eligible replicas outside
-    it."""
+    """Return the ELR for this ISR: empty if the ISR is large enough, otherwise the eligible replicas outside the
+    ISR."""
     if is_large_enough(isr, replication_factor, min_isr):
         return ()
     return tuple([broker for broker in eligible if broker not in isr])
@@ -35,7 +37,7 @@ def next_elr(eligible: Iterable[int], isr: tuple[int, ...], replication_factor: 
 def next_last_known_elr(
     known: PartitionState, replicas: Iterable[int], suspect: Iterable[int], lost: Iterable[int]
 ) -> tuple[int, ...]:
-    """Return the last known ELR of a partition that has no leader now."""
+    """Return the last known ELR of a partition that has no leader after the change."""
     leaving = {*known.isr, *known.elr}.intersection(suspect)
     remembered = leaving.union(known.last_known_elr).difference(lost)
     return tuple([broker for broker in replicas if broker in remembered])

@@ -1,12 +1,12 @@
 """Which replica leads a partition: the pure rule behind every change of a partition's state (KIP-966).
 
-* The leader is the first replica, in order of preference, that is alive and in the ISR. A current leader that is both
-  stays. If no replica is both, the first live replica in the ELR leads, and is then the only ISR member. Otherwise the
-  partition has no leader, and only a recovery can elect one (``unclean_leader_choice.py``).
+* A current leader that is alive and in the ISR stays. Otherwise the first live member of the ISR leads, in order of
+  preference. If there is none, the first live replica in the ELR leads, and is then the only ISR member. If there is
+  none either, the partition has no leader, and only a recovery can elect one (``unclean_leader_choice.py``).
 * Dead replicas leave the ISR, which may become empty. ``eligible_leader_replicas.py`` decides which of them join the
   ELR.
-* A ``suspect`` replica, which may have lost records, leaves both. If the ISR is then too small, the replica joins
-  ``last_known_elr``, and a recovery waits for it. A ``lost`` replica leaves all three.
+* A ``suspect`` replica, which may have lost records, leaves the ISR and the ELR. If the ISR is then too small, the
+  replica joins ``last_known_elr``, and a recovery waits for it. A ``lost`` replica also leaves ``last_known_elr``.
 * A reassignment (KIP-455) is complete when every replica that it adds is in the ISR. The replicas that it removes leave
   at that moment.
 """
@@ -52,9 +52,9 @@ def next_partition_state(
     suspect: Collection[int] = (),
     lost: Collection[int] = (),
 ) -> PartitionState:
-    """Return the state that follows ``known`` when a decision wants the replicas, ISR and leader of ``wanted``.
+    """Return the state that follows ``known`` if a decision requests the replicas, ISR and leader of ``wanted``.
 
-    The rules above decide. The leader stays if it may lead. The leader epoch increases if the leader changes, and the
+    The rules at the head of this module apply to ``wanted``. The leader epoch increases if the leader changes, and the
     partition epoch if anything changes. Returns ``known`` itself if nothing changes.
     """
     isr = tuple([broker for broker in wanted.isr if broker in live and broker not in suspect and broker not in lost])
@@ -91,10 +91,10 @@ def next_partition_state(
 
 
 def recovered(known: PartitionState, leader: int, *, unclean: bool, above: int = NO_EPOCH) -> PartitionState:
-    """Return the state after a recovery: this replica leads, and is the only one known to contain the leader's records.
+    """Return the state after a recovery: this replica leads, and is the only member of the ISR.
 
-    ``unclean``: the leader may lack committed records, and followers may truncate theirs. ``above`` is the highest
-    leader epoch that a replica knows; it is above the state's own epoch if the store was set back.
+    ``unclean`` means that the leader may lack committed records, and that followers may truncate theirs. ``above`` is
+    the highest leader epoch that a replica knows. It is above the epoch in ``known`` if the store was set back.
 
     A recovery completes no reassignment, even if its leader is the only added replica: the replicas that would leave
     may contain records that the leader lacks. The reassignment completes when another replica joins the ISR.

@@ -48,7 +48,7 @@ class ElectionOutcome:
 def elect_preferred_leaders(
     image: MetadataImage, wanted: Iterable[tuple[str, int]], rules: RulesOf
 ) -> Decision[list[ElectionOutcome]]:
-    """Make the preferred replica of each given partition its leader. The result has an error or None for each.
+    """Make the preferred replica of each given partition its leader. Return one outcome for each partition.
 
     No partition may occur twice.
     """
@@ -70,7 +70,7 @@ def elect_unclean_leaders(
 ) -> Decision[tuple[list[ElectionOutcome], list[Recovery]]]:
     """Elect a leader of each given partition among the replicas that have reported, even if records are lost.
 
-    No partition may occur twice.
+    Returns one outcome for each partition, and the recoveries. No partition may occur twice.
     """
     outcomes: dict[tuple[str, int], ElectionOutcome] = {}
     for topic, index in wanted:
@@ -124,11 +124,11 @@ def _preferred(state: PartitionState, live: Set[int], rules: ElectionRules) -> P
 def elect_other_leaders(
     image: MetadataImage, broker_id: int, epoch: int, replicas: Iterable[tuple[UUID, int]], rules: RulesOf
 ) -> Decision[None]:
-    """Move leaderships from a broker whose logs of these partitions are damaged to other members of the ISR.
+    """Elect another leader for each partition whose log is damaged on its current leader, ``broker_id``.
 
-    The broker stays in the ISR. It also stays leader if no other live member can lead. ``replicas`` are pairs of topic
-    id and partition; unknown ones are ignored. Raises STALE_BROKER_EPOCH unless the broker is registered under this
-    epoch.
+    The new leader is another live member of the ISR. If there is none, the broker stays leader. It stays in the ISR in
+    any case. ``replicas`` are pairs of topic id and partition; pairs that are unknown or that the broker does not lead
+    are ignored. Raises STALE_BROKER_EPOCH unless the broker is registered under this epoch.
     """
     check_broker_epoch(image, broker_id, epoch)
     live = image.live_broker_ids()
@@ -146,12 +146,13 @@ def elect_other_leaders(
 def remove_damaged_replicas(
     image: MetadataImage, broker_id: int, epoch: int, replicas: Iterable[tuple[UUID, int]], rules: RulesOf
 ) -> Decision[None]:
-    """Remove a broker's replicas from the ISR, the ELR and the last known ELR because the broker must fetch their logs
-    again from the leaders.
+    """Remove a broker's replicas from the ISR, the ELR and the last known ELR, so that the broker can remove their
+    damaged logs and fetch them again from the leaders.
 
-    A replica stays if it leads, or if it is in the ISR or ELR and the ISR would have fewer than ``min.insync.replicas``
-    live members without it. The partition epoch increases even if the replica is outside of all three: the leader may
-    be about to add the replica to the ISR, and that proposal must be refused.
+    A replica stays unless another live member of the ISR leads. A replica in the ISR or ELR also stays if the ISR would
+    have fewer than ``min.insync.replicas`` live members without it. For a replica in none of the three sets, only the
+    partition epoch increases. That rejects a proposal of the leader to add the replica to the ISR, which may be on its
+    way.
 
     ``replicas`` are pairs of topic id and partition; unknown ones are ignored. Raises STALE_BROKER_EPOCH unless the
     broker is registered under this epoch.
@@ -173,7 +174,7 @@ def remove_damaged_replicas(
 
 
 def reconcile_leaders(image: MetadataImage, rules: RulesOf) -> Decision[None]:
-    """Elect leaders, shrink ISRs and clear ELRs as the live brokers and the configuration now allow or require.
+    """Elect leaders, shrink ISRs and clear ELRs to match the live brokers and the current configuration.
 
     Registering or fencing a broker already does this. This decision is for changes that a controller left unfinished
     when it died between two transactions, and for topics whose ``min.insync.replicas`` was lowered: their leaders do
@@ -196,10 +197,10 @@ def reconcile_leaders(image: MetadataImage, rules: RulesOf) -> Decision[None]:
 
 
 def rebalance_to_preferred(image: MetadataImage, percentage: int, limit: int, rules: RulesOf) -> Decision[bool]:
-    """Return leadership to brokers that lead too few of the partitions for which they are the preferred replica.
+    """Move leadership back to brokers that lead too few of the partitions for which they are the preferred replica.
 
-    This applies to a broker if other brokers lead more than ``percentage`` percent of those partitions. Partitions
-    under reassignment are skipped. At most ``limit`` leaderships move. Returns True if more remain to be moved.
+    A broker leads too few if other brokers lead more than ``percentage`` percent of those partitions. Partitions under
+    reassignment are skipped. At most ``limit`` leaderships move. Returns True if more remain to be moved.
     """
     live = image.live_broker_ids()
     preferring: defaultdict[int, int] = defaultdict(int)

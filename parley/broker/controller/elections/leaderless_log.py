@@ -1,7 +1,7 @@
-"""Log lines about partitions without a leader: what each of them waits for, and what the operator can do.
+"""Writes log lines about partitions without a leader: what they wait for, and what the operator can do.
 
 * A partition that waits for reports of replicas that may have lost records is logged immediately. A partition that
-  waits for an eligible replica is logged only if this lasts: the broker may be restarting, or the cluster may be
+  waits for an eligible replica is logged only after ``RESTART_S``: the broker may be restarting, or the cluster may be
   starting.
 * A line is repeated at growing intervals while any partition waits, and immediately if the awaited brokers change.
 """
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 CHECK_S = 5.0
 """The pause between two checks whether a line is due."""
 RESTART_S = 15.0
-"""How long an eligible replica may be unavailable before its broker is named."""
+"""How long a broker may take to restart before a partition that waits for it is logged."""
 TOPICS_MAX = 5
 """The maximum number of topics that one line names."""
 
@@ -38,12 +38,12 @@ _AWAITS_OPERATOR = (
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The reasons why a partition without a leader waits."""
+    """The reason why a partition without a leader waits."""
 
     brokers: tuple[int, ...]
-    """The brokers whose return or report is awaited. If it is empty, only an operator can have a leader elected."""
+    """The brokers whose return or report is awaited. If empty, only an operator can have a leader elected."""
     is_ordinary: bool = False
-    """True if an eligible replica is awaited, as during each restart of a broker."""
+    """True if the wait also occurs when brokers restart without trouble. It is logged only after ``RESTART_S``."""
 
 
 class LeaderlessLog:
@@ -57,13 +57,13 @@ class LeaderlessLog:
         self._lines = {message: _Line(message, monotonic) for message in (_AWAITS_BROKERS, _AWAITS_OPERATOR)}
 
     async def run(self) -> None:
-        """Repeat the log lines until canceled."""
+        """Repeat the log lines until cancelled."""
         while True:
             await asyncio.sleep(CHECK_S)
             self.note(self._waits)
 
     def note(self, waits: Mapping[tuple[str, int], Wait]) -> None:
-        """Record what all partitions without a leader wait for now, and log what is due."""
+        """Record what each partition without a leader now waits for, and write the log lines that are due."""
         image, now = self._metadata.image, self._monotonic()
         states = ((key, image.partition(*key)) for key in waits)
         self._waits = {key: waits[key] for key, state in states if state is not None and state.leader == NO_LEADER}

@@ -1,4 +1,4 @@
-"""Periodic elections: each is a duty that runs for as long as this broker is the controller."""
+"""Periodic elections: each is a duty that runs while this broker is the controller."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ELECTIONS_MAX = 1000
 async def rebalance_leaders_periodically(
     controller: Controller, config: Callable[[], BrokerConfig], rules: RulesOf
 ) -> None:
-    """Return leadership to preferred replicas at intervals (``auto.leader.rebalance.enable``).
+    """Move leadership back to preferred replicas at intervals (``auto.leader.rebalance.enable``).
 
-    Runs until it is canceled. Raises NOT_CONTROLLER when the term ends.
+    Runs until it is cancelled. Raises NOT_CONTROLLER when the term ends.
     """
     while True:
         await asyncio.sleep(config().leader_imbalance_check_interval_seconds)
@@ -37,7 +37,7 @@ async def reconcile_leaders_periodically(
     """Elect leaders for partitions that could have a leader but have none.
 
     Does so immediately, in case the previous controller died while making a change, and then every
-    ``unclean.leader.election.interval.ms``. Runs until it is canceled. Raises NOT_CONTROLLER when the term ends.
+    ``unclean.leader.election.interval.ms``. Runs until it is cancelled. Raises NOT_CONTROLLER when the term ends.
     """
     reconcile = partial(reconcile_leaders, rules=rules)
     while True:

@@ -2,13 +2,15 @@
 
 * After an unclean restart, a replica may lack records that had not reached the disk.
 * All replicas are lost if the directories are an older copy: the broker epochs in them are below the registered epoch.
-* A replica is lost if its log directory no longer exists, was exchanged for another, or no longer contains the log, and
-  if the log ends below the persisted high watermark. Without a report, a replica is lost only if the registration shows
-  it: an older copy, or an exchanged directory. Otherwise it is suspect, and the recovery asks the broker again.
+* A replica is lost if its log directory is missing or was replaced by another, if the directory no longer contains the
+  log, or if the log is damaged or ends below the persisted high watermark. If the directory may only be offline, the
+  replica is suspect.
+* Without a report, a replica is lost only if the registration proves it (an older copy, or a replaced directory). It is
+  suspect after an unclean restart, or if its directory may be offline: the recovery then requests its report again.
 * A process that registers again has lost nothing: it reports a failed disk as soon as it notices the failure.
-* A process that reports no log directories runs a version without these checks. Its replicas count as unharmed.
-* If a partition waits for a recovery, a replica without a log is lost in any case: the broker creates an empty log,
-  which must not count as a complete one. A replica that never had a record has a log.
+* A process that registers no log directories runs a version without these checks. Its replicas count as unharmed.
+* If a partition waits for a recovery, a replica without a log is lost in any case: the broker will create an empty log,
+  which must not count as complete. (A replica that has never contained a record does have a log.)
 * If the store was set back, the directories in it may be outdated. Then only the reported logs count.
 """
 
@@ -84,7 +86,10 @@ def conditions(
 
 
 def lost_if_missing(report: BrokerReport) -> ConditionOf:
-    """Return a function that gives the condition of the replicas of a broker that is otherwise unharmed."""
+    """Return a function that gives the condition of each replica of a broker that has otherwise lost nothing.
+
+    A replica is lost if its partition waits for a recovery and the broker has no log of it.
+    """
 
     def condition(topic_id: UUID, index: int, state: PartitionState) -> Condition:
         waits = state.leader == NO_LEADER and not state.isr and not state.elr

@@ -1,15 +1,15 @@
 """Which replica becomes the leader of a partition without eligible replicas: the pure rule of a recovery (KIP-966).
 
-* The replica whose last record has the highest leader epoch wins; among these, the one with the highest log end offset.
-  Its log contains every record that a replica with a lower leader epoch or log end offset shares with the leaders.
+* The replica whose last record has the highest leader epoch wins. Among several, the highest log end offset wins. This
+  log contains all records of the other logs, except those that the last leader did not have.
 * ``Balanced`` waits until all replicas in ``last_known_elr`` have reported. If none of them is intact, it waits for all
   replicas. ``Aggressive``, and an election that an operator requests, choose among the replicas that have reported.
-* A replica is intact if its log is undamaged and reaches every high watermark that has been reported. If a replica in
-  ``last_known_elr`` is intact, an intact replica wins. If, in addition, all of them have reported, and the machine of
-  one has not lost power, no acknowledged record is lost.
-* If the machines of all intact replicas have lost power, records that no disk had may be lost. At least
-  ``min.insync.replicas`` intact ones are the best evidence that can exist: the recovery is only ``is_after_power_cut``.
-* Otherwise the recovery is unclean: acknowledged records may be lost.
+* A replica is intact if its log is undamaged and reaches the highest reported high watermark. If any replica in
+  ``last_known_elr`` is intact, only an intact replica can win. No acknowledged record is lost if, in addition, all
+  replicas in ``elr`` and ``last_known_elr`` have reported, and an intact one is on a machine that has not lost power.
+* If the machines of all intact replicas have lost power, records that were on no disk may be lost. If at least
+  ``min.insync.replicas`` are intact, the recovery counts as ``is_after_power_cut``: no better evidence can exist.
+* In all other cases the recovery is unclean: acknowledged records may be lost.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ class Choice:
     leader: int = NO_LEADER
     is_unclean: bool = False
     is_after_power_cut: bool = False
-    """True if the only records that may be lost are those that no disk had when the machines of all eligible replicas
-    lost power."""
+    """True if the recovery is clean except for power cuts: the machines of all replicas that were eligible last have
+    lost power, and records that had not been written to any disk by then may be lost."""
     missing_records: int = 0
-    """How many records below the highest reported high watermark the leader lacks."""
+    """The number of records below the highest reported high watermark that the leader lacks."""
     awaited: tuple[int, ...] = ()
+    """The brokers whose reports the recovery waits for. Empty if a leader was chosen."""
 
 
 def needs_recovery(state: PartitionState, strategy: RecoveryStrategy) -> bool:
@@ -48,7 +49,7 @@ def needs_recovery(state: PartitionState, strategy: RecoveryStrategy) -> bool:
 
 
 def awaited_at_least(state: PartitionState, strategy: RecoveryStrategy) -> tuple[int, ...]:
-    """Return the brokers that must report in any case before a leader may be chosen."""
+    """Return the brokers that must report before a leader may be chosen, whatever the other brokers report."""
     return () if strategy is RecoveryStrategy.AGGRESSIVE else state.last_known_elr or state.replicas
 
 
@@ -68,8 +69,8 @@ def choose_leader(
 ) -> Choice:
     """Choose a leader among the replicas that have reported.
 
-    ``reports`` contains the reports of live brokers only. ``strategy`` is that of the rules; for an election that an
-    operator requests, pass ``AGGRESSIVE``.
+    ``reports`` contains the reports of live brokers only. Pass ``rules.recovery`` as ``strategy``, or ``AGGRESSIVE``
+    for an election that an operator requests.
     """
     waiting = _awaited(state, reports, strategy)
     candidates = [broker for broker in state.replicas if broker in reports and reports[broker].is_conclusive]
@@ -80,6 +81,7 @@ def choose_leader(
     electable = [broker for broker in candidates if not intact or _is_intact(reports[broker], committed)]
     leader = max(electable, key=lambda broker: _rank(state, broker, reports[broker]))
     missing = max(0, committed - max(0, reports[leader].log_end_offset))
+    # "Cut" means that a power cut may have removed records. It has nothing to do with the .cut files of truncated logs.
     is_cut = not rules.is_every_append_synced and all(each.may_be_cut_by_power for each in intact)
     is_unclean = (
         not intact
@@ -119,8 +121,9 @@ def recover_leaders(
     *,
     requested: bool = False,
 ) -> Decision[list[Recovery]]:
-    """Elect leaders of the given partitions that only a recovery can give a leader. ``requested``: an operator
-    requested it.
+    """Elect leaders for those of the given partitions that only a recovery can give a leader.
+
+    ``requested`` is True if an operator has requested the election. Other partitions have no outcome.
 
     ``reports`` contains the brokers' reports, by broker id. A report of a process that is no longer registered is
     ignored.
@@ -151,7 +154,8 @@ def recover_leaders(
 
 
 def _rank(state: PartitionState, broker: int, report: ReplicaReport) -> tuple[int, int, bool, int]:
-    """Return the sort key of a candidate; the highest wins: by the log, then by being undamaged, then by preference."""
+    """Return the sort key of a candidate: the end of its log, then whether it is intact, then its preference. The
+    highest key wins."""
     return report.leader_epoch, report.log_end_offset, report.is_intact, -state.replicas.index(broker)
 
 
@@ -166,7 +170,7 @@ def _is_intact(report: ReplicaReport | None, committed: int) -> bool:
 
 
 def _intact(state: PartitionState, reports: Mapping[int, ReplicaReport]) -> list[ReplicaReport]:
-    """Return the intact logs of replicas that were eligible last."""
+    """Return the reports of the intact logs in the last known ELR."""
     committed = _committed(state, reports)
     found = (reports.get(broker) for broker in state.last_known_elr)
     return [report for report in found if report is not None and _is_intact(report, committed)]

@@ -1,7 +1,9 @@
 """Recovery of partitions without eligible replicas (KIP-966): a duty of the controller.
 
+KIP-966 calls it unclean recovery, but most recoveries are clean: the elected leader lacks no committed record.
+
 If every replica in the ISR and the ELR of a partition may have lost records, the controller elects none of them right
-away. It asks the live replicas how far their logs reach, and elects a leader by the rule in
+away. It requests reports of the logs from the live replicas, and elects a leader by the rule in
 ``unclean_leader_choice.py``. It tries again when a broker registers, when the configuration changes, and after
 ``RETRY_S`` if a broker does not respond.
 """
@@ -36,12 +38,12 @@ from parley.protocol.errors import ErrorCode
 _log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-"""Seconds after which a broker that has not responded is asked again."""
+"""The pause in seconds before the next request to a broker that has not responded."""
 PARTITIONS_MAX = 1000
 """The maximum number of partitions in one decision, so that the decisions behind it do not wait long."""
 
 LOGGED_MAX = 100
-"""The maximum number of unclean elections of one decision that get a log line each; the others share one."""
+"""The maximum number of unclean elections in one decision that get separate log lines. The others share one line."""
 
 Wanted = tuple[str, int]
 """The topic and the index of a partition."""
@@ -80,7 +82,7 @@ class UncleanRecovery:
                     pass
 
     async def run(self, controller: Controller) -> None:
-        """Recover partitions until canceled. Raises NOT_CONTROLLER when the term ends."""
+        """Recover partitions until cancelled. Raises NOT_CONTROLLER when the term ends."""
         self._leaderless = None
         self._leaderless_log = self._new_log()
         await race(self._recover(controller), self._leaderless_log.run())
@@ -107,8 +109,8 @@ class UncleanRecovery:
         return outcomes
 
     async def _recover_all(self, controller: Controller) -> float | None:
-        """Elect the leaders that can be elected now. Return the pause before the next attempt; None waits
-        for a change."""
+        """Elect the leaders that can be elected now. Return the pause before the next attempt, or None if the next
+        attempt waits for a change."""
         wanted, waits = self._recoverable()
         is_incomplete = False
         for begin in range(0, len(wanted), PARTITIONS_MAX):
@@ -125,8 +127,8 @@ class UncleanRecovery:
         return RETRY_S if is_incomplete else None
 
     def _recoverable(self) -> tuple[list[Wanted], dict[Wanted, Wait]]:
-        """Return the partitions that can be recovered because all awaited brokers are alive, and what each other one
-        waits for."""
+        """Return the partitions that can be recovered because all awaited brokers are alive, and the reasons why the
+        other partitions wait."""
         image = self._metadata.image
         live = image.live_broker_ids()
         if self._leaderless is None:
@@ -195,7 +197,7 @@ class UncleanRecovery:
 def wait_of(state: PartitionState, strategy: RecoveryStrategy, live: Set[int]) -> Wait | None:
     """Return the reason why a partition without a leader must wait, or None if its brokers can report now."""
     if not needs_recovery(state, strategy):
-        return Wait(state.elr, is_ordinary=True)  # all of them are dead; if there are none, an operator must decide
+        return Wait(state.elr, is_ordinary=True)  # these brokers are all dead; if the ELR is empty, an operator decides
     dead = tuple(broker for broker in awaited_at_least(state, strategy) if broker not in live)
     if dead:
         return Wait(dead)

@@ -275,8 +275,8 @@ _SETTINGS: Final = Section(
             "Give the broker the earlier secret as `password.encoder.old.secret`, or set the password again.",
         ),
         Line(
-            "cannot create an internal topic: its coordinators are unavailable until it exists; with fewer brokers "
-            "than the replication factor set that key to the number of brokers",
+            "cannot create an internal topic: its coordinators are unavailable until it exists; if there are fewer "
+            "brokers than the replication factor, set that key to the number of brokers",
             "Groups, transactions or share groups do not work. Repeated at growing intervals.",
             "Lower the `key` of the line; lower `transaction.state.log.min.isr` and "
             "`share.coordinator.state.topic.min.isr`, too. Or start more brokers.",
