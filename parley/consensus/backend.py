@@ -143,7 +143,7 @@ class WatchCount:
 class Entry:
     """A key, its value and its revision.
 
-    ``session`` is the id of the session to which the key is bound, or None for a lasting key.
+    ``session`` is the id of the session to which the key is bound, or None for a persistent key.
     """
 
     key: str
@@ -174,10 +174,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write a value, regardless of the key's previous value. ``session`` binds the key to a session; without it the key
-    is lasting.
+    """Write a value, regardless of the key's previous value. ``session`` binds the key to a session; without a session
+    the key is persistent.
 
-    Every put sets the binding: it takes a key over from another session, or turns a bound key into a lasting one.
+    Every put sets the binding: it takes a key over from another session, or turns a bound key into a persistent one.
     """
 
     key: str
@@ -281,7 +281,8 @@ class Capabilities:
     ) -> Iterator[Sequence[Op]]:
         """Split operations, in order, into as few transactions as the limits allow, each with that many checks.
 
-        :param key_extra_bytes: the bytes that the caller adds to each key; ``value_extra_bytes`` likewise.
+        :param key_extra_bytes: the number of bytes that the caller adds to each key
+        :param value_extra_bytes: the number of bytes that the caller adds to each value
 
         Raises ValueError if that many checks leave no room for an operation.
         """
@@ -313,8 +314,8 @@ class Capabilities:
         return len(key)
 
     def admit_limit(self, limit: int) -> int:
-        """Return the limit of a ``list`` call, lowered to the store's maximum. Raises ValueError if it is
-        less than 1."""
+        """Return the limit of a ``list`` call, lowered to the store's maximum. Raises ValueError if it is less than
+        1."""
         if limit < 1:
             raise ValueError("the limit must be at least 1")
         return min(limit, self.list_limit_max)
@@ -417,7 +418,7 @@ class Backend(ABC):
         """The random name that the store was given when it was initialized, and that never changes. Known after
         ``open``.
 
-        A caller that keeps its own state about this store must keep the identity with it, and pass it to ``open``.
+        A caller that keeps state about this store must keep the identity with that state, and pass it to ``open``.
         """
         if self._identity is None:
             raise Closed("the backend has not been opened")
@@ -434,7 +435,7 @@ class Backend(ABC):
 
         :param expect_identity: the identity that the store must have; an empty store is then rejected.
 
-        Raises WrongStore if the store has another identity (``WrongStore.found``) or is empty although one is
+        Raises WrongStore if the store has another identity (``WrongStore.found``), or is empty although an identity is
         expected, Unauthorized if the credentials may not read or write here, Unsupported if the server lacks a needed
         feature, Unavailable if the store does not respond (calling again is safe), and BadConfig if the address cannot
         work (no such directory, or keys that are not Parley's).

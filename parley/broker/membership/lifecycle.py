@@ -156,10 +156,10 @@ class BrokerLifecycle:
         self.state = next_state(self.state, event)
 
     async def run(self) -> None:
-        """Open session after session until cancelled.
+        """Keep a session with the store until cancelled. When a session is lost, open another.
 
-        Raises CoordinationError if the store permanently refuses this broker, DuplicateBrokerId if another broker uses
-        this broker's id.
+        Raises CoordinationError if the store permanently rejects this broker, and DuplicateBrokerId if another broker
+        uses this broker's id.
         """
         try:
             await race(self._controller_follower.run(), self._keep_session(), self._epochs.run())
@@ -171,10 +171,10 @@ class BrokerLifecycle:
     def may_be_superseded(self) -> bool:
         """True if the other brokers may have fenced and replaced this one without this broker knowing.
 
-        This depends on the clock. A process that was stalled must doubt its role from the moment it continues until a
-        controller has responded to a request sent after that moment. No broker is fenced before then: its session was
-        last renewed before its last request, and expires no earlier than two thirds of the TTL later. The controller
-        itself relies on its session instead.
+        This depends on the clock: True if more than two thirds of the session TTL have passed since this broker sent
+        the latest request to which a controller responded. No broker is fenced earlier than that. A process that was
+        stalled must therefore doubt its role when it continues, until a controller has responded to a new request. The
+        controller itself relies on its session instead.
         """
         if self._publisher.is_open:
             return self._session is None or self._session.state is not SessionState.CONNECTED
@@ -222,7 +222,7 @@ class BrokerLifecycle:
         return max(self.broker_epoch, self._epochs.known.broker_epoch)
 
     async def until_registered(self) -> None:
-        """Wait until the metadata shows this incarnation of the broker as alive."""
+        """Wait until the metadata shows this process as registered and alive."""
 
         def is_registered(image: MetadataImage) -> bool:
             known = image.brokers.get(self._broker.broker_id)
@@ -270,7 +270,8 @@ class BrokerLifecycle:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _live_in_one_session(self) -> None:
-        """Open a session, and be a member and a candidate in it. Raises the exception that first ends any of these."""
+        """Open a session, and remain a member and a candidate in it. Raises the first exception that ends one of
+        these."""
         store = self.store_move.store
         session = self._session = await store.open_session(self._session_ttl_ms)
         self.outage.record_response()
@@ -312,7 +313,7 @@ class BrokerLifecycle:
             if leader is not None:
                 self._named_epoch = leader.epoch
                 if leader.candidate != self._registration.data:
-                    self._live_brokers.trust_all()  # now that broker judges the deposed controller
+                    self._live_brokers.trust_all()  # from now on, that broker judges the deposed controller
             self._controller_follower.follow(leader)
 
     async def _be_candidate(self, elections: Elections, groups: Groups, since_s: float, joined: asyncio.Event) -> None:
@@ -340,6 +341,8 @@ class BrokerLifecycle:
             await self._raise_counters()
             membership = await self._registration.join(groups, self._epochs.known, self._remember_epoch)
             self._rejoin.clear()
+            # The incarnation of a member is a number: it becomes the broker epoch. It is not ``incarnation_id``, which
+            # identifies this process.
             self.broker_epoch = membership.incarnation
             self._epochs.note(KnownEpochs(broker_epoch=membership.incarnation))
             self._on(BrokerEvent.JOINED)
@@ -353,7 +356,7 @@ class BrokerLifecycle:
     async def _remember_epoch(self, epoch: int) -> None:
         """Write to disk that this broker is about to take this epoch.
 
-        A disk that is full or hangs does not keep the broker out of the cluster for longer than ``EPOCH_WRITE_MAX_S``.
+        A disk that is full or hangs delays the broker by at most ``EPOCH_WRITE_MAX_S``.
         """
         self._epochs.note(KnownEpochs(broker_epoch=epoch))
         saving = self._background.start(self._epochs.save(), name="write of the broker epoch", expected=(OSError,))

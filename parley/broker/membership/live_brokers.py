@@ -7,8 +7,8 @@
   the one that is cut off. See docs/architecture.md, "Fencing silent brokers, and deposing a silent controller".
 * No broker is fenced before the members have been compared with the store, which may have been set back.
 * Fencing is safe and can be undone: a broker that is alive joins again under a higher epoch. If a broker joins again
-  although its connections were refused, something in between refuses them. From then on the controller fences it only
-  for silence.
+  although connections to it were refused, something in between, such as a firewall, refuses them. From then on, the
+  controller fences this broker only for silence.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class LiveBrokers:
         return known is None or known.epoch < broker.epoch
 
     async def _register(self, broker: BrokerRegistration, watches: TaskSet) -> None:
-        """Register a broker once it has reported its logs, or cannot report them. Retry until this succeeds."""
+        """Register a broker after requesting a report of its logs. Retry until the registration succeeds."""
         while True:
             try:
                 report = await self._recovery.request(broker, None)
@@ -231,8 +231,8 @@ class LiveBrokers:
         """Return the ids and epochs of the brokers to fence for their silence.
 
         Brokers that are cut off at the same moment do not become silent at the same moment: their last requests can be
-        a third of the silence apart, which is the interval between two requests. So only a request in the last half of
-        the silence counts as a sign of life.
+        a third of ``silence_s`` apart, which is the interval between two requests. So only a request in the last half
+        of ``silence_s`` counts as a sign of life.
         """
         lasts = {broker: now - self._heard_s(*broker, since) for broker, since in self._since.items()}
         heard = 1 + sum(each <= self._silence_s / 2 for each in lasts.values())

@@ -49,7 +49,7 @@ from parley.consensus.protection import Protection
 from parley.consensus.registry import BackendFactory, create_backend
 
 CANCELLED: Final = "Cancelled"
-"""The kind of a call that its caller abandoned, usually because of a time limit."""
+"""The kind of error for a call that its caller cancelled, usually because of a time limit."""
 
 
 class StoreCounts:
@@ -69,7 +69,7 @@ class StoreCounts:
 
     @asynccontextmanager
     async def call(self, operation: str) -> AsyncIterator[None]:
-        """Count the body of the ``with`` block as one call of the store."""
+        """Count the body of the ``with`` block as one call to the store."""
         began = self._monotonic()
         self.in_progress += 1
         try:

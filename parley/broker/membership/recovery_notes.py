@@ -1,8 +1,9 @@
 """Notes in the store about brokers that are opening their logs, which can take long after a crash.
 
-Such a broker is not registered and serves no clients, so it cannot be asked. It writes its progress to the store, bound
-to a session of its own, so that the note ends with the broker. The controller reads the notes when it is asked
-(``parley.broker.api.background_work``). Nothing else depends on them: a note that cannot be written is left out.
+Such a broker is not registered and serves no clients, so it cannot be queried. It writes its progress to the store. The
+note is bound to a separate session, so that it disappears with the broker. The controller reads the notes for
+DescribeBackgroundWork (``parley.broker.api.background_work``). Nothing else depends on them: a note that cannot be
+written is left out.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecoveryNote:
-    """A broker has opened so many of its logs in this time."""
+    """The progress of one broker: it has opened ``opened`` of its ``logs`` logs in ``elapsed_ms``."""
 
     broker_id: int
     opened: int
@@ -42,7 +43,10 @@ class RecoveryNote:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Raises ValueError, KeyError or TypeError if another version of Parley has written the note differently."""
+        """Return the note that ``encode`` encoded.
+
+        Raises ValueError, KeyError or TypeError if another version of Parley has written the note in another form.
+        """
         found = json.loads(data)
         return cls(*(int(found[name]) for name in ("broker_id", "opened", "logs", "elapsed_ms")))
 
@@ -85,7 +89,7 @@ class RecoveryNotes:
                 key = f"{RECOVERIES}{self._broker_id}"
                 await KeyValue(self._store, self._rng).put(key, note.encode(), session=self._session)
         except (CoordinationError, TimeoutError) as error:
-            self._session = None  # if it still lives, it expires in the store
+            self._session = None  # if it is still alive, it will expire in the store
             _log.info("the progress of opening logs was not written to the store: %s", error or type(error).__name__)
 
     async def close(self) -> None:
@@ -97,4 +101,4 @@ class RecoveryNotes:
                 async with asyncio.timeout(_CLOSE_MAX_S):
                     await session.close()
             except (CoordinationError, TimeoutError):
-                pass  # it expires in the store
+                pass  # the session will expire in the store

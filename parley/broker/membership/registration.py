@@ -49,7 +49,7 @@ class Registration:
         as soon as it has joined. If the broker were killed before the epoch was on disk, its data directories would
         look like an older copy at the next start.
 
-        Raises CoordinationError, or DuplicateBrokerId if another living broker holds the id.
+        Raises CoordinationError, or DuplicateBrokerId if another living broker uses the id.
         """
         loop = asyncio.get_running_loop()
         wait_s = groups.session.ttl_ms / 1000 * groups.backend.capabilities.expiry_factor_max
@@ -92,8 +92,8 @@ class Registration:
                 )
 
     async def _is_dead(self, member: Member) -> bool:
-        """Return True if the member with this id is an earlier incarnation of this broker, or a process
-        that has ended."""
+        """Return True if the member with this id is an earlier incarnation of this broker, or a process that has
+        ended."""
         other = registration_from_bytes(member.data)
         if other.incarnation_id == self.broker.incarnation_id:
             return True

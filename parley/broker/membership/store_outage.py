@@ -1,6 +1,6 @@
 """Tracks and logs outages of the coordination store, as this broker sees them.
 
-An outage is logged when it begins, then after growing pauses, and once more when the store responds again.
+An outage is logged when it starts, then at growing intervals, and once more when the store responds again.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class StoreSetBack:
     async def check_mark(
         self, store: Backend, members: Callable[[], Awaitable[Collection[BrokerRegistration]]]
     ) -> None:
-        """Look for the mark in the store. Must be called when a term begins, before brokers are registered.
+        """Look for the mark in the store. Call this at the start of a term, before brokers are registered.
 
         ``members()`` reads the members from the store. Raises CoordinationError, and what ``Controller.submit`` raises.
         """
@@ -55,8 +55,8 @@ class StoreSetBack:
     async def check_members(self, members: Collection[BrokerRegistration]) -> None:
         """Compare the terms in the store with the newest metadata that each member had seen when it joined.
 
-        Raises Outranked if a member has seen a term that this controller's epoch is not above, CoordinationError, and
-        what ``Controller.submit`` raises.
+        Raises Outranked if a member has seen a term whose epoch is not below this controller's epoch. Also raises
+        CoordinationError, and what ``Controller.submit`` raises.
         """
         terms = self._controller.terms
         contradicting = [member for member in members if contradicts(terms, member.seen)]
@@ -75,7 +75,7 @@ class StoreSetBack:
         highest = max((member.seen_leader_epoch for member in members), default=NO_EPOCH)
         decide = partial(distrust_all, present=present, leader_epoch=highest)
         partitions = await self._controller.submit(decide, waits_for_store=True, is_slow=True)
-        self._controller.forget_earlier_terms()  # not earlier: if this term ends before, the next one needs the sign
+        self._controller.forget_earlier_terms()  # only now: if the term had ended before this, the next one needs them
         self._metrics.set_backs += 1
         _log.error(
             "the coordination store was set back to an older state: each partition gets a leader when all its replicas "

@@ -20,7 +20,7 @@ from parley.protocol.uuids import UUID
 
 @dataclass(frozen=True, slots=True)
 class ControllerElected:
-    """A controller was elected. Its epoch is higher than that of any controller before."""
+    """A controller was elected. Its epoch is higher than the epoch of any earlier controller."""
 
     controller_id: int
     epoch: int
@@ -175,9 +175,9 @@ class Delta:
     changes: tuple[Change, ...]
     continues_history: bool = True
     """False if the earlier image may belong to a history that the coordination store has lost, because it was set back.
-    Then perhaps the cluster has not decided these changes, and no log may be deleted because of them."""
+    In that case the cluster may not have decided on these changes, and no log may be deleted because of them."""
 
     @property
     def partitions(self) -> int:
-        """The number of partitions that are created or get another state. A partition counts each time."""
+        """The number of partitions that are created or get another state. A partition with two changes counts twice."""
         return sum(map(partitions_in, self.changes))

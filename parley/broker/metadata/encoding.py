@@ -1,7 +1,7 @@
 """The values of the metadata as JSON, for the coordination store and for the messages between brokers.
 
 JSON values are plain lists and dicts. Decoding raises ValueError, KeyError, TypeError or IndexError for any other
-value. Code that reads data from outside converts these into an error of its own.
+value. Code that reads data from outside turns these errors into one of its interface.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def to_json(value: Any) -> bytes:
 
 
 def state_to_json(state: PartitionState) -> list[Any]:
-    """Return a partition's state as a JSON value: a list that ends with the last field that has no default value."""
+    """Return a partition's state as a JSON value: a list, without the last fields if all of them have their
+    defaults."""
     value: list[Any] = [list(state.replicas), list(state.isr), state.leader, state.leader_epoch, state.partition_epoch]
     if state.elr or state.last_known_elr or state.directories or state.unclean_epoch >= 0:
         value += [list(state.adding), list(state.removing), list(state.elr), list(state.last_known_elr)]
@@ -184,7 +185,7 @@ def quotas_to_json(entity: QuotaEntity, quotas: Mapping[str, float]) -> dict[str
 
 
 def quotas_from_json(value: Mapping[str, Any]) -> tuple[QuotaEntity, dict[str, float]]:
-    """Return the entity and its quotas that ``quotas_to_json`` encoded."""
+    """Return the entity and the quotas that ``quotas_to_json`` encoded."""
     names = {kind: name or DEFAULT for kind, name in value["entity"].items()}
     entity = QuotaEntity(names.get(USER), names.get(CLIENT_ID), names.get(IP))
     return entity, {key: float(rate) for key, rate in value["quotas"].items()}

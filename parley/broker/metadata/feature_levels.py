@@ -1,4 +1,4 @@
-"""The levels of the features that clients see and operators change (KIP-584): what the cluster has agreed to use.
+"""The levels of the features that clients see and operators change (KIP-584).
 
 ``transaction.version`` 2 tells producers to use a new epoch for each transaction (KIP-890). The level affects only what
 clients do: the version of each request determines its meaning, and brokers serve all versions. ``group.version`` 1

@@ -53,12 +53,12 @@ def check_all_support(feature: str, image: MetadataImage) -> None:
 
 
 def check_can_read(image: MetadataImage, broker: BrokerRegistration) -> None:
-    """Raise KafkaError (UNSUPPORTED_VERSION) if a broker that is about to register cannot read the
-    cluster's metadata."""
+    """Raise KafkaError (UNSUPPORTED_VERSION) if a broker that is about to register cannot read the cluster's
+    metadata."""
     used = features_in_use(image)
     for groups in (GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION):
         if image.features.chosen.get(groups, 0) >= 1:
-            used.add(groups)  # if any broker lacks it, such groups are no longer served
+            used.add(groups)  # if a broker without this feature joined, such groups would no longer be served
     for feature in sorted(used - broker.features.keys()):
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,

@@ -1,6 +1,6 @@
 """The metadata image: everything the cluster has agreed on, as one immutable value.
 
-* An image is never changed. ``MetadataImage.apply`` returns the next one, which shares all that did not change.
+* An image is never changed. ``MetadataImage.apply`` returns the next image, which shares all unchanged parts.
 * Epochs are data: controller, broker, leader and partition epochs are plain integers, kept as values, and only grow.
 * ``version`` counts the deltas of one controller epoch; ``(controller_epoch, version)`` orders any two images.
 """
@@ -86,7 +86,7 @@ class MetadataImage:
 
     @property
     def term(self) -> Term:
-        """The controller's term and the version in it that this image has."""
+        """The controller's term, and the version of this image in it."""
         return Term(self.controller_epoch, self.controller_id, self.version)
 
     def partition(self, topic: str, partition: int) -> PartitionState | None:
@@ -97,8 +97,8 @@ class MetadataImage:
         return found.partitions[partition]
 
     def named(self, replicas: Iterable[tuple[UUID, int]]) -> Iterator[tuple[str, int, PartitionState]]:
-        """Yield each partition that these topic ids and indexes name, once, as ``(topic, index, state)``. Unknown ones
-        are skipped."""
+        """Yield the partitions with these topic ids and indexes as ``(topic, index, state)``. Duplicates and unknown
+        partitions are skipped."""
         for topic_id, index in dict.fromkeys(replicas):
             topic = self.topic_names.get(topic_id, "")
             state = self.partition(topic, index)

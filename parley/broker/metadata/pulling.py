@@ -5,7 +5,8 @@ trip. Each request also shows that this broker is alive. Changes are applied str
 broker's image is from another controller's term, the response contains a whole image. A broker rejects an image of an
 earlier term than the one it knows: the image comes from a controller that does not know that it has been replaced.
 
-The death of a broker changes thousands of partitions, in many deltas. Each is applied in a turn of the event loop.
+The death of a broker changes thousands of partitions, in many deltas. Each delta is applied in a separate turn of the
+event loop.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ async def pull(
 
 
 async def apply(metadata: Metadata, response: FetchMetadataResponse) -> None:
-    """Apply a response without an error code, except what no longer matters if this broker becomes the controller.
+    """Apply a response that has no error code. Stop if this broker becomes the controller in the meantime.
 
     Raises CORRUPT_MESSAGE if the response, or the rest of it, does not fit the image.
     """
@@ -95,7 +96,7 @@ def _delta(epoch: int, step: FetchMetadataResponse.Step) -> Delta:
 def _replace(metadata: Metadata, whole: Delta, earlier_terms: Sequence[Term]) -> None:
     """Replace the image by a whole one. Subscribers receive the difference between the two.
 
-    ``earlier_terms`` are the controllers' terms before that of the new image, as far as the store remembers them.
+    ``earlier_terms`` are the terms before the new image's term, as far back as the store lists them.
     """
     before = metadata.image
     image = MetadataImage(before.cluster_id).apply(whole)

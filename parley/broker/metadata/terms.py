@@ -1,8 +1,8 @@
 """The terms of the controllers, from which the controller detects that the coordination store was set back.
 
 The store lists the latest terms: the epoch and the id of each controller, and the last metadata version of its term.
-Every write by a controller also updates its own entry in the list. Every broker remembers on disk the newest metadata
-that it has applied, as a ``Term``. The store contained that metadata before any broker saw it. So if the list
+Every write by a controller also updates the controller's entry in the list. Every broker records on disk the newest
+metadata that it has applied, as a ``Term``. The store contained that metadata before any broker saw it. So if the list
 contradicts what a broker has seen, the store has lost writes: it was restored to an older state.
 """
 
@@ -48,7 +48,7 @@ def contradicts(terms: Sequence[Term], seen: Term) -> bool:
 
 
 def with_term(terms: Sequence[Term], term: Term) -> tuple[Term, ...]:
-    """Return the terms with ``term`` appended, replacing any entries of its own epoch or of later epochs."""
+    """Return the terms with ``term`` appended. It replaces all entries of the same epoch or of later epochs."""
     return (*(each for each in terms if each.epoch < term.epoch), term)[-TERMS_KEPT:]
 
 

@@ -92,11 +92,11 @@ class PartitionState:
     replicas that a reassignment in progress adds and removes (KIP-455).
 
     ``elr`` contains the eligible leader replicas (KIP-966): replicas outside the ISR that contain every committed
-    record. ``last_known_elr`` contains the replicas that have left both sets since the ISR is smaller than
-    ``min.insync.replicas``, because they may have lost records: a recovery waits for their reports.
+    record. ``last_known_elr`` contains the replicas that had to leave the ISR or the ELR because they may have lost
+    records, while the ISR was smaller than ``min.insync.replicas``. A recovery waits for their reports.
 
     ``directories`` contains, for each of ``replicas``, the id of its log directory (KIP-858); ``()`` means that all are
-    unassigned. ``unclean_epoch`` is the last leader epoch that began with an unclean election or a recovery, or -1.
+    unassigned. ``unclean_epoch`` is the last leader epoch that started with an unclean election or recovery, or -1.
     """
 
     replicas: tuple[int, ...]
@@ -113,7 +113,7 @@ class PartitionState:
 
     @property
     def relies_on_elr(self) -> bool:
-        """True while replicas outside the ISR are relied on for every committed record: the ISR was too small."""
+        """True if there is an ELR or a last known ELR. The high watermark does not advance until both are cleared."""
         return bool(self.elr or self.last_known_elr)
 
     def directory(self, broker_id: int) -> UUID:
@@ -125,7 +125,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """A topic: its name, its id (KIP-516), which no other topic of this name ever has, and its partitions by index."""
+    """A topic: its name, its id (KIP-516), which no other topic ever has, and its partitions by index."""
 
     name: str
     topic_id: UUID

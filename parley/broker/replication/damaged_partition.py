@@ -87,15 +87,15 @@ class DamagedPartition:
         self.state = step(f"healing {self.partition!r}", _STEPS, self.state, event)
 
     def must_hand_over(self, live: Set[int], now_s: float) -> bool:
-        """Return True if this broker leads, and another member of the ISR should lead while this broker
-        heals the log."""
+        """Return True if this broker leads, and another member of the ISR should lead while this broker heals the
+        log."""
         partition = self.partition
         others = live & set(partition.state.isr) - {partition.broker_id}
         return partition.is_leader and bool(others) and now_s - self.handed_over_s >= HAND_OVER_PAUSE_S
 
     @property
     def retry_s(self) -> float:
-        """Return how long to wait before asking the other replicas again."""
+        """The time to wait before asking the other replicas again."""
         return min(RETRY_MAX_S, RETRY_FIRST_S * (1 << min(self.failures, 16)))
 
     async def until_retry(self) -> None:
@@ -111,10 +111,10 @@ class DamagedPartition:
 
 
 def sources(state: PartitionState, broker_id: int, live: Set[int]) -> list[int]:
-    """Return the live replicas that may have the records that are damaged on ``broker_id``, the best source first.
+    """Return the live replicas that may contain the records that are damaged on ``broker_id``, the best source first.
 
-    The leader defines the log. The other members of the ISR have the whole log. A replica outside the ISR may have the
-    range even though its log ends too early.
+    The leader defines the log. The other members of the ISR contain the whole log. A replica outside the ISR may
+    contain the damaged range, although its log ends earlier than the leader's.
     """
     others = [replica for replica in state.replicas if replica != broker_id and replica in live]
     return sorted(others, key=lambda replica: (replica != state.leader, replica not in state.isr))

@@ -44,7 +44,7 @@ class FetchFailures:
             loop.call_later(GATHERED_S, self._report, kind)
 
     def all_recovered(self) -> None:
-        """Reset the pauses, because no partition fails now: the next failure is logged soon."""
+        """Reset the intervals, because no partition fails now: the next failure is logged without delay."""
         self._intervals.clear()
         self._gathered = {kind: gathered for kind, gathered in self._gathered.items() if kind in self._scheduled}
 

@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 APPENDED_IN_A_ROW_BYTES = 1 << 20
 """The bytes appended before the event loop does other work: about a millisecond of work."""
 LOOK_AT_ALL_S = 1.0
-"""The interval at which a fetcher looks for logs that must be fetched again, because it looks at all its partitions."""
+"""The interval at which a fetcher checks all its partitions for logs that must be fetched again."""
 RETRY_FIRST_S = 0.02
 LATEST, EARLIEST = -1, -2
 
@@ -97,7 +97,7 @@ class Fetcher:
         self._wakeup = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_awaiting_response = False
-        self._is_hurried = False  # the leader has been told to respond immediately
+        self._is_hurried = False  # ``_hurry`` has been called for the pending fetch
         self._sent = 0  # requests
         self._unreachable: dict[int, GrowingInterval] = {}  # error code -> when to log it again
         self._failures = 0  # consecutive failed requests
@@ -222,7 +222,7 @@ class Fetcher:
         await self._back_off_all()
 
     async def _back_off_all(self) -> None:
-        """Pause before the next request. News of the leader ends the pause early."""
+        """Pause before the next request. ``wake`` ends the pause early."""
         self._session.restart()
         self._failures += 1
         await self._pause(self._back_off_s(self._failures))
@@ -325,8 +325,8 @@ class Fetcher:
     # --- Partitions that are left out of the requests ---
 
     def _throttle(self) -> None:
-        """Leave throttled partitions that are catching up out of the requests until the throttle allows
-        more (KIP-73)."""
+        """Leave throttled partitions that are catching up out of the requests until the throttle allows more
+        (KIP-73)."""
         throttle, image = self._parts.throttle, self._parts.partitions.image
         if not throttle.is_set or not (wait_s := throttle.wait_s):
             return
@@ -391,7 +391,7 @@ class Fetcher:
     # --- Truncation ---
 
     def _start_over_where_needed(self) -> None:
-        """Begin to remove the logs that must be fetched again. Call this while no fetch is pending."""
+        """Start removing the logs that must be fetched again. Call this while no fetch is pending."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._next_look_s:
             return

@@ -36,8 +36,8 @@ from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.uuids import UUID
 
 FETCHERS_MAX: Final = 64
-"""The maximum number of connections to a leader, however many are configured: a mistyped value would use one for each
-partition."""
+"""The maximum number of connections to a leader, however many are configured. A mistyped value could otherwise open one
+connection for each partition."""
 
 
 def fetchers_per_leader(config: BrokerConfig) -> int:

@@ -87,11 +87,12 @@ class FollowedPartition:
         self.failures = 0
         """The number of consecutive failures."""
         self.first_request = 0
-        """The number of the first request that names the partition since it is FETCHING. Earlier responses are void."""
+        """The number of the first request that contains the partition in its present FETCHING state. Responses to
+        earlier requests are ignored."""
         self.timer: asyncio.TimerHandle | None = None
 
     def step(self, event: FollowEvent) -> None:
-        """Move to the state that follows ``event``. Stops the timer; each state sets its own."""
+        """Move to the state that follows ``event``, and cancel the timer of the previous state."""
         try:
             self.state = _STEPS[self.state, event]
         except KeyError:

@@ -1,12 +1,12 @@
 """The follower's side of a fetch session (KIP-227): requests contain only what the leader does not remember. No I/O.
 
-The first request of a session begins with nothing. Later requests contain only partitions whose position has changed
-and partitions that are no longer followed, so that quiet partitions cost nothing. Every failure ends the session, and
-the next requests name every partition again. A new epoch of this broker also ends the session, because the leader
-records that epoch with each partition in a request.
+A new session starts without partitions, so its first requests name all of them. Later requests contain only partitions
+whose position has changed and partitions that are no longer followed, so that quiet partitions cost nothing. Every
+failure ends the session, and the next requests name every partition again. A new epoch of this broker also ends the
+session, because the leader records that epoch with each partition in a request.
 
-A request names at most ``NAMED_MAX`` partitions. While others remain, the leader must not delay its response. If the
-leader has no room for a session, the requests name all partitions in turn.
+A request names at most ``NAMED_MAX`` partitions. While partitions remain for the next request, it asks the leader to
+respond immediately. If the leader has no room for a session, the requests name all partitions in turn.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class FollowerFetchSession:
             self._epoch = 1 if self._epoch == _EPOCH_MAX else self._epoch + 1
 
     def restart(self) -> None:
-        """Begin a new session with the next request, because it is unknown what the leader remembers."""
+        """Start a new session with the next request, because it is unknown what the leader remembers."""
         self._epoch = _INITIAL_EPOCH
         self._changed = dict.fromkeys(self._wanted)
 

@@ -1,8 +1,8 @@
 """A follower's progress, as its leader knows it from the follower's fetches. No clock: times are arguments.
 
-A follower is caught up at the time of a fetch that begins at the leader's log end. Under a steady load no fetch does,
-because records arrive between two fetches. So, as in Kafka, a fetch that begins where the leader's log ended at the
-previous fetch shows that the follower was caught up at the time of that previous fetch.
+A follower is caught up at the time of a fetch that starts at the leader's log end. Under a steady load, no fetch starts
+there, because records arrive between two fetches. So, as in Kafka, a fetch that starts where the leader's log ended at
+the previous fetch shows that the follower was caught up at the time of that previous fetch.
 
 A fetch session does not name partitions in which nothing has changed. The time of its last fetch, which is the same for
 all of them, is stored once, in a ``FetchClock``.
@@ -52,8 +52,8 @@ class FollowerProgress:
         self.log_start_offset = -1
         self.broker_epoch = NO_EPOCH
         self.is_close = False
-        """True while the high watermark waits for the follower although it is outside of the ISR: the follower was
-        recently caught up, and could never reach a high watermark that does not wait."""
+        """True while the high watermark waits for the follower although the follower is outside the ISR. The follower
+        was caught up recently, and might never reach a high watermark that does not wait for it."""
         self._leader_end = -1  # at its last fetch
         self._caught_up_s = NEVER_S
         self._clock = _NO_FETCH
@@ -70,15 +70,16 @@ class FollowerProgress:
         self._clock = clock
 
     def session_ended(self) -> None:
-        """Record that the session no longer includes the partition: its fetches no longer show the
-        follower's progress."""
+        """Record that the session no longer includes the partition: its fetches no longer show the follower's
+        progress."""
         self._caught_up_s = self.last_caught_up_s
         self._clock = _NO_FETCH
 
     def forget_arrival(self) -> None:
-        """Let only future fetches show that the follower is in sync: it may be about to remove its log.
+        """Accept only future fetches as evidence that the follower is in sync, because it may be about to remove its
+        log.
 
-        Its previous progress still counts for the records that must be kept for it.
+        Its previous progress still determines which records must be kept for it.
         """
         self.is_close = False
         self._leader_end = -1
@@ -94,7 +95,7 @@ class FollowerProgress:
         return clock is self._clock
 
     def was_in_sync(self, now_s: float) -> None:
-        """Record that the follower is in the ISR with which a new leader begins."""
+        """Record that the follower is in the ISR at the start of a leader epoch."""
         self._caught_up_s = now_s
 
     @property

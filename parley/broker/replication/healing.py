@@ -51,7 +51,7 @@ PURPOSE = "healing"
 
 
 class HealingInterrupted(Exception):
-    """The damaged records cannot be replaced now. The reason lies on this broker: its disk or its own log."""
+    """The damaged records cannot be replaced now, because of this broker's disk or log."""
 
 
 class _Refused(NamedTuple):
@@ -87,7 +87,7 @@ class HealingCounts:
 
 
 class Healing:
-    """Heals the logs of the hosted partitions, each from the discovery of its damage until it is undamaged."""
+    """Heals the damaged logs of the hosted partitions."""
 
     def __init__(
         self,
@@ -232,8 +232,8 @@ class Healing:
         """Ask the controller to remove this replica from the ISR, the ELR and the last known ELR, and wait until the
         metadata shows that.
 
-        The controller is asked even if the replica is outside of all three, because its leader may be about to add it.
-        The fetcher checks that the leader is still the same. Raises ``KafkaError``.
+        The request is needed even if the replica is in none of them, because its leader may be about to add it to the
+        ISR. Also returns if the leader has changed: the fetcher checks that. Raises ``KafkaError``.
         """
         known = partition.state
 
@@ -266,7 +266,8 @@ class Healing:
     async def _fetch_all(self, partition: Partition) -> tuple[list[_Refused], dict[DamagedRange, str]]:
         """Fetch every damaged range of the log.
 
-        Returns the ranges that no live replica has, and those that this broker cannot replace now, with the reason.
+        Returns the ranges that no live replica can supply, and the ranges that this broker cannot replace now, with the
+        reasons.
         """
         refused: dict[DamagedRange, _Refused] = {}
         interrupted: dict[DamagedRange, str] = {}
@@ -291,7 +292,8 @@ class Healing:
     async def _fetch_from_any(self, partition: Partition, damage: DamagedRange) -> dict[int, KafkaError] | None:
         """Replace a range with the records of the first replica that contains them.
 
-        Returns the reason why each replica failed, by broker id. Raises ``HealingInterrupted``.
+        Returns None, or, if no replica could supply the records, the error of each replica, by broker id. Raises
+        ``HealingInterrupted``.
         """
         reasons: dict[int, KafkaError] = {}
         for source in sources(partition.state, self._broker_id, self._metadata.image.live_broker_ids()):
@@ -305,8 +307,7 @@ class Healing:
         return reasons
 
     async def _fetch(self, partition: Partition, source: int, damage: DamagedRange) -> None:
-        """Replace a range with the records of one replica. Of a missing range, replace at most as much as one segment
-        holds.
+        """Replace a range with the records of one replica. If the range is missing, replace at most one segment of it.
 
         Raises ``KafkaError`` if that replica does not have the records or is unreachable, and ``HealingInterrupted`` if
         this broker cannot replace them now. In both cases the log is unchanged.

@@ -8,8 +8,8 @@ that lists topics shows partitions without a log as leaderless.
 A topic may be deleted, and another created with its name, while logs are being opened. So the code that opens a log
 checks after each wait that the partition is still hosted, and a deletion specifies the topic id.
 
-A log that is created is empty. That is right if the cluster has just created the partition with this broker in the ISR.
-Otherwise the replica may have had another log, which was deleted or lost, so the new one is ``LogManager.unproven``.
+A new log is empty. That is correct if the cluster has just created the partition with this broker in the ISR. Otherwise
+the replica may have had another log, which was deleted or lost, so the new log is ``LogManager.unproven``.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class HostedPartitions:
     ) -> None:
         self.by_topic: dict[str, dict[int, Partition]] = {}
         self.is_registered: Callable[[MetadataImage], bool] = lambda image: True
-        """Returns True if the controller has registered this process. Before that, it may list replicas in the ISR that
-        have lost their logs."""
+        """Returns True if the controller has registered this process. Before that, the ISRs in the metadata may contain
+        replicas of this broker that have lost their logs."""
         self._broker_id = broker_id
         self._logs = logs
         self._config_of = config_of
@@ -103,7 +103,7 @@ class HostedPartitions:
         return self._image or _NOTHING_KNOWN
 
     def set_isr_policy(self, policy: IsrPolicy) -> None:
-        """Let ``policy`` decide which followers are in sync. Call this before there are any partitions."""
+        """Set the policy that decides which followers are in sync. Call this before there are any partitions."""
         self._isr_policy = policy
 
     def call_when_opened(self, opened: Callable[[Partition], None]) -> None:
@@ -173,7 +173,7 @@ class HostedPartitions:
             self._start_opening(added, is_new)
 
     def _broker_changed(self, broker_id: int) -> None:
-        """Look at all partitions that the broker follows, in turns of the event loop if there are many."""
+        """Check all partitions that the broker follows, in several turns of the event loop if there are many."""
 
         def look_at(partition: Partition) -> None:
             if broker_id in partition.followers and self.hosts(partition):
@@ -203,7 +203,7 @@ class HostedPartitions:
         opening.add_done_callback(ended)
 
     def _host(self, topic: str, topic_id: UUID, states: Iterable[tuple[int, PartitionState]]) -> list[Partition]:
-        """Begin to host a topic's partitions that are assigned to this broker, and return them."""
+        """Start hosting a topic's partitions that are assigned to this broker, and return them."""
         hosted = []
         for index, state in states:
             if self._broker_id in state.replicas:
@@ -367,10 +367,11 @@ class HostedPartitions:
                     await asyncio.wait(self._opening)
 
     async def _open(self, partitions: dict[Partition, bool], is_new: bool) -> None:
-        """Open the logs of partitions. The event loop does other work in between, because a new log has no files to
-        wait for. ``partitions`` tells for each one whether the cluster has just created it.
+        """Open the logs of partitions. The values of ``partitions`` are True for those that the cluster has just
+        created.
 
-        A partition that is not new gets no log while a log directory that may hold its log is offline.
+        Opening a new log does not wait for files, so the loop yields explicitly to other work. A partition that is not
+        new gets no log while a log directory that may contain its log is offline.
         """
         for number, (partition, is_created) in enumerate(partitions.items(), 1):
             if self.hosts(partition):
@@ -402,8 +403,8 @@ class HostedPartitions:
             await self._delete(partition)
 
     async def _log_of(self, partition: Partition, is_new: bool, unproven_since: int | None) -> Log | None:
-        """Return a partition's log, or None if the partition is no longer hosted. Deletes the log of an earlier topic
-        of that name."""
+        """Return a partition's log, or None if the partition is no longer hosted. The log of an earlier topic with the
+        same name is deleted."""
         topic, index = partition.topic, partition.index
         while self.hosts(partition):
             if topic in self._removals:  # an earlier topic of that name has been deleted

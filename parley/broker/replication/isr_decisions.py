@@ -1,10 +1,11 @@
-"""Which followers are in sync, and which ISR a leader wants (KIP-497). No I/O, no clock.
+"""Which followers are in sync, and which ISR a leader requests (KIP-497). No I/O, no clock.
 
-A member leaves the ISR when it has not been caught up for ``replica.lag.time.max.ms``. A follower joins as soon as it
-has all committed records and the log with which the leader's epoch began, provided that its broker is alive under the
-epoch with which it fetches. (A broker that has restarted has another epoch, and perhaps an empty disk: KIP-903.)
-Fetches before the controller's last change of the partition's state do not count. A follower that must remove its log
-stops fetching and lets the controller change the state. So it does not join until it has fetched its log again.
+A member leaves the ISR when it has not been caught up for ``replica.lag.time.max.ms``. A follower joins when it has all
+committed records and all records from before the leader's epoch, has been caught up within that time, and fetches with
+the current epoch of its broker, which must be alive. (A broker that has restarted has another epoch, and perhaps an
+empty disk: KIP-903.) Fetches before the controller's last change of the partition's state do not count. Before a
+follower removes its log, it stops fetching and has the controller change the state. So it does not join until it has
+fetched its log again.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def is_eligible(broker: BrokerRegistration | None, fetched_with_epoch: int) -> b
 
 
 def may_join_isr(view: LeaderSnapshot, progress: FollowerProgress, now_s: float, lag_max_s: float) -> bool:
-    """Return True if a follower has everything that it needs to join the ISR, and would not leave it again
-    right away."""
+    """Return True if a follower has everything that it needs to join the ISR, and would not leave it again right
+    away."""
     return (
         progress.has_fetched
         and progress.log_end_offset >= max(view.high_watermark, view.epoch_start_offset)
@@ -57,7 +58,7 @@ def is_lagging(view: LeaderSnapshot, replica: int, now_s: float, lag_max_s: floa
 def wanted_isr(
     view: LeaderSnapshot, brokers: Mapping[int, BrokerRegistration], now_s: float, lag_max_s: float
 ) -> tuple[int, ...]:
-    """Return the ISR as it should be. If it should not change, return the same object as in ``view.state``."""
+    """Return the ISR that the partition should have; the object in ``view.state`` if the ISR should not change."""
     isr = view.state.isr
     staying = [replica for replica in isr if not is_lagging(view, replica, now_s, lag_max_s)]
     joining = [

@@ -6,7 +6,7 @@ Rules of this module:
 * A follower that has caught up is proposed for the ISR immediately, by the fetch that shows it. A check every half of
   ``replica.lag.time.max.ms`` finds lagging followers.
 * Each partition has at most one pending proposal. One AlterPartition request contains up to ``PROPOSED_MAX``
-  waiting proposals. The leader counts the members of both ISRs until the response or the metadata tells it which one is
+  waiting proposals. The leader counts the members of both ISRs until the response or the metadata shows which ISR is
   valid (KIP-497). So a proposal whose outcome is unknown is repeated until a new state of the partition has arrived.
 """
 
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 1.0
 REFUSED_S = 1.0
-"""How many seconds no ISR is proposed for a partition after the controller has rejected a proposal."""
+"""The pause in seconds after the controller has rejected an ISR of a partition, before another one is proposed."""
 LOOKED_AT_IN_A_ROW = 500
 """The number of partitions checked before the event loop does other work."""
 PROPOSED_MAX = 500
@@ -45,7 +45,7 @@ NAMED_MAX = 10
 """The maximum number of partitions named in one log line."""
 
 _REFUSED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INVALID_REQUEST})
-"""The change was certainly not made, and would be refused again if it were repeated immediately."""
+"""Errors after which the ISR has certainly not changed, and the same proposal would be rejected again immediately."""
 _RETRIED = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR})
 
 Key = tuple[UUID, int]
@@ -86,7 +86,7 @@ class IsrChanges:
 
 
 class IsrMaintenance:
-    """The ``IsrPolicy`` of a broker, active while ``run`` runs."""
+    """The ``IsrPolicy`` of a broker. ``run`` sends its proposals to the controller."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class IsrMaintenance:
         self._repeats = GrowingInterval(monotonic)
 
     async def run(self) -> None:
-        """Check the followers and ask the controller, until canceled."""
+        """Check the followers and send proposals to the controller, until cancelled."""
         checking = self._tasks.start(self._check_periodically(), name="search for lagging followers")
         try:
             await self._send_proposals()
@@ -142,7 +142,7 @@ class IsrMaintenance:
         self._check(partition, now_s)
 
     def _update_close(self, partition: Partition, replica: int, now_s: float) -> None:
-        """Let the high watermark wait for a follower outside the ISR if it is about to join."""
+        """Make the high watermark wait for a follower outside the ISR only if the follower is about to join."""
         progress = partition.followers[replica]
         partition.include_in_high_watermark(
             replica,
@@ -229,7 +229,7 @@ class IsrMaintenance:
                 self._wakeup.set()
 
     def _first_due(self) -> dict[Key, _Proposal]:
-        """Return the first ``PROPOSED_MAX`` proposals that are still due. Those found that are not are dropped."""
+        """Return the first ``PROPOSED_MAX`` proposals that are still due. Drop the others that the search finds."""
         due: dict[Key, _Proposal] = {}
         for key, proposal in list(self._proposals.items()):
             if len(due) == PROPOSED_MAX:

@@ -1,10 +1,10 @@
 """Moves replicas to other log directories of this broker (KIP-113).
 
-A move copies the log in a thread while the partition is in use. When the copy is nearly complete, the controller learns
-the new directory (KIP-858), the rest is copied on the event loop, and the partition switches to the copy.
+A move copies the log in a thread while the partition is in use. When the copy is nearly complete, the new directory is
+reported to the controller (KIP-858), the rest is copied on the event loop, and the partition switches to the copy.
 ``num.replica.alter.log.dirs.threads`` limits the number of concurrent moves,
-``replica.alter.log.dirs.io.max.bytes.per.second`` their rate. A stop of the broker interrupts moves; the next start
-begins them again. A move that fails leaves the replica where it is.
+``replica.alter.log.dirs.io.max.bytes.per.second`` their rate. Moves that are interrupted because the broker stops are
+restarted when it starts again. A move that fails leaves the replica where it is.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from parley.storage.log_manager import LogManager
 _log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 20
-"""Bytes copied at a time. A smaller remainder is copied on the event loop, within some milliseconds."""
+"""The number of bytes copied at a time. A smaller remainder is copied on the event loop, in a few milliseconds."""
 TRUNCATION_PAUSE_S = 0.01
 CHECK_S = 1.0
 """How often a throttled move checks whether the limit or the log has changed."""
 
 
 class LogDirMoves:
-    """The current moves, including moves that the last run of this broker did not finish."""
+    """The current moves, including those that this broker had not finished when it last stopped."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class LogDirMoves:
         self._retiring: set[asyncio.Task[Any] | None] = set()
 
     def start(self) -> None:
-        """Resume the moves that the last run of this broker did not finish, as their partitions are opened."""
+        """Restart the moves that this broker had not finished when it last stopped, as their partitions are opened."""
         self._partitions.call_when_opened(self._resume)
         for partition in self._partitions:
             if partition.is_open:
@@ -105,7 +105,7 @@ class LogDirMoves:
             del self._wanted[partition]
 
     def _resume(self, partition: Partition) -> None:
-        """Restart a move that the last run of this broker did not finish."""
+        """Restart the move of this partition, if this broker had not finished it when it last stopped."""
         directory = self._logs.copies.begun.pop((partition.topic, partition.index), None)
         if directory is not None and directory.online:
             self.move(partition, directory)

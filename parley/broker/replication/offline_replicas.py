@@ -1,8 +1,8 @@
 """Reports replicas whose disk has failed to the controller, so that other replicas lead and the ISRs shrink.
 
-A replica is reported while the metadata lists this broker as its leader, or as a member of its ISR or ELR; if the
-partition has a leader, also of its last known ELR, because a later recovery would wait for it. If the metadata lists it
-again later, the replica is reported again.
+A failed replica is reported while the metadata shows that it leads, or that it is in the ISR or the ELR. While the
+partition has a leader, a replica in the last known ELR is reported, too, because a later recovery would wait for it. If
+the metadata adds the replica again later, it is reported again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RETRY_S = 0.1
 
 
 class OfflineReplicas:
-    """Watches the hosted partitions while ``run`` runs."""
+    """Finds and reports the failed replicas of this broker while ``run`` runs."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class OfflineReplicas:
         self._any_failed = False
 
     def report(self) -> None:
-        """Schedule a report of the replicas that have just failed to the controller."""
+        """Schedule a report to the controller about the replicas that have just failed."""
         self._any_failed = True
         self._wakeup.set()
 
@@ -56,7 +56,7 @@ class OfflineReplicas:
             self._wakeup.set()
 
     async def run(self) -> None:
-        """Report failed replicas to the controller, until canceled."""
+        """Report failed replicas to the controller, until cancelled."""
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()

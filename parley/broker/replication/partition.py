@@ -7,8 +7,8 @@ Rules of this module:
 * The high watermark is the offset up to which every member of the ISR has the log. It never decreases while this broker
   leads. While a proposed ISR is pending at the controller, the members of both ISRs count (KIP-497), and so does a
   follower that is about to join. It does not move while fewer than ``min.insync.replicas`` are in sync (KIP-966).
-* While a log is being truncated, its role does not change; the change follows. A log that knows a higher leader epoch
-  than the controller has no role.
+* While its log is being truncated, a replica keeps its role; a change is applied afterwards. A replica whose log
+  contains a higher leader epoch than the controller's neither leads nor follows.
 * Until the log is opened, and after its disk has failed, every request fails with a retriable error.
 """
 
@@ -154,8 +154,9 @@ class Partition:
         self.unhealed: tuple[DamagedRange, ...] = ()
         """The damaged ranges of the log that no other live replica has. ``Healing`` assigns them."""
         self.before_start_over: Callable[[], Awaitable[None]] | None = None
-        """Set if this replica must fetch its log again from the beginning. Its fetcher stops fetching, calls it, which
-        takes the replica out of the ISR and the ELR, and removes the log. ``Healing`` assigns it."""
+        """Set if this replica must fetch its log again from the beginning. The fetcher stops fetching, calls this
+        function, which removes the replica from the ISR, the ELR and the last known ELR, and then removes the log.
+        ``Healing`` assigns it."""
         self.state = state
         self._take(state)
 
@@ -239,8 +240,8 @@ class Partition:
 
     @property
     def _why_not_leader(self) -> ErrorCode:
-        """The error for clients of a broker that does not lead. If no broker leads because the disk of this one has
-        failed, it is the error of that failure."""
+        """The error for clients if this broker does not lead: KAFKA_STORAGE_ERROR if its disk has failed and no other
+        broker leads."""
         is_cause = self.has_failed and self.state.leader == NO_LEADER
         return ErrorCode.KAFKA_STORAGE_ERROR if is_cause else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -250,7 +251,7 @@ class Partition:
         return self._log is not None
 
     def opened(self, log: Log) -> None:
-        """Take over the opened log, and begin to lead if this broker is the leader."""
+        """Use the opened log from now on, and start leading if this broker is the leader."""
         self._log = log
         log.tombstones_kept_from = self._tombstones_kept_from
         if self._is_behind_log(self.state):
@@ -263,10 +264,10 @@ class Partition:
 
     @property
     def is_outdated(self) -> bool:
-        """True if the log knows a higher leader epoch than the current one: the coordination store was set back.
+        """True if the log contains a higher leader epoch than the current one: the coordination store was set back.
 
         The replica neither leads nor follows until the controller has raised the epoch. Otherwise it would truncate its
-        log, or lose track of which epoch each of its records belongs to.
+        log, or lose track of the epochs of its records.
         """
         return self._is_behind_log(self.state)
 
@@ -382,7 +383,7 @@ class Partition:
 
     @property
     def must_flush_fetched(self) -> bool:
-        """Return True if ``flush.messages`` requires a flush before fetched records are acknowledged to the leader."""
+        """True if ``flush.messages`` requires a flush before fetched records are acknowledged to the leader."""
         log = self._log
         return log is not None and log.log_end_offset - log.recovery_point >= log.config.flush_messages
 
@@ -421,7 +422,7 @@ class Partition:
             self._advance_high_watermark(0)
 
     def include_in_high_watermark(self, replica: int, is_close: bool) -> None:
-        """Let the high watermark wait for a follower outside the ISR, only while the follower is about to join."""
+        """Make the high watermark wait for a follower outside the ISR if ``is_close``: it is about to join."""
         progress = self.followers.get(replica)
         if progress is not None and progress.is_close is not is_close:
             progress.is_close = is_close
@@ -594,8 +595,8 @@ class Partition:
         """Locate the batches to read from ``offset`` on, without reading them yet.
 
         Raises OFFSET_OUT_OF_RANGE if ``offset`` is before the log's start or past its end. If the records are damaged,
-        raises KAFKA_STORAGE_ERROR, which clients retry, while another replica may have them, and CORRUPT_MESSAGE after
-        that. With ``nowait``, raises BlockingIOError if locating the batches would have to wait for the disk.
+        raises KAFKA_STORAGE_ERROR, which clients retry, while another replica may supply them, and CORRUPT_MESSAGE if
+        none can. With ``nowait``, raises BlockingIOError if locating the batches would have to wait for the disk.
         """
         up_to = self.end_visible(isolation)
         try:
@@ -607,7 +608,7 @@ class Partition:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, text) from error
 
     def has_no_copy(self, damage: DamagedRange) -> bool:
-        """Return True if no other live replica has the records of a damaged range."""
+        """Return True if no other live replica can supply the records of a damaged range."""
         return len(self.state.replicas) == 1 or any(
             each.first_offset <= damage.first_offset and damage.last_offset <= each.last_offset
             for each in self.unhealed

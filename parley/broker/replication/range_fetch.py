@@ -28,7 +28,8 @@ from parley.storage.leader_epoch_cache import LeaderEpochCache
 CONSUMER = -1
 """The replica id of requests that a leader or a follower serves up to the high watermark."""
 THROTTLES_MAX = 10
-"""How often the other replica may throttle a fetch. Without an authorizer, consumer quotas apply to brokers, too."""
+"""The maximum number of throttled responses to one fetch. Without an authorizer, consumer quotas apply to brokers,
+too."""
 
 
 class Ask(Protocol):
@@ -43,7 +44,7 @@ class FetchedBatches(NamedTuple):
     data: memoryview
     next_offset: int
     lacks_tombstones: bool = False
-    """True if compaction may have removed tombstones behind the first offset."""
+    """True if compaction may have removed tombstones above the first offset."""
 
 
 async def fetch_batches(
@@ -51,9 +52,9 @@ async def fetch_batches(
 ) -> FetchedBatches:
     """Fetch the batches from ``offset`` to ``last_offset``, about ``max_bytes`` at most.
 
-    ``has_gaps`` is True if offsets may be missing between batches, as compaction leaves them. Raises ``KafkaError``: an
-    error of the other replica, OFFSET_NOT_AVAILABLE if the records are not committed there yet, or CORRUPT_MESSAGE if
-    its batches do not belong in this log.
+    ``has_gaps`` is True if offsets may be missing between batches, as after compaction. Raises ``KafkaError``: an error
+    of the other replica, OFFSET_NOT_AVAILABLE if the records are not committed there yet, or CORRUPT_MESSAGE if the
+    batches do not belong in this log.
     """
     behind = _unknown_up_to(partition, last_offset, has_gaps=has_gaps)
     if behind is not None:
@@ -65,11 +66,11 @@ async def fetch_batches(
 
 
 def _unknown_up_to(partition: Partition, last_offset: int, *, has_gaps: bool) -> int | None:
-    """Return the first offset after a range ending with ``last_offset`` whose leader epoch is known for certain.
+    """Return the first offset with a certain leader epoch after a range that ends with ``last_offset``.
 
-    Recovery learns epochs from the batches that it can read. So an epoch that seems to begin with the first batch after
-    the range may have begun inside the range, and so may earlier epochs. Returns None if the leader-epoch cache knows
-    the epochs in the range. With gaps, the first batch may begin anywhere after the range.
+    Recovery learns epochs from the batches that it can read. So an epoch that seems to start with the first batch after
+    the range may have started inside the range, and so may earlier epochs. Returns None if the leader-epoch cache
+    contains the epochs in the range. With gaps, the first batch may start anywhere after the range.
     """
     log = partition.log
     start = log.leader_epochs.next_start(last_offset)
@@ -116,11 +117,11 @@ async def _fetch(
     for _ in range(THROTTLES_MAX):
         if not response.throttle_time_ms or response.error_code or response.responses:
             break
-        response = await ask(request)  # the client for the other broker waits before it sends
+        response = await ask(request)  # the client waits for the throttle time before it sends the request
     data = _only_partition(response)
     if not data.records:
         raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"offset {offset} is not committed on the other broker yet")
-    return data, cast("Buffer", data.records)  # a decoded response contains one buffer
+    return data, cast("Buffer", data.records)  # in a decoded response, the records are always a single buffer
 
 
 def _only_partition(response: FetchResponse) -> FetchResponse.PartitionData:
@@ -136,7 +137,7 @@ def _only_partition(response: FetchResponse) -> FetchResponse.PartitionData:
 def checked_batches(
     data: Buffer, offset: int, last_offset: int, epochs: LeaderEpochCache | None, *, has_gaps: bool
 ) -> FetchedBatches:
-    """Return the whole batches in ``data`` that lie between ``offset`` and ``last_offset``.
+    """Return the whole batches in ``data`` with offsets from ``offset`` to ``last_offset``.
 
     ``epochs`` is None if the leader epochs in the range are unknown. Raises ``CorruptRecord`` if there is no such
     batch, or if a batch does not belong in a log with these leader epochs.

@@ -1,9 +1,9 @@
 """Reports to the controller which log directory each replica of this broker is in (AssignReplicasToDirs, KIP-858).
 
 The controller compares the directories with those that the broker reports at its next registration, so it notices a
-directory that was emptied or exchanged. A replica in the only directory of its broker needs no assignment. The
-directory to which a replica moves is reported before the replica is there: if that disk failed between the move and
-its report, the controller would believe that the replica is still served from the other one.
+directory that was emptied or replaced. A replica in the only directory of its broker needs no assignment. The directory
+to which a replica moves is reported before the move: if the new disk failed between the move and a later report, the
+controller would assume that the replica is still served from the old one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 REPLICAS_MAX = 2000
 """The maximum number of replicas in one request."""
 GATHERED_S = 0.1
-"""How many seconds replicas are collected for one request."""
+"""The time in seconds for which replicas are collected for one request."""
 RETRY_S = 1.0
 
 _Directory = AssignReplicasToDirsRequest.DirectoryData
@@ -39,7 +39,7 @@ _Partition = AssignReplicasToDirsRequest.PartitionData
 
 
 class ReplicaDirectories:
-    """Watches in which directories the hosted partitions are, while ``run`` runs."""
+    """Finds and reports the directories of the hosted partitions while ``run`` runs."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ReplicaDirectories:
     def apply(self, delta: Delta, image: MetadataImage) -> None:
         """Check the partitions that have changed (as a subscriber of ``Metadata``, after the hosted partitions).
 
-        So a replica that moves back, before the metadata shows the directory reported last, is reported again.
+        As a result, a replica that moves back before the metadata shows the directory reported last is reported again.
         """
         for change in delta.changes:
             if isinstance(change, PartitionChanged):
@@ -73,7 +73,8 @@ class ReplicaDirectories:
                     self.check(partition)
 
     def check(self, partition: Partition) -> None:
-        """Report the partition's directory soon, if the metadata names another one. Its log was opened or moved."""
+        """Report the partition's directory soon if the metadata names another one. Call this after the log was opened
+        or moved."""
         if self._directory_to_report(partition) is not None:
             self._unreported[partition] = None
             self._wakeup.set()
@@ -90,13 +91,13 @@ class ReplicaDirectories:
             await awaited
 
     def settle(self, partition: Partition) -> None:
-        """Report the directory in which a replica is, after a move or a move that failed."""
+        """Report the directory in which a replica is, after a move that succeeded or failed."""
         self._moving.pop(partition, None)
         self._awaited.pop(partition, None)
         self.check(partition)
 
     async def run(self) -> None:
-        """Report directories to the controller, until canceled."""
+        """Report directories to the controller, until cancelled."""
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()
@@ -106,7 +107,7 @@ class ReplicaDirectories:
                     await asyncio.sleep(RETRY_S)
 
     def _directory_to_report(self, partition: Partition) -> UUID | None:
-        """Return the id of the partition's directory; None if the metadata already contains it, or needs none."""
+        """Return the id of the partition's directory, or None if the controller knows it or does not need it."""
         assigned = partition.state.directory(self._broker_id)
         if assigned == UNASSIGNED_DIRECTORY and len(self._logs.directories) == 1:
             return None
@@ -136,13 +137,13 @@ class ReplicaDirectories:
         except KafkaError as error:
             _log.info("retrying to report the directories of replicas", extra={"reason": str(error)})
             return False
-        for partition, directory in reported:  # the rejected replicas were reassigned, or their topic was deleted
+        for partition, directory in reported:  # errors need no retry: the replica was reassigned, or the topic deleted
             if self._directory_to_report(partition) in (directory, None):  # else the replica has moved meanwhile
                 self._forget(partition)
         return True
 
     def _forget(self, partition: Partition) -> None:
-        """Record that the controller knows the partition's directory, or need not know it."""
+        """Record that the controller knows the partition's directory, or does not need it."""
         self._unreported.pop(partition, None)
         awaited = self._awaited.pop(partition, None)
         if awaited is not None and not awaited.done():

@@ -1,13 +1,13 @@
-"""Reports of this broker's logs to the controller: how far each reaches, and which log directory it is in (KIP-966).
+"""Reports about this broker's logs to the controller: how far each log reaches, and in which directory it is (KIP-966).
 
 The controller requests them before it registers this broker, and when it must choose a leader among replicas that were
 not in sync. So they are built from the logs on disk and need no metadata.
 
 A log that has lost committed records is reported with its previous high watermark, even after a restart, so that no
-election mistakes a short log for a complete one. A log whose machine has lost power is reported as possibly cut. A new
-log of a replica that may have had another one is reported with its offsets, but as missing. All of this ends when the
-replica is again in the ISR of a leader, after the controller has registered this process: the replica has then caught
-up, or a recovery has given up the records.
+election mistakes a short log for a complete one. A log whose machine has lost power is reported as one from which the
+power cut may have removed records (``may_be_cut_by_power``). A new log of a replica that may have had another one is
+reported with its offsets, but as missing. These marks stay until the controller has registered this process and the
+replica is in the ISR of a leader again: it has then caught up, or a recovery has accepted the loss of the records.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from parley.storage.log import Log
 from parley.storage.log_manager import LogManager
 
 PAGE_LOGS = 1000
-"""The most logs in one response about requested replicas (KIP-966)."""
+"""The maximum number of logs in one response about requested replicas (KIP-966)."""
 PAGE_OF_ALL_LOGS = 5000
-"""The most logs in one response about all logs: each page looks for its beginning among all of them."""
+"""The maximum number of logs in one response about all logs. It is larger, because each page sorts all of them."""
 
 _Info = GetReplicaLogInfoResponse.PartitionLogInfo
 _Topic = GetReplicaLogInfoResponse.TopicPartitionLogInfo
@@ -58,7 +58,7 @@ class ReplicaReports:
         self._was_registered = False
 
     def apply(self, delta: Delta, image: MetadataImage) -> None:
-        """Settle the logs that are in sync again (as a subscriber of ``Metadata``)."""
+        """Remove the marks of logs that are in sync again (as a subscriber of ``Metadata``)."""
         if not self.is_registered(image):
             return
         unsettled: Iterable[Log] = self._logs.unsettled
@@ -80,7 +80,7 @@ class ReplicaReports:
         state = image.partition(log.topic, log.partition)
         if state is None or log.topic_id not in (None, image.topics[log.topic].topic_id):
             return False
-        # A store that was set back may have named a new log in the ISR from the beginning.
+        # If the store was set back, the replica may have been in the ISR when its new log was created.
         is_later = state.partition_epoch > self._logs.unproven.get(log, NO_EPOCH)
         return is_later and state.leader != NO_LEADER and self._broker_id in state.isr
 
@@ -108,8 +108,8 @@ class ReplicaReports:
         return response
 
     def _named(self, asked: list[GetReplicaLogInfoRequest.TopicPartitions]) -> Iterator[tuple[UUID | None, str, int]]:
-        """Return the requested topic ids and partitions, each with the topic's name; "" if this broker does not know
-        it."""
+        """Return the requested topic ids and partitions, each with the topic's name, or "" if this broker does not know
+        the name."""
         names = {log.topic_id: log.topic for log in self._logs.logs if log.topic_id is not None}
         names.update(self._partitions.image.topic_names)
         return ((each.topic_id, names.get(each.topic_id, ""), index) for each in asked for index in each.partitions)

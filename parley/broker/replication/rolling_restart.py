@@ -1,7 +1,7 @@
 """The conditions of a rolling restart: all replicas have caught up, and no replica is needed.
 
-The pages ``/insyncz`` and ``/stopz`` of ``metrics.listener`` show it. Both use only the broker's own metadata, so they
-need no login and no request to another broker.
+The pages ``/insyncz`` and ``/stopz`` of ``metrics.listener`` show them. Both use only the metadata of the broker that
+serves them, so they need no login and no request to another broker.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def out_of_sync(partitions: Iterable[Partition], broker_id: int) -> list[str]:
 
 
 def needed(partitions: Iterable[Partition], broker_id: int) -> list[str]:
-    """Return the partitions that have ``min.insync.replicas`` replicas in sync now, but would not without this broker.
+    """Return the partitions whose ISR would be smaller than ``min.insync.replicas`` if this broker stopped now.
 
-    A partition that has too few replicas for that, even if all are in sync, does not count: waiting would not help.
+    A partition in which that is so even if all its replicas are in sync does not count: waiting would not help.
     """
     return [_name(each) for each in partitions if each.is_open and _is_needed(each, broker_id)]
 

@@ -1,8 +1,9 @@
 """Replication throttles (KIP-73): a bandwidth limit for replicas that are catching up.
 
-A topic names its throttled replicas, by partition and broker or all of them. A broker has one rate for what it sends to
-them as leader, and another for what it fetches as follower. Replicas that are in sync are never throttled, or they
-would leave the ISR. The rate is measured over sliding windows, so a burst delays the bytes that follow it.
+The configuration of a topic lists its throttled replicas by partition and broker, or all of them. A broker has one rate
+limit for what it sends to them as leader, and another for what it fetches as follower. Replicas that are in sync are
+never throttled, because they would leave the ISR. The rate is measured over sliding windows, so a burst delays the
+bytes that follow it.
 """
 
 from __future__ import annotations
@@ -44,8 +45,7 @@ class MeasuredRate:
             self._total -= self._samples.popleft()[1]
 
     def wait_s(self, limit: float, now_s: float) -> float:
-        """Return the number of seconds to wait until the rate falls to ``limit``; 0 if it does not exceed
-        the limit."""
+        """Return the number of seconds to wait until the rate falls to ``limit``; 0 if it does not exceed the limit."""
         self._forget(now_s)
         if not self._samples:
             return 0.0
@@ -105,7 +105,7 @@ class ReplicationThrottle:
 
     @property
     def wait_s(self) -> float:
-        """For how many seconds throttled replicas must wait; 0 if they need not."""
+        """The number of seconds that throttled replicas must wait; 0 if they need not wait."""
         return self._rate.wait_s(self._limit(), self._monotonic())
 
 

@@ -1,9 +1,10 @@
 """What a follower does with its leader's response for a partition: append, truncate its log, or wait. No I/O, no clock.
 
-A follower's log is a prefix of its leader's log, or it is truncated until it is. Each fetch names the epoch of the
-follower's last record. If that epoch ends elsewhere in the leader's log, the leader returns an epoch and offset at
-which the logs may still agree (KIP-595); the follower truncates and fetches again. So nothing is truncated merely
-because it is above a high watermark: records that a dead leader had replicated survive a restart of its followers.
+A follower's log must be a prefix of its leader's log; otherwise it is truncated until it is one. Each fetch names the
+epoch of the follower's last record. If that epoch is missing from the leader's log, or ends earlier there, the leader
+returns an epoch and an offset at which the logs may still agree (KIP-595); the follower truncates and fetches again. So
+nothing is truncated merely because it is above a high watermark: records that a dead leader had replicated survive a
+restart of its followers.
 
 A follower that has not fetched tombstones which compaction has removed from the leader's log would keep what they
 delete. It fetches the log from the beginning (docs/storage.md, "Replicas that were away").
@@ -51,7 +52,7 @@ class StartOver:
     """Remove everything, and fetch from ``offset``.
 
     The leader has removed tombstones that this log has not fetched, or this log is damaged and no replica can heal it.
-    The copy of the leader's log may then lack tombstones below ``tombstones_removed_up_to``, as the leader's does.
+    The new copy of the leader's log may lack tombstones below ``tombstones_removed_up_to``, as the leader's log does.
     """
 
     offset: int
@@ -125,8 +126,8 @@ def loss_by(step: Truncate | TruncateFully, log: Log, unclean_epoch: int) -> Los
     """Return the kind of loss that a truncation causes: whether it removes committed records, that is, records below
     the high watermark known to this log.
 
-    ``unclean_epoch`` is the last leader epoch of the partition that began with an unclean election or a recovery. It
-    explains the loss of records that were written before it, unless this log has followed a leader since.
+    ``unclean_epoch`` is the last leader epoch of the partition that started with an unclean election or recovery. It
+    explains the loss of records if the last record of this log is older than that epoch.
     """
     if step.offset >= log.high_watermark:
         return Loss.NONE
@@ -137,10 +138,11 @@ def loss_by(step: Truncate | TruncateFully, log: Log, unclean_epoch: int) -> Los
 
 
 def step_for_range(log_end: int, leader_start: int, leader_end: int) -> Truncate | TruncateFully | None:
-    """Return how a follower moves its log's end into its leader's log; None if it is already inside.
+    """Return the step that moves the end of a follower's log into the range of its leader's log; None if it is already
+    there.
 
-    Records beyond the leader's end no longer count, as after an unclean election. If the log ends before the leader's
-    start, the follower was offline for longer than the retention time.
+    Records beyond the leader's end no longer count, for example after an unclean election. If the log ends before the
+    leader's start, the follower was offline for longer than the retention time.
     """
     if leader_end < log_end:
         return Truncate(leader_end)

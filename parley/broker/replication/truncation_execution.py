@@ -1,19 +1,19 @@
 """Truncation of followers' logs, which protects committed records.
 
 A follower truncates its log to the offset up to which it agrees with its leader's. A leader from the ISR or the ELR has
-every committed record, so the truncation ends at or above the follower's high watermark. If it would end below, the
-leader lacks committed records. Then the truncation is logged at ``error``, and:
+every committed record, so the truncation ends at or above the follower's high watermark. If it would end below the high
+watermark, the leader lacks committed records. This is logged at ``error``, and:
 
 * If an unclean election explains it, or the topic allows unclean elections, the log is truncated. A ``.cut`` file keeps
   the removed records (``parley.storage.cut_files``).
 * Otherwise the follower refuses and keeps its log. It stays outside of the ISR until another replica leads, or the
   operator allows the loss. See docs/storage.md, "Committed records that a truncation would remove".
 
-A follower that starts over loses nothing: its leader has the same records, compacted further. The follower must not be
-in the ISR or the ELR. If its damaged log must be fetched again, it first leaves them, at a time when no fetch is
-pending after which the leader could add it again. It also leaves the last known ELR first, because it may have been the
-only other replica with all committed records. If its leader or its fetcher has changed meanwhile, it does not start
-over yet, because it may have fetched since.
+A follower that starts over loses nothing: its leader has the same records, compacted further. Only a follower outside
+the ISR and the ELR may start over. Before a damaged log is fetched again, the follower leaves both, while it has no
+pending fetch after which the leader could add it to the ISR again. It also leaves the last known ELR first, because it
+may have been the only other replica with all committed records. If its leader or its fetcher has changed meanwhile, it
+does not start over yet, because it may have fetched since.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ REMEDY = (
 
 
 class TruncationRefused(Exception):
-    """The log keeps records that may be needed. The message is the reason."""
+    """The follower keeps its log, because the log contains records that may be needed. The message is the reason."""
 
 
 class Truncations:
@@ -70,7 +70,8 @@ class Truncations:
         self.metrics = TruncationMetrics()
 
     async def truncate(self, partition: Partition, step: Removal, is_current: Callable[[], bool]) -> None:
-        """Truncate a follower's log, unless ``is_current`` returns False: the step was for another leader or fetcher.
+        """Truncate a follower's log. A ``StartOver`` is refused if ``is_current`` returns False after the replica has
+        left the ISR: the step came from another leader or fetcher.
 
         Raises TruncationRefused; KafkaError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
         """

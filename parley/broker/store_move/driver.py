@@ -4,8 +4,10 @@ A move is requested through the brokers (``MigrateCoordination``), not through a
 access to the store, and learns of a mistake immediately. A move ends with the term of the controller that drives it:
 the next controller finds the unfinished move and abandons it. The states of the driver::
 
-    NOT_CONTROLLER  this broker is not the controller                    IDLE        no move is under way
-    REQUESTED       a move was requested but has not started             DRIVING     a move is being carried out
+    NOT_CONTROLLER   this broker is not the controller
+    IDLE             no move is under way
+    REQUESTED        a move was requested and has not begun
+    DRIVING          a move is being carried out
 """
 
 from __future__ import annotations

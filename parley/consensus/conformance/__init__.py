@@ -1,7 +1,7 @@
-"""The conformance kit: the author of a backend proves with it that the backend keeps the contract.
+"""The conformance kit: checks with which the author of a backend proves that it fulfills the contract.
 
 Every property that ``parley.consensus.backend`` promises and the recipes rely on is a named check (``checks/``). The
-author implements a ``Harness``, which makes fresh stores and faults, and runs all checks in pytest::
+author implements a ``Harness``, which creates fresh stores and faults, and runs all checks in pytest::
 
     class TestMyStore(ConformanceSuite):
         harness = MyHarness

@@ -1,8 +1,8 @@
 """``python -m parley.consensus.conformance STORE [--json FILE] [--check NAME]...``: run the kit, print the results.
 
-STORE is ``memory:``, ``local:``, the address of a server (``etcd://host:2379``; each check works below a prefix of its
-own and deletes it afterwards), or the harness of a backend as ``package.module:Class``. Exit code 0 if every check
-passed, 1 if a check failed, 2 if there is no such store or check.
+STORE is ``memory:``, ``local:``, the address of a server (``etcd://host:2379``; each check works below a separate
+prefix and deletes it afterwards), or the harness of a backend as ``package.module:Class``. The exit code is 0 if every
+check passed, 1 if a check failed, and 2 if the store or a check is unknown.
 """
 
 from __future__ import annotations

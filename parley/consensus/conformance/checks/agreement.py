@@ -1,4 +1,4 @@
-"""Hypothesis makes the same calls on the store and on the kit's model."""
+"""A check in which Hypothesis makes the same calls on the store and on the kit's model."""
 
 from __future__ import annotations
 

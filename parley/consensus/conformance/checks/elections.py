@@ -34,7 +34,7 @@ async def _kills(lab: Lab) -> None:
             if limits.crash_seen_ms_max is not None or kill % 10 == 0:
                 await lab.within(240, race.led.wait(), f"a leader after {kill} kills")
             await race.kill_one()
-        await lab.within(240, race.led.wait(), "a leader in the end")
+        await lab.within(240, race.led.wait(), "a leader after the last kill")
     finally:
         watching.cancel()
         await asyncio.wait([watching])
@@ -47,7 +47,7 @@ async def _kills(lab: Lab) -> None:
 
 
 class _Race:
-    """Candidates, one of which is killed and replaced again and again."""
+    """Candidates. Again and again, one of them is killed, and another takes its place."""
 
     def __init__(self, lab: Lab, ttl_ms: int) -> None:
         self.claims: list[tuple[int, str]] = []
@@ -64,7 +64,7 @@ class _Race:
         self._peers[peer] = asyncio.get_running_loop().create_task(self._listen(peer))
 
     async def kill_one(self) -> None:
-        """Kill the leader half of the time, else any candidate, and start another in its place."""
+        """Kill the leader half of the time, otherwise a random candidate, and start another in its place."""
         alive = list(self._peers)
         leader = self._leader if self._leader in self._peers else None
         peer = leader if leader is not None and self._lab.rng.random() < 0.5 else self._lab.rng.choice(alive)
@@ -161,7 +161,7 @@ async def _deposing(lab: Lab) -> None:
         await third.campaign("x", b"three", depose=observed, wait=False)
     require(not new.lost.is_set(), "the new leader was lost by a late deposing")
     entry = await three.get("state")
-    equal(entry and entry.value, b"new", "what is written in the end")
+    equal(entry and entry.value, b"new", "the final value")
 
 
 @check("election-resign")
