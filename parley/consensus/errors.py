@@ -3,7 +3,8 @@
 Absence is a value (``None``, ``False``, an empty page); an error is an exception. The classes say what to do:
 ``Retriable`` (the same call may succeed later), ``PreconditionFailed`` (read again and decide again), ``Lost`` (stop
 acting in the lost role), ``LimitExceeded`` and ``Permanent`` (do not repeat the call). docs/coordination.md, "Errors",
-has the whole tree. Wrong arguments (an illegal key, two operations on one key) are programming errors: ``ValueError``.
+shows the whole tree. Wrong arguments (an illegal key, two operations on one key) are programming errors:
+``ValueError``.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class TooLarge(LimitExceeded):
     def __init__(self, what: str, size: int, limit: int) -> None:
         super().__init__(f"{what} is {size} bytes; this store accepts at most {limit}")
         self.size = size
-        """The size of what the caller sent, in bytes."""
+        """The size of the key, the value or the transaction, in bytes."""
         self.limit = limit
         """The limit of the store, in bytes."""
 
@@ -105,7 +106,7 @@ class TooManyOps(LimitExceeded):
         self.count = count
         """The number of checks and operations in the transaction."""
         self.limit = limit
-        """The number that the store accepts in one transaction."""
+        """The maximum number that the store accepts in one transaction."""
 
 
 class Permanent(CoordinationError):

@@ -1,8 +1,8 @@
 """Finds the backend for an address, and the configuration keys of the stores.
 
-The scheme of an address names the backend. Parley's own backends are listed in
-``built_in_stores``. Any other is found by an entry point
-of that name in the group ``parley.coordination``, which names a subclass of ``Backend``::
+The scheme of an address names the backend. Parley's own backends are listed in ``built_in_stores``. Any other backend
+needs an entry point with the name of the scheme in the group ``parley.coordination``, which names a subclass of
+``Backend``::
 
     [project.entry-points."parley.coordination"]
     postgresql = "parley_postgresql:PostgresqlBackend"
@@ -124,7 +124,7 @@ def configured_url(config: Mapping[str, str], data_dir: str | PathLike[str] | No
 
 
 def names_store(config: Mapping[str, str]) -> bool:
-    """Return True if a broker's configuration names its store, so that no default must replace it."""
+    """Return True if a broker's configuration names its store, so that no default may replace it."""
     return any(config.get(key, "").strip() for key in ("coordination.url", *_address_keys()))
 
 

@@ -29,7 +29,7 @@ class ValueType(Enum):
 
 
 class Importance(Enum):
-    """How likely an operator needs the key."""
+    """How likely it is that an operator needs the key."""
 
     HIGH = "high"
     MEDIUM = "medium"

@@ -1,4 +1,4 @@
-"""Which store a backend has opened: find its identity, or give one to an empty store. All backends share this
+"""Finds the identity of the store that a backend opens, or gives an identity to an empty store. All backends share this
 procedure.
 
 Every backend with a server provides an ``IdentityStorage``. A backend without a server calls ``require_identity``.
@@ -40,7 +40,7 @@ async def open_identity(storage: IdentityStorage, expected: str | None, rng: ran
         await storage.initialize(new_identity(rng))
         found = await storage.read_identity()
         if found is None:
-            raise Unavailable(f"no store could be created at {storage.place}, or it was deleted at once; try again")
+            raise Unavailable(f"could not create a store at {storage.place}, or it was deleted immediately; try again")
     return require_identity(found, expected, storage.place)
 
 

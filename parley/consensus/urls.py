@@ -14,8 +14,8 @@ _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]|[A-Za-z0-9._-]+)
 
 
 class StoreUrl(NamedTuple):
-    """The parts of an address, still percent-encoded; an absent part is empty. ``servers`` is the text
-    before the path."""
+    """The parts of an address, still percent-encoded; an absent part is empty. ``servers`` is the text before the
+    path."""
 
     scheme: str
     servers: str

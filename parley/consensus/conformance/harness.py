@@ -1,8 +1,8 @@
 """The interface that the author of a backend implements for the kit: fresh stores, clients and faults.
 
 Implement ``Harness``. For a store that several processes can use, derive from ``ProcessHarness``, which runs, kills,
-stops and resumes peers as processes and moves their wall clock. Nothing is optional: without a fault, a property is
-not tested.
+stops and resumes peers as processes and moves their wall clock. Nothing is optional: without one of the faults, a
+property would not be tested.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Harness(ABC):
     """A store and its faults. The kit runs many checks on a harness, one after the other: ``start``, ..., ``stop``."""
 
     allowance_s: ClassVar[float] = 5.0
-    """Added to the declared time bounds, for the delays of a busy machine, in seconds."""
+    """The time in seconds that is added to declared time limits, for the delays of a busy machine."""
     patience: ClassVar[float] = 1.0
     """A factor for the time to wait for events that must happen but have no declared limit; more than 1 for a slow
     store."""

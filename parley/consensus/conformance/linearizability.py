@@ -61,11 +61,11 @@ class Verdict:
     explained: int
     """The largest number of operations that could be placed."""
     stuck_at: tuple[Operation, ...] = ()
-    """The operations that remained then, none of which can come next."""
+    """The operations that could come next after these, judged only by their times; none of them fits the state."""
 
 
 def judge(history: Sequence[Operation], start: State = frozenset()) -> Verdict:
-    """Search for an order that explains a history that begins in this state."""
+    """Search for an order that explains a history that starts in this state."""
     operations = sorted(history, key=lambda operation: operation.called)
     known = sum(1 << n for n, operation in enumerate(operations) if operation.returned is not None)
     todo: list[tuple[int, State]] = [(0, start)]

@@ -1,4 +1,4 @@
-"""A Hypothesis state machine that makes random calls, on whose results the store and the model must agree."""
+"""A Hypothesis state machine that makes random calls, and compares the store's results with the model's."""
 
 from __future__ import annotations
 

@@ -84,7 +84,8 @@ class Model:
 
 @dataclass(slots=True)
 class Follower:
-    """Compares the events of one watch with the history: each must be a past state, and none may go back."""
+    """Compares the events of one watch with the history: each must show a past state, never an earlier one than the
+    event before."""
 
     model: Model
     prefix: str

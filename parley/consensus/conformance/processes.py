@@ -2,7 +2,7 @@
 
 Their wall clock can be moved while they run. A small library, compiled here and preloaded into them, adds an offset
 from a shared file to the results of ``clock_gettime(CLOCK_REALTIME)``, ``gettimeofday`` and ``time``. A server that is
-started with it has the same clock, whether written in C, Java or (on x86-64, unless linked statically) Go.
+started with this library has the same clock, if it is written in C, Java or (on x86-64, unless linked statically) Go.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class WallClock:
     """The wall clock of all processes that are started with ``environment``."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises RuntimeError if there is no C compiler."""
+        """Compile the library on first use. Raises RuntimeError if there is no C compiler."""
         self._offset = directory / "clock"
         self.move(0)
         self.environment = {"LD_PRELOAD": str(_shim()), _OFFSET_FILE: str(self._offset)}
@@ -214,7 +214,8 @@ def _is_stopped(pid: int) -> bool:
 
 
 class ProcessHarness(Harness):
-    """A harness whose peers are processes. A subclass that overrides ``start`` or ``stop`` must call them."""
+    """A harness whose peers are processes. A subclass that overrides ``start`` or ``stop`` must call this class's
+    method, too."""
 
     def __init__(self) -> None:
         self._directory: Path | None = None
@@ -238,8 +239,8 @@ class ProcessHarness(Harness):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment variables that give a process the movable clock. Peers have them; pass them to
-        servers, too."""
+        """The environment variables that give a process the movable clock. Peers get them; pass them to servers,
+        too."""
         assert self._clock is not None
         return self._clock.environment
 

@@ -14,7 +14,7 @@ _CHUNK = 1 << 16
 
 
 class Tap:
-    """Sees and may change the bytes of one connection. Return ``None`` to break the connection."""
+    """Inspects, and may change, the bytes of one connection. Return ``None`` to break the connection."""
 
     def to_server(self, data: bytes) -> bytes | None:
         """Return the bytes to send to the server instead of ``data``."""
@@ -47,7 +47,7 @@ class Proxy:
         self._passing.clear()
 
     def restore(self) -> None:
-        """End ``cut``. Earlier connections are broken, and the bytes in transit are lost."""
+        """End ``cut``. All existing connections are broken, and the bytes in transit are lost."""
         if not self._passing.is_set():
             self._passing.set()
             self.break_all()

@@ -50,7 +50,7 @@ def run_check(check: Check, harness: Harness) -> tuple[Measure, ...]:
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:
-        # pytest's skip and xfail are no Exceptions.
+        # The exceptions of pytest's skip and xfail do not derive from Exception.
         raise Broken(f"{check.name} must be run, but was ended by {error!r}") from error
 
 

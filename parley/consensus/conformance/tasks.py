@@ -69,7 +69,7 @@ class TaskPeer(Peer):
 
 
 async def _while_going(part: Coroutine[Any, Any, None], going: asyncio.Event) -> None:
-    """Run a coroutine that takes steps only while an event is set. It can always be cancelled."""
+    """Run a coroutine, but only while an event is set. It can always be cancelled."""
     await _steps(part, going)  # from Python 3.12 on, a task cannot run a generator itself
 
 

@@ -3,10 +3,10 @@
 ::
 
     <prefix>/identity            the store's identity, 32 hexadecimal digits
-    <prefix>/identity/<name>     exists as long as the store has this identity; every transaction checks it
+    <prefix>/identity/<name>     exists while the store has this identity; every transaction checks it
     <prefix>/keys/<key>          the entries; those bound to a session are locked by it
 
-How transactions, sessions and watches are built from Consul's parts is in docs/store-backends.md.
+docs/store-backends.md describes how transactions, sessions and watches are built on Consul.
 """
 
 from parley.consensus.consul.backend import ConsulBackend

@@ -85,8 +85,8 @@ class Address:
         return token
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """Return the TLS context, or None for plain HTTP. Blocks. Raises BadConfig if a certificate or key
-        is unusable."""
+        """Return the TLS context, or None for plain HTTP. Blocks. Raises BadConfig if a certificate or key is
+        unusable."""
         if not self.endpoints[0].startswith("https:"):
             return None
         try:

@@ -119,8 +119,8 @@ class ConsulBackend(Backend):
         return entry(self._store.layout, found[0])
 
     async def list(self, prefix: str, *, limit: int, after: str | None = None, read: Read = LINEARIZABLE) -> Page:
-        """See ``Backend.list``. Consul has no pages: it always sends everything below the prefix, regardless of the
-        limit."""
+        """Return a page, as ``Backend.list`` describes. Consul has no pages: it always sends everything below the
+        prefix, regardless of the limit."""
         limit = self.capabilities.admit_limit(limit)
         layout = self._store.layout
         behind = after or ""
@@ -155,11 +155,12 @@ class ConsulBackend(Backend):
     # --- For feeds and sessions ---
 
     async def wait_for_change(self, prefix: str, index: int) -> Response:
-        """See ``watch.Source``."""
+        """Wait until something below a prefix may have changed since this index (for ``watch.Source``)."""
         return await self._store.wait_for_change(prefix, index, WAIT_S)
 
     async def read_state(self, prefix: str, known: Mapping[str, Entry]) -> Mapping[str, Entry]:
-        """See ``watch.Source``."""
+        """Read the entries below a prefix, sorted. Unchanged entries are the objects in ``known`` (for
+        ``watch.Source``)."""
         layout, state = self._store.layout, dict[str, Entry]()
         for kv in await self._run(self._plan_read("get-tree", prefix)):
             key = layout.key(kv["Key"])
@@ -168,7 +169,8 @@ class ConsulBackend(Backend):
         return state
 
     async def renew(self, session_id: str, timeout_s: float) -> bool:
-        """See ``session.Sessions``. Periodically also verifies the store, because sessions outlive its keys."""
+        """Renew a session, and periodically verify the store, because sessions outlive its keys (for
+        ``session.Sessions``). Returns False if Consul does not know the session."""
         alive = await self._store.renew_session(session_id, timeout_s)
         now = asyncio.get_running_loop().time()
         if alive and now >= self._verify_at:
@@ -177,12 +179,12 @@ class ConsulBackend(Backend):
         return alive
 
     async def destroy(self, session_id: str) -> None:
-        """See ``session.Sessions``."""
+        """End a session in Consul, which deletes its keys (for ``session.Sessions``)."""
         with suppress(Closed):
             await self._store.destroy_session(session_id)
 
     def forget(self, session: ConsulSession) -> None:
-        """See ``session.Sessions``."""
+        """Forget a session that is LOST, and end it in Consul if it has not ended there (for ``session.Sessions``)."""
         self._sessions.pop(session.id, None)
         if not session.ended_in_store and self._opened:
             self._start(self._store.try_to_destroy_session(session.id))

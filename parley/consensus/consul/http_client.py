@@ -1,6 +1,6 @@
 """HTTP requests to Consul's agents. Failures are raised as coordination errors.
 
-The client leaves an agent that does not respond, and uses the next one of the address. A request that was certainly not
+If an agent does not respond, the client switches to the next agent of the address. A request that was certainly not
 sent, or that only reads, is tried at each agent. A write that was sent is not repeated.
 """
 
@@ -161,8 +161,8 @@ class Client:
             self._waits.discard(wait)
 
     def _interrupt_queries(self) -> None:
-        """End all blocking queries, so that they are sent again: a call received no response, so they may
-        wait in vain."""
+        """End all blocking queries, so that they are sent again: a call got no response, so they may be waiting in
+        vain."""
         now = asyncio.get_running_loop().time()
         waits, self._waits = self._waits, set()
         for wait in waits:

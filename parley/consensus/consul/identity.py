@@ -17,7 +17,7 @@ _IDENTITY = re.compile(r"[0-9a-f]{32}\Z")
 
 
 class ConsulIdentity:
-    """See ``parley.consensus.store_identity.IdentityStorage``."""
+    """Reads and writes the identity of a store in Consul (``parley.consensus.store_identity.IdentityStorage``)."""
 
     def __init__(self, client: Client, layout: KeyLayout) -> None:
         self._client = client
@@ -28,7 +28,8 @@ class ConsulIdentity:
         return self._layout.place
 
     async def read_identity(self) -> str | None:
-        """See ``IdentityStorage``."""
+        """Return the identity, or None if there is none. Raises BadConfig if the key contains something else, and
+        Unauthorized if the ACL token may not read it."""
         get = {"Verb": "get", "Key": self._layout.identity}
         response = await self._client.call("PUT", "/v1/txn?consistent", encoded([get]), writes=False)
         if response.status == 409:
@@ -44,8 +45,8 @@ class ConsulIdentity:
         return identity
 
     async def initialize(self, identity: str) -> None:
-        """See ``IdentityStorage``. Raises BadConfig if there are keys below the prefix that do not belong
-        to a store."""
+        """Write the identity, unless another client has just done so. Raises BadConfig if there are keys below the
+        prefix that do not belong to a store, and Unauthorized if the ACL token may not write."""
         if foreign := await self._any_key():
             # The key may belong to a store that another client has created since the first read.
             if await self.read_identity() is None:

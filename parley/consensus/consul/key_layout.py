@@ -1,4 +1,4 @@
-"""How the store's keys are stored in Consul's KV store."""
+"""The mapping from keys of the store to keys of Consul's KV store."""
 
 from __future__ import annotations
 

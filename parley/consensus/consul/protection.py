@@ -21,7 +21,7 @@ _NEVER_INDEX = 1
 
 
 async def protection_of(address: Address, layout: KeyLayout) -> Protection:
-    """Try to read, and to write without any effect, as a client without a token."""
+    """Return how the store is protected: try to read, and to write without any effect, as a client without a token."""
     encrypted = all(endpoint.startswith("https:") for endpoint in address.endpoints)
     connection = of_connection(", ".join(address.endpoints), encrypted=encrypted, advice=_TLS_ADVICE)
     return Protection(await _of_tree(replace(address, token_file=None), layout), connection)

@@ -1,7 +1,7 @@
 """A session in Consul, renewed every third of its TTL and at least every five seconds.
 
-A renewal writes nothing; it only restarts a timer of Consul's leader. It also reveals to an idle client that its
-session or its store no longer exists.
+A renewal writes nothing; it only restarts a timer on Consul's leader. It also shows an idle client if its session or
+its store no longer exists.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Sessions(Protocol):
 
 
 class ConsulSession(Session):
-    """A session of this client. ``ended_in_store`` is True if Consul has ended it, or has been requested to."""
+    """A session of this client. ``ended_in_store`` is True if Consul has ended the session, or has got a request to end
+    it."""
 
     def __init__(self, sessions: Sessions, session_id: str, ttl_ms: int, sent_at: float) -> None:
         super().__init__(session_id, ttl_ms, sent_at)
@@ -48,7 +49,7 @@ class ConsulSession(Session):
     async def close(self) -> None:
         if self._state is SessionState.LOST:
             return
-        self.ended_in_store = True  # by ``destroy`` below; if that fails, the session expires
+        self.ended_in_store = True  # ``destroy`` below ends it; if that fails, the session expires in Consul
         self.lose()
         await self._sessions.destroy(self.id)
 

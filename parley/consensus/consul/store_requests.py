@@ -27,7 +27,7 @@ from parley.consensus.errors import (
 from parley.consensus.store_identity import open_identity
 
 _BEST_EFFORT_S = 3.0
-# The prefixes that a path can contain: Go's server redirects paths with empty segments or segments of dots.
+# Matches the part of a prefix that a path can contain. Consul redirects paths with empty segments, ``.`` or ``..``.
 _ALLOWED_IN_PATH = re.compile(r"(?:(?!\.{1,2}/)[!-.0-~]+/)*(?:(?!\.{1,2}\Z)[!-.0-~]+\Z)?")
 
 
@@ -85,7 +85,8 @@ class Store:
         raise reason.error
 
     async def watch_count(self) -> WatchCount:
-        """Return the number of blocking queries on this Consul agent, from its own metrics, which are up to 20 s old.
+        """Return the number of blocking queries on this Consul agent, from the agent's metrics, which are up to 20 s
+        old.
 
         If the metrics do not contain the number, it is None and ``source`` gives the reason.
         """
@@ -104,7 +105,7 @@ class Store:
         await self.run(plan_txn(self.layout, self.identity, [], [], self._rng))
 
     async def wait_for_change(self, prefix: str, index: int, wait_s: float) -> Response:
-        """Send a blocking query on the names below a prefix of the store."""
+        """Send a blocking query for the keys below a prefix of the store."""
         allowed = _ALLOWED_IN_PATH.match(prefix)
         path = quote(self.layout.data(allowed[0] if allowed else ""), safe="/")
         return await self._client.query(f"/v1/kv/{path}?keys&separator=/&consistent&index={index}", wait_s)
@@ -149,7 +150,7 @@ class Store:
 
     async def destroy_session(self, session_id: str, timeout_s: float = TIMEOUT_S) -> None:
         """End a session, and delete its keys. Does nothing if the session does not exist."""
-        # Ending it twice does no harm, so the request may be tried at each agent.
+        # Ending a session twice does no harm, so the request may be tried at each agent.
         await self._client.call("PUT", f"/v1/session/destroy/{session_id}", b"", writes=False, timeout_s=timeout_s)
 
     async def try_to_destroy_session(self, session_id: str) -> None:

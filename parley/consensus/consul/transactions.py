@@ -32,7 +32,7 @@ from parley.consensus.errors import CoordinationError, SessionLost, Unauthorized
 OPS_MAX = 64
 """The maximum number of operations that Consul allows in a transaction. Consul 1.14 and later allow 128."""
 _FLAGS_BITS = 53
-"""The bits of Flags that are used, out of 64. Tools that read JSON's numbers as floats preserve them."""
+"""The number of bits of Flags that are used, out of 64. Tools that read JSON numbers as floats preserve that many."""
 _NO_INDEX = (1 << 64) - 1
 
 KV: TypeAlias = dict[str, Any]
@@ -41,8 +41,8 @@ KV: TypeAlias = dict[str, Any]
 def capabilities(ttl_ms_min: int) -> Capabilities:
     """Return the limits of a store in Consul.
 
-    One of a transaction's 64 operations checks the identity, and a put needs two. In its 512 KiB, values take four
-    thirds of their size, and keys appear twice.
+    Of the 64 operations in a Consul transaction, one checks the identity, and each put needs two. In its 512 KiB,
+    values take four thirds of their size (base64), and keys appear twice.
     """
     return Capabilities(
         name="consul",
@@ -78,7 +78,7 @@ def plan_txn(layout: KeyLayout, identity: str, checks: Sequence[Check], ops: Seq
     planned: list[tuple[KV, Check | Op | None]] = [({"Verb": "get", "Key": layout.marker(identity)}, None)]
     planned += [(op, check) for check in checks if (op := _check(layout, check))]
     for each in ops:
-        # A plain set would leave the key bound to its old session, and lock would not take it over from that.
+        # ``set`` alone would leave the key bound to its old session, and ``lock`` would not take it over from there.
         planned.append(({"Verb": "delete", "Key": layout.data(each.key)}, each))
         if isinstance(each, Put):
             planned.append((_put(layout, each, rng), each))
@@ -158,7 +158,7 @@ def _violated(check: Check, *, absent: bool) -> CoordinationError:
 
 
 def results(plan: Plan, body: bytes) -> list[KV]:
-    """Return the entries in a 200 response, without that of the identity.
+    """Return the entries in a 200 response, without the entry of the identity.
 
     Raises Unauthorized if the identity is missing, because Consul omits what the token may not read.
     """
@@ -171,7 +171,7 @@ def results(plan: Plan, body: bytes) -> list[KV]:
 
 def revisions(layout: KeyLayout, ops: Sequence[Op], found: Sequence[KV]) -> tuple[Revision | None, ...]:
     """Return the new revision of each operation's key, from the entries in the response."""
-    written = {kv["Key"]: kv["ModifyIndex"] for kv in found}  # the last entry of a key is that of its put
+    written = {kv["Key"]: kv["ModifyIndex"] for kv in found}  # the last entry of a key comes from its put
     return tuple(None if isinstance(op, Delete) else Revision(written[layout.data(op.key)]) for op in ops)
 
 

@@ -1,9 +1,9 @@
 """Watches: one feed for each watched prefix, shared by any number of watches.
 
-A feed has two tasks. One sends blocking queries on the names below the prefix, as long as any watch waits for a change.
-The other reads the state, in one transaction with the identity, when the query returns or a watch starts. It makes one
-read at a time, each from the leader, so that the state never goes back. Both are idle while no watch waits. The feed
-keeps only the last state, and each watch compares it with the revisions that it has delivered.
+A feed has two tasks. One sends blocking queries for the keys below the prefix, while any watch waits for a change. The
+other reads the state, in one transaction with the identity, when the query returns or a watch starts. It makes one read
+at a time, each from the leader, so that the state never goes back. Both are idle while no watch waits. The feed keeps
+only the last state, and each watch compares it with the revisions that it has delivered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from parley.consensus.consul.http_client import Response
 from parley.consensus.errors import Closed, CoordinationError, Retriable
 
 FEEDS_MAX = 16
-"""The maximum number of prefixes of a client with their own query. Further prefixes share one query on all keys."""
+"""The maximum number of prefixes for which a client has separate queries. Other prefixes share a query on all keys."""
 WAIT_S = 60.0
 RETRY_S = 0.1
 RETRY_S_MAX = 1.0
@@ -70,7 +70,7 @@ class Feed:
         return self._requested
 
     def is_completed(self, request: int) -> bool:
-        """Return True if a read that began after this request has been completed."""
+        """Return True if a read that started after this request has been completed."""
         return self._completed >= request
 
     async def wait_for_change(self) -> None:

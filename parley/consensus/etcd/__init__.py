@@ -5,7 +5,7 @@
     <prefix>/identity       the store's random name, written once
     <prefix>/data/<key>     the entries; an entry bound to a session is attached to its lease
 
-How sessions, watches and transactions are built from etcd's parts is in docs/store-backends.md.
+docs/store-backends.md describes how sessions, watches and transactions are built on etcd.
 """
 
 import os

@@ -46,7 +46,7 @@ CAPABILITIES = Capabilities(
     name="etcd",
     key_bytes_max=1024,
     value_bytes_max=1 << 20,
-    txn_ops_max=127,  # etcd allows 128 comparisons; one of them is that of the identity
+    txn_ops_max=127,  # etcd allows 128 comparisons; one of them checks the identity
     txn_bytes_max=5 << 18,  # etcd allows 1.5 MiB; the rest is for keys named twice, prefixes and framing
     list_limit_max=10_000,
     ttl_ms_min=2000,  # a server with the default election timeout raises shorter ones to this
@@ -170,7 +170,8 @@ class EtcdBackend(Backend):
     # --- For sessions ---
 
     async def keep_alive(self, lease: int, timeout_s: float) -> int:
-        """See ``session.Leases``."""
+        """Renew a lease (for ``session.Leases``). Returns its remaining time in seconds; 0 or less if it does not
+        exist."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         server = await self._connected().server(deadline)
         try:
@@ -198,7 +199,8 @@ class EtcdBackend(Backend):
             await self.verify()
 
     def end(self, session: EtcdSession) -> asyncio.Future[None]:
-        """See ``session.Leases``."""
+        """Revoke the lease of a session that is LOST (for ``session.Leases``). The future is done when the keys of the
+        session are deleted."""
         self._sessions.pop(session, None)
         ending = asyncio.ensure_future(self._revoke(session.lease))
         self._ending.add(ending)
@@ -208,7 +210,7 @@ class EtcdBackend(Backend):
     def _ended(self, ending: asyncio.Future[None]) -> None:
         self._ending.discard(ending)
         if not ending.cancelled():
-            ending.exception()  # retrieved, so that asyncio does not report it; a caller that awaits it sees it too
+            ending.exception()  # so that asyncio does not log it as unretrieved; a caller that waits gets it anyway
 
     async def _revoke(self, lease: int) -> None:
         if self._connection is None:
@@ -219,7 +221,7 @@ class EtcdBackend(Backend):
     # --- For watches ---
 
     async def snapshot(self, prefix: str) -> tuple[Sequence[Entry], int]:
-        """See ``watch.Source``."""
+        """Return the entries below a prefix, and their revision (for ``watch.Source``). Raises Compacted."""
         start, end = self.layout.range(prefix)
         entries: list[Entry] = []
         revision, limit = 0, _PAGE
@@ -237,19 +239,19 @@ class EtcdBackend(Backend):
             start = found.kvs[-1].key + b"\0"
 
     async def server(self) -> ServerConnection:
-        """See ``watch.Source``."""
+        """Return the connection in use (for ``watch.Source``). Raises Unavailable if none is established in time."""
         return await self._connected().server(asyncio.get_running_loop().time() + REQUEST_S)
 
     async def verify(self, server: ServerConnection | None = None) -> None:
-        """See ``watch.Source``."""
+        """Raise WrongStore if the store no longer exists (for ``watch.Source``)."""
         await self._range(pb.RangeRequest(key=self.layout.identity, count_only=True), LINEARIZABLE, server)
 
     def note_revision(self, revision: int) -> None:
-        """See ``watch.Source``."""
+        """Record a revision that the store has reached (for ``watch.Source``)."""
         self._reached = max(self._reached, revision)
 
     def forget(self, watch: EtcdWatch) -> None:
-        """See ``watch.Source``."""
+        """Forget a closed watch (for ``watch.Source``)."""
         self._watches.pop(watch, None)
 
     # --- Requests ---

@@ -39,8 +39,8 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
 
 
 class Connection:
-    """Maintains a connection to one of the servers. Calls ``on_up`` when it is established, ``on_down``
-    when it breaks."""
+    """Maintains a connection to one of the servers. Calls ``on_up`` when it is established, ``on_down`` when it
+    breaks."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Connection:
         self._on_up = on_up
         self._on_down = on_down
         self._server: ServerConnection | None = None
-        self._changed = asyncio.Event()  # set and replaced whenever one of these changes
+        self._changed = asyncio.Event()  # set and replaced when the server, the trouble or the closing changes
         self._trouble: CoordinationError = Unavailable("not connected yet")
         self._closed = False
         self._closing: dict[asyncio.Task[None], ServerConnection] = {}
@@ -78,12 +78,12 @@ class Connection:
     async def call(
         self, method: Method[RequestT, ResponseT], request: RequestT, *, writes: bool, timeout_s: float = REQUEST_S
     ) -> ResponseT:
-        """Send a request, again if that is safe, and return the response.
+        """Send a request, repeat it if that is safe, and return the response.
 
-        ``writes`` is True if an attempt whose fate is unknown may have changed something that matters.
+        ``writes`` is True if an attempt with an unknown outcome may have changed something that matters.
 
         Raises Unavailable if the request was not applied in time. Raises MaybeApplied if a write may have been applied.
-        Raises other coordination errors that etcd reports.
+        Also raises the coordination errors to which etcd's errors correspond (``grpc_errors.classify``).
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s

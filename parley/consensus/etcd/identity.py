@@ -14,7 +14,7 @@ _SERVER_TXN_OPS = 128
 
 
 class EtcdIdentity:
-    """See ``parley.consensus.store_identity.IdentityStorage``."""
+    """Reads and writes the identity of a store in etcd (``parley.consensus.store_identity.IdentityStorage``)."""
 
     def __init__(self, connection: Connection, layout: KeyLayout, on_revision: Callable[[int], None]) -> None:
         self._connection = connection
@@ -26,10 +26,11 @@ class EtcdIdentity:
         return self._layout.place
 
     async def read_identity(self) -> str | None:
-        """Read the identity, in a transaction that is as large as any the backend sends, and that could also delete a
-        key.
+        """Return the identity, or None if there is none.
 
-        Raises Unsupported if the server rejects transactions of that size.
+        The transaction is as large as the largest that the backend sends, and contains a delete, to find out early what
+        is not permitted. Raises Unsupported if the server rejects transactions of that size, and BadConfig if there are
+        keys below the prefix that do not belong to a store.
         """
         layout = self._layout
         start, end = layout.range("")
@@ -57,10 +58,10 @@ class EtcdIdentity:
         return None
 
     async def initialize(self, identity: str) -> None:
-        """See ``IdentityStorage``."""
+        """Write the identity, unless another client has done so."""
         key = self._layout.identity
         request = pb.TxnRequest(
             compare=[pb.Compare(key=key, target=pb.Compare.VERSION, version=0)],
             success=[pb.RequestOp(request_put=pb.PutRequest(key=key, value=identity.encode("ascii")))],
         )
-        await self._connection.call(TXN, request, writes=False)  # not a write: it is read back in any case
+        await self._connection.call(TXN, request, writes=False)  # False, because the identity is read back in any case

@@ -1,4 +1,4 @@
-"""How the store's keys are stored in etcd: below a prefix, as bytes that etcd sorts the way Parley sorts keys."""
+"""The mapping from keys of the store to keys of etcd: below a prefix, as bytes that etcd sorts as Parley sorts keys."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ from parley.consensus.etcd.grpc_errors import Failure, Fate, classify
 from parley.consensus.etcd.grpc_methods import RANGE, Method, RequestT, ResponseT
 
 REQUEST_S = 5.0
-"""How long a request may take, including the wait for a connection. It rarely takes slightly longer."""
+"""How long a request may take, including the wait for a connection. In rare cases it takes slightly longer."""
 _CONNECT_S = 2.0
 
 
 class RequestFailed(Exception):
-    """A request failed. ``failure`` describes what is known about it."""
+    """A request failed. ``failure`` contains what is known about its outcome."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.text)
@@ -73,7 +73,7 @@ class ServerConnection:
 
     @property
     def is_retired(self) -> bool:
-        """True if no new request may use it."""
+        """True if no new request may use this connection."""
         return self._retired.is_set()
 
     @property
@@ -146,7 +146,7 @@ class ServerConnection:
 
 
 async def _write(call: Any, request: object) -> None:
-    """Write to a stream. gRPC's own ``write`` waits forever if the call ends before it has begun."""
+    """Write to a stream. gRPC's own ``write`` would wait forever if the call ended before it started."""
     writing = asyncio.ensure_future(call.write(request))
     call.add_done_callback(lambda _: writing.cancel())
     await writing

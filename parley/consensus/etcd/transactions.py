@@ -49,12 +49,12 @@ def write(layout: KeyLayout, identity: str, checks: Sequence[Check], ops: Sequen
 
 def result(ops: Sequence[Op], response: pb.TxnResponse) -> TxnResult:
     """Return the result of an applied transaction."""
-    revision = Revision(response.header.revision)  # that of every key it wrote
+    revision = Revision(response.header.revision)  # all keys that the transaction wrote have this revision
     return TxnResult(tuple(revision if isinstance(op, Put) else None for op in ops))
 
 
 def refusal(layout: KeyLayout, checks: Sequence[Check], identity: str, response: pb.TxnResponse) -> CoordinationError:
-    """Return the error for a rejected transaction: WrongStore, or that of the first check that did not hold."""
+    """Return the error for a rejected transaction: WrongStore, or the error of the first check that did not hold."""
     found = [each.response_range.kvs for each in response.responses]
     if not found[0] or found[0][0].value != identity.encode("ascii"):
         name = found[0][0].value.decode("ascii", "replace") if found[0] else None

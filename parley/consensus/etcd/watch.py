@@ -140,7 +140,7 @@ class EtcdWatch(Watch):
     async def _pass_on(self, response: pb.WatchResponse) -> None:
         events = [self._event(event) for event in response.events]
         if any(isinstance(event, Removed) for event in events):
-            await self._source.verify()  # the keys may be deleted because the whole store is
+            await self._source.verify()  # the keys may have been deleted together with the whole store
         # A fragment is only part of a revision. If the stream breaks after it, a Snapshot brings the rest.
         revision = response.events[-1].kv.mod_revision if response.events else response.header.revision
         self._position = 0 if response.fragment else revision + 1

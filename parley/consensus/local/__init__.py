@@ -5,8 +5,8 @@
     store.db  store.db-wal  store.db-shm    the state, in SQLite's WAL mode          (database.py, sql.py)
     live/<process>                          a named pipe held open by each process   (other_processes.py)
 
-It needs a local filesystem on Linux. Elsewhere it works, but only the TTL reveals that a process was killed. The
-reasons for its design are in docs/store-backends.md.
+It needs a local filesystem. On systems other than Linux it works, but only the TTL reveals that a process was killed.
+docs/store-backends.md explains its design.
 """
 
 from parley.consensus.local.backend import LocalBackend

@@ -257,14 +257,15 @@ class LocalBackend(Backend):
     # --- For sessions and watches ---
 
     def send_renewal(self, session_id: str) -> asyncio.Future[bool] | None:
-        """See ``session.Sessions``."""
+        """Start renewing a session (for ``session.Sessions``). Returns None if the backend is closed."""
         if self._thread is None:
             return None
         now_ms = self._now_ms()
         return self._thread.submit(lambda database: database.renew(session_id, now_ms))
 
     def forget(self, session_id: str) -> None:
-        """See ``session.Sessions``."""
+        """Forget a session that is LOST, and end it in the store if it has not ended there (for
+        ``session.Sessions``)."""
         self._sessions.pop(session_id, None)
         if self._thread is not None:
             now_ms = self._now_ms()
@@ -272,22 +273,23 @@ class LocalBackend(Backend):
             ended.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     async def end(self, session_id: str) -> None:
-        """See ``session.Sessions``."""
+        """End a session in the store, and delete its keys (for ``session.Sessions``)."""
         now_ms = self._now_ms()
         with suppress(Closed):
             await self._run(lambda database: database.apply((), (), now_ms=now_ms, dead_session=session_id))
 
     @property
     def is_open(self) -> bool:
-        """See ``watch.ChangeSource``."""
+        """True from ``open`` until ``close`` (for ``watch.ChangeSource``)."""
         return self._thread is not None
 
     async def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
-        """See ``watch.ChangeSource``."""
+        """Return the events below a prefix since ``position``, and the position reached (for
+        ``watch.ChangeSource``)."""
         return await self._run(lambda database: database.changes(prefix, position))
 
     def forget_watch(self, watch: LocalWatch) -> None:
-        """See ``watch.ChangeSource``."""
+        """Forget a closed watch (for ``watch.ChangeSource``)."""
         self._watches.pop(watch, None)
 
     # --- News of other processes, and the census ---
@@ -399,8 +401,8 @@ def _as_coordination_error(error: OSError) -> CoordinationError:
 
 
 def _boot_id() -> str:
-    """Return the id of this boot of the machine, or "" on systems without one, where sessions end only by
-    their TTLs."""
+    """Return the id of this boot of the machine, or "" on systems without such ids, where sessions end only by their
+    TTLs."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:

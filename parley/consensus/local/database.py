@@ -77,7 +77,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """The changes through a connection since the previous call: entries, and whether sessions started or ended."""
+    """Whether entries changed, and whether sessions started or ended, through a connection since the previous call."""
 
     entries_changed: bool
     sessions_changed: bool
@@ -232,7 +232,7 @@ class Database:
     def changes(self, prefix: str, position: int) -> tuple[int, Sequence[Event]]:
         """Return the last change of each key below a prefix since ``position``, and the position after these changes.
 
-        A position below ``floor`` gets a Snapshot, because deletions since then may have been forgotten.
+        If the position is below ``floor``, returns a Snapshot, because deletions since then may have been forgotten.
         """
         bounds = _range(prefix)
 
@@ -284,7 +284,7 @@ class Database:
             check_same_thread=False,
         )
         try:
-            # The first process to come after a crash recovers the WAL, and the others find the database locked.
+            # The first process that connects after a crash recovers the WAL; meanwhile the database is locked.
             self._unlocked(lambda: self._prepare(connection), writing=False)
         except BaseException:
             connection.close()
@@ -319,7 +319,7 @@ class Database:
         """If the store has lost its latest changes, log this, mark the store, and continue with higher sequence
         numbers.
 
-        So a lost change and a new one never have the same revision, and every watch begins with a Snapshot again.
+        This way, a new change never gets the revision of a lost one, and every watch starts with a Snapshot again.
         """
         try:
             self._latest = LatestChange(self._path.parent, self.identity)
@@ -468,8 +468,8 @@ def _is_busy(error: sqlite3.Error) -> bool:
 
 
 def as_coordination_error(error: sqlite3.Error, path: Path, *, writing: bool) -> CoordinationError:
-    """Return the coordination error for an SQLite error. Failed statements were rolled back, except after
-    I/O errors."""
+    """Return the coordination error for an SQLite error. Failed statements were rolled back, except after I/O
+    errors."""
     text = f"{path}: {error}"
     match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF:
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:

@@ -43,14 +43,14 @@ class OtherProcesses:
         draft = self._directory / f".{process}"
         os.mkfifo(draft, 0o600)
         self._reader = os.open(draft, os.O_RDONLY | os.O_NONBLOCK)
-        # Without a writing end of its own the reader would see an end of file whenever the other processes leave.
+        # Without this writing end, the reader would see an end of file when the last other process closes its end.
         self._own_writer = os.open(draft, os.O_WRONLY | os.O_NONBLOCK)
         draft.rename(self._pipe)  # visible to the other processes only now that it has a reader
         self._writers: dict[str, int] = {}
         self._loop.add_reader(self._reader, self._on_readable)
 
     def close(self) -> None:
-        """Leave: the other processes then consider this one dead."""
+        """Close the pipes. The other processes then consider this process dead."""
         self._loop.remove_reader(self._reader)
         for process in tuple(self._writers):
             self._drop(process)
@@ -76,7 +76,7 @@ class OtherProcesses:
             try:
                 writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
             except FileNotFoundError:
-                continue  # it has just left
+                continue  # the process has just closed its pipe
             except OSError as error:
                 if error.errno != errno.ENXIO:
                     raise

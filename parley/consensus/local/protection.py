@@ -9,7 +9,7 @@ from parley.consensus.protection import Finding, Guard, Protection
 
 
 def protection_of(directory: Path) -> Protection:
-    """Return the permissions of the store in a directory. Blocks. Raises OSError."""
+    """Return how the store in a directory is protected. Blocks. Raises OSError."""
     connection = Finding(Guard.CLOSED, "there is no connection: processes share files")
     mode = stat.S_IMODE(directory.stat().st_mode)
     if not mode & 0o077:

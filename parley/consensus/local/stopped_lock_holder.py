@@ -35,7 +35,7 @@ def resume_stopped_lock_holder(shm: Path) -> bool:
     except OSError:
         return False
     try:
-        if _lock_holder(shm) != holder:  # from here on the descriptor is certainly that of the lock holder
+        if _lock_holder(shm) != holder:  # otherwise the descriptor now certainly refers to the lock holder
             return False
         signal.pidfd_send_signal(descriptor, signal.SIGCONT)
         freed = _wait_until_released(shm, holder)

@@ -1,8 +1,8 @@
 """A coordination store inside one process: for embedding, tests and simulation.
 
-``memory:`` gives each backend a store of its own; ``memory://name`` is one store for all backends of the process that
-name it. A store exists until the last reference to it is dropped. Everything happens on one event loop, in the order of
-the calls and by that loop's timers. There are no threads, so a simulated loop replays it exactly.
+``memory:`` gives each backend a separate store; all backends of the process with the same ``memory://name`` share one.
+A store exists until the last reference to it is dropped. Everything happens on one event loop, in the order of the
+calls and of the loop's timers. There are no threads, so a simulated loop replays everything exactly.
 
 For fault tests, a client can be disconnected (``disconnect``, ``reconnect``), lose the response to a write
 (``lose_next_response``) and be slowed down (``delay_s``); the store can expire a session (``expire``) and lose all its

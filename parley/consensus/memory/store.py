@@ -103,14 +103,14 @@ class MemoryStore:
 
     @classmethod
     def named(cls, name: str) -> MemoryStore:
-        """Return the store with this name, which is created on first use. It exists as long as it is referenced."""
+        """Return the store with this name, which is created on first use. It exists while it is referenced."""
         store = _stores.get(name)
         if store is None:
             store = _stores[name] = cls()
         return store
 
     def known_as(self, name: str) -> Self:
-        """Make ``memory://name`` refer to this store as long as it is referenced."""
+        """Make ``memory://name`` refer to this store while the store is referenced."""
         _stores[name] = self
         return self
 

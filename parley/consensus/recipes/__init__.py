@@ -1,6 +1,7 @@
 """Layer 2: the four services of KIP-30, written once for every backend.
 
-Each keeps its state in folders of its own, so that all can share one store; the modules describe the keys::
+Each service keeps its state in separate folders, so that all of them can share one store. The modules describe the
+keys::
 
     data/...          KeyValue
     elections/...     Elections

@@ -1,12 +1,12 @@
 """Leader election with epochs that only increase.
 
 An election has two keys: ``elections/<name>/leader``, bound to the leader's session, and ``elections/<name>/epoch``,
-which remains. One transaction wins a campaign: if the leader key is absent (or at the revision of the leader to depose)
-and the epoch is unchanged, it writes the leader and a higher epoch. So no two leaders ever have the same epoch.
+which is persistent. One transaction wins a campaign: if the leader key is absent (or at the revision of the leader to
+depose) and the epoch is unchanged, it writes the leader and a higher epoch. So no two leaders ever have the same epoch.
 
 A replaced leader may not know yet that it was replaced. Its writes carry ``Leadership.guard()``, and the store rejects
 them with ``Fenced`` from the moment of the replacement. So it is always safe to depose a leader that does not respond:
-``safe_until`` and ``lost`` let a leader give up early, but safety does not depend on them.
+``safe_until`` and ``lost`` let a leader stop early, but safety does not depend on them.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Leadership(HeldKey):
     def __init__(self, elections: Elections, key: str, leader: Leader) -> None:
         super().__init__(key, leader.revision, elections)
         self.epoch = leader.epoch
-        """The leader's epoch. It is higher than that of every earlier leader, and at least the ``min_epoch`` of the
-        campaign."""
+        """The leader's epoch. It is higher than the epoch of every earlier leader, and at least the ``min_epoch`` of
+        the campaign."""
         self.candidate = leader.candidate
 
     @property
@@ -87,11 +87,11 @@ class Elections(KeyHolder):
         :param min_epoch: the lowest epoch to take. Pass the highest epoch ever seen plus one, so that epochs increase
             even if the store has lost its own.
         :param depose: a leader (from ``leader`` or ``observe``) to replace without waiting for its session to end. If
-            it does not lead any more, this is an ordinary campaign.
-        :param wait: True: keep trying until the campaign is won. False: give up immediately if there is a leader.
+            it no longer leads, this is an ordinary campaign.
+        :param wait: True: keep trying until the campaign is won. False: fail immediately if there is a leader.
 
         Raises AlreadyExists if there is a leader and ``wait`` is False, SessionLost if the session ends first, and
-        Retriable if the store cannot be reached: campaign again; that replaces a leadership won without knowing.
+        Retriable if the store cannot be reached: campaign again; that also replaces a leadership won unnoticed.
         """
         key, epoch_key = _leader_key(name), _epoch_key(name)
         while True:

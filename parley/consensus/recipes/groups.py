@@ -1,8 +1,8 @@
 """Group membership: the members of a group, each with some data about itself, until its session ends.
 
 A member has two keys: ``groups/<group>/<member>``, bound to its session, and ``incarnations/<group>/<member>``, a
-counter that remains. One transaction joins a group and writes both keys, so each time a member joins, its incarnation
-is higher than ever before.
+persistent counter. One transaction joins a group and writes both keys, so each time a member joins, its incarnation is
+higher than ever before.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ INCARNATIONS = "incarnations/"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a group: its id, its data, the number of joins under its id, and the revision of the
-    joining write."""
+    """A member of a group: its id, its data, its incarnation (a number that increases with every join under this id),
+    and the revision of the joining write."""
 
     id: str
     data: bytes
@@ -61,10 +61,10 @@ class Groups(KeyHolder):
     async def join(
         self, group: str, member: str, data: bytes, *, replace: Member | None = None, min_incarnation: int = 1
     ) -> Membership:
-        """Become a member. Replaces a member with the same id that joined in this session before.
+        """Become a member. Replaces a member with the same id that has joined in this session.
 
-        :param replace: a member (from ``members`` or ``watch``) to replace without waiting for its session to end:
-            one that is known to be dead.
+        :param replace: a member (from ``members`` or ``watch``) that is known to be dead, to replace it without waiting
+            for its session to end.
         :param min_incarnation: the lowest incarnation to take. Pass the highest one ever seen plus one, so that
             incarnations rise even if the store has lost its own.
 

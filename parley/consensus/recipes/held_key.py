@@ -70,7 +70,7 @@ class HeldKey:
         self._on_session(self._session.state)
 
     def guard(self) -> Check:
-        """Return the check with which the store rejects a write with ``Fenced`` once the key is no longer held."""
+        """Return a check for transactions: the store rejects them with ``Fenced`` once the key is no longer held."""
         return Check(self._key, At(self._revision), fences=True)
 
     async def _release(self) -> None:

@@ -1,4 +1,4 @@
-"""Key-value metadata: lasting keys below one folder, read, written, listed and watched.
+"""Key-value metadata: persistent keys below one folder, read, written, listed and watched.
 
 ``KeyValue`` extends the backend with writes whose outcome is determined after a lost response
 (``recipes.settled_write``), read-modify-write (``update``), counters (``next_id``) and writes under a guard. Keys in
@@ -97,7 +97,7 @@ class KeyValue:
     async def list(
         self, prefix: str = "", *, limit: int = 1000, after: str | None = None, read: Read = LINEARIZABLE
     ) -> Page:
-        """Return one page of the entries whose keys start with a prefix; see ``Backend.list``."""
+        """Return one page of the entries whose keys start with a prefix, as ``Backend.list`` does."""
         behind = None if after is None else self._folder + after
         page = await self._backend.list(self._folder + prefix, limit=limit, after=behind, read=read)
         next_after = None if page.next_after is None else page.next_after[len(self._folder) :]
@@ -115,7 +115,7 @@ class KeyValue:
                 return
 
     async def txn(self, checks: Sequence[Check], ops: Sequence[Op], *, guard: Check | None = None) -> TxnResult:
-        """Apply all operations or none; see ``Backend.txn``. The guard counts as one more check, the first.
+        """Apply all operations or none, as ``Backend.txn`` does. The guard counts as one more check, the first.
 
         Raises TooManyOps if the store cannot accept all of them in one transaction. ``split`` splits work that need not
         be atomic.
@@ -197,7 +197,7 @@ class KeyValue:
         return found
 
     def watch(self, prefix: str = "") -> KeyValueWatch:
-        """Watch the keys that start with a prefix; see ``Watch``."""
+        """Watch the keys that start with a prefix (``Watch`` defines the rules)."""
         return KeyValueWatch(self._backend.watch(self._folder + prefix), self._out, len(self._folder))
 
     async def _commit(

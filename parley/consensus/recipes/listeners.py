@@ -1,7 +1,7 @@
 """Change listeners: each change with the entry before and after it.
 
-A watch may start over with a Snapshot at any time. A ``View`` compares each event with its own copy of the state, so a
-listener sees every lasting change exactly once, with the old entry, even across reconnects::
+A watch may start over with a Snapshot at any time. A ``View`` compares each event with a copy of the state, so a
+listener sees no change twice and never misses the last change of a key, even across reconnects::
 
     async for changes in Listeners(backend).follow("data/topics/"):
         for change in changes: ...
@@ -79,7 +79,7 @@ class Listener:
 class Listeners:
     """Listens to the keys of a backend.
 
-    :param unwrapped: if values are to be taken out of their envelopes. Pass False for keys not written by the recipes.
+    :param unwrapped: True to take values out of their envelopes, False for keys that are not written by the recipes.
     """
 
     def __init__(self, backend: Backend, *, unwrapped: bool = True) -> None:

@@ -1,7 +1,7 @@
 """Writes whose outcome is determined even after a lost response (``MaybeApplied``).
 
-Each value is stored in an envelope: a line of text, then the value. The line holds the nonce of the write and, if the
-writer knew the value that it replaced, the nonces of up to fifteen earlier writes::
+Each value is stored in an envelope: a line of text, then the value. The line contains the nonce of the write and, if
+the writer knew the value that it replaced, the nonces of up to fifteen earlier writes::
 
     1 5f0c3a9d2b7e4410 09ab...          <- format, newest nonce first
     {"any": "value"}
@@ -117,8 +117,8 @@ class Writer:
         raise MaybeApplied(f"not settled within {self._settle_s} s: {first_error}") from first_error
 
     async def _never_applied(self, replaced: Mapping[str, Nonces]) -> bool:
-        """Return True if the chain of nonces, which does not contain this write's, reaches back to a value that it was
-        to replace."""
+        """Return True if the stored nonces, among which this write's nonce is missing, reach back to a value that this
+        write was to replace."""
         for key, nonces in replaced.items():
             entry = await self.backend.get(key)
             if entry and nonces and nonces[0] in unwrap(entry).nonces:

@@ -64,11 +64,11 @@ class Step(Enum):
     CONNECT = "connect"
     """Wait until every member reports that it can use the new store."""
     COPY = "copy"
-    """Copy all lasting content, while writes to the old store continue."""
+    """Copy all persistent content, while writes to the old store continue."""
     FREEZE = "freeze"
     """Make the writers wait. From now on, the content of the old store does not change."""
     COPY_REST = "copy the rest"
-    """Copy what has been written since, and compare both stores."""
+    """Copy the changes since then, and compare both stores."""
     COMMIT = "commit"
     """Put the new store in charge, in one transaction on the old store."""
     TAKE = "take"
@@ -100,8 +100,8 @@ class Migration:
 
     :param session: the driver's session in the old store. Writers may have to wait until this session expires.
     :param target: the new store, already open. The caller closes it.
-    :param move: an id that no other move has.
-    :param on_step: called with each step except UNDO before it is carried out, and a short text about progress.
+    :param move: an id that no other move uses.
+    :param on_step: called with each step except UNDO before it is carried out, and with a short text about progress.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Migration:
             raise CannotMove("the cluster already uses this store")
         if not self._target.is_shared:
             raise CannotMove(
-                f"every client that opens {self._to.url} gets a store of its own, so no two brokers would find the "
+                f"every client that opens {self._to.url} gets a separate store, so no two brokers would find the "
                 "same one. Name a store that every broker reaches, such as local:///directory for brokers on one "
                 "machine, or memory://name for brokers in one process"
             )
@@ -234,7 +234,8 @@ class Migration:
         return sorted(set(await self._members()) - ready)
 
     async def _copy(self, step: Step) -> None:
-        """Make the content of the new store equal to that of the old one. In the last copy, also compare the two."""
+        """Make the content of the new store equal to the content of the old store. After the last copy, compare the
+        two."""
         wanted = await content(self._source.backend)
         found = await everything(self._target)
         has = {each.key: each.value for each in found if not each.key.startswith(RECORD_FOLDER)}
@@ -255,7 +256,7 @@ class Migration:
 
     async def _take(self) -> None:
         self._enter(Step.TAKE)
-        with suppress(PreconditionFailed, Retriable):  # another client did so, or will
+        with suppress(PreconditionFailed, Retriable):  # another client has recorded this, or will
             await self._claim.take(MOVED_HERE)
 
     async def _write(self, event: StoreEvent, record: StoreRecord, *others: Put | Delete) -> None:
@@ -284,9 +285,9 @@ class Migration:
                 await asyncio.sleep(_RETRY_S)
 
     async def _is_committed_else_given_up(self, reason: str) -> bool:
-        """Return True if the move was committed, otherwise abandon it. Retries until the old store reveals the outcome.
+        """Return True if the move was committed, otherwise abandon it. Retry until the old store reveals the outcome.
 
-        Writes the old store's record even if it contains nothing of this move, so that the store rejects a write of
+        Writes the old store's record again even if it does not mention this move, so that the store rejects a write of
         this driver that is still on its way.
         """
         while True:
@@ -309,21 +310,21 @@ class Migration:
 
 
 async def give_up_left_over(store: StoreInCharge, note: str) -> bool:
-    """Abandon a move that an earlier driver has begun but not committed. Returns False if there is none.
+    """Abandon a move that an earlier driver has started but not committed. Returns False if there is none.
 
     Raises Retriable if the store does not respond.
     """
     stored = await read_record(store.backend)
     if stored.record.state not in (StoreState.PREPARING, StoreState.FROZEN):
         return False
-    with suppress(PreconditionFailed):  # the move went on, or another client gave it up
+    with suppress(PreconditionFailed):  # the move has continued, or another client has abandoned it
         given_up = stored.record.given_up(note)
         await write_record(Writer(store.backend), stored, StoreEvent.GIVE_UP, given_up, Delete(DRIVER_KEY))
     return True
 
 
 def refusal(was: StoreRecord, target: str, source: str, record: StoreRecord, left: list[str]) -> str | None:
-    """Return why a move must not fill a store; None if it may.
+    """Return the reason why a move must not fill a store, or None if it may.
 
     :param was: the record of the store.
     :param target: the identity of the store.

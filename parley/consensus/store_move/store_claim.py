@@ -1,12 +1,12 @@
-"""Claims a store for a move to fill, unless another cluster begins in it at the same time.
+"""Claims a store, so that a move can fill it, unless another cluster starts to use the store at the same time.
 
-A cluster that begins in an empty store writes the store's record (``store_record.py``), and every
-transaction of the cluster checks it. So a store without a record, or one that is not in charge, can be claimed in one
-step. A store whose record shows that it is in charge is *held* (FROZEN) first: its writers wait while the claimant
-checks again whether it is empty, and continue if it is not.
+A cluster that starts to use an empty store writes the store's record (``store_record.py``), and every transaction of
+the cluster checks it. So a store without a record, or one that is not in charge, can be claimed in one step. A store
+whose record shows that it is in charge is *held* (FROZEN) first: its writers wait while the claimant checks again
+whether the store is empty, and continue if it is not.
 
-Claims are ordered by ``StoreRecord.begun``; a claim never replaces one of a later move. See docs/coordination.md, "How
-a cluster moves".
+Claims are ordered by ``StoreRecord.begun``; a claim never replaces the claim of a later move. See docs/coordination.md,
+"How a cluster moves".
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Decide = Callable[[StoreRecord, list[Entry]], StoreRecord]
 class Claim:
     """A claim of one store.
 
-    :param move: an id that no other claim has.
+    :param move: an id that no other claim uses.
     :param ttl_ms: how long writers to the store may have to wait if this process dies, in milliseconds.
     """
 
@@ -89,14 +89,14 @@ class Claim:
         await write_record(self._writer, self._claimed, StoreEvent.TAKE, self._claimed.record.taken(note))
 
     async def release(self) -> None:
-        """Empty the store and restore its record. A store that had no record gets that of a new cluster.
+        """Empty the store and restore its record. A store that had no record gets the record of a new cluster.
 
-        If the store was CLAIMED or MOVED before, the claim remains, because it directs readers of the store to the one
-        in charge. When this returns, a claim that was sent but not observed can no longer arrive.
+        If the store was CLAIMED or MOVED before, the claim remains, because it directs readers of the store to the
+        store in charge. When this returns, a claim that was sent but not observed can no longer arrive.
 
-        Raises Retriable if the store does not respond. Call this again then, because the claim may still exist or
-        arrive. Raises another CoordinationError if another client has meanwhile taken the store; any data left there
-        then has no meaning.
+        Raises Retriable if the store does not respond. In this case call it again, because the claim may still exist or
+        arrive. Raises another CoordinationError if another client has taken the store in the meantime; any data left
+        there then has no meaning.
         """
         claimed = await self._find()
         if claimed is None:
@@ -130,10 +130,10 @@ class Claim:
         return await write_record(self._writer, before, event, record, *others)
 
     async def _find(self) -> StoredRecord | None:
-        """Return the claim if the store contains it, even if its response was lost. If None, the claim can no longer
-        arrive.
+        """Return the claim if the store contains it, even if the response was lost. If this returns None, the claim can
+        no longer arrive.
 
-        A hold that was made but not observed is left for other clients to release, like that of a claimant that died.
+        If this claimant froze the store without noticing, other clients unfreeze it, as after the death of a claimant.
         """
         while self._claimed is None and self._sent_over is not None:
             found = await read_record(self._backend)

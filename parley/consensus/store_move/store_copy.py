@@ -1,8 +1,8 @@
-"""The lasting content of a store: reading it, copying it to another store, and comparing two stores.
+"""The persistent content of a store: reading it, copying it to another store, and comparing two stores.
 
-Keys bound to sessions are not copied, because their owners create them again in the new store. Neither is the store's
-own record (``store_record.py``). Values are copied as stored, including nonces, so that a writer that waits for the
-outcome of a write can still find it.
+Keys bound to sessions are not copied, because their owners create them again in the new store. The store's record
+(``store_record.py``) is not copied either. Values are copied as stored, including nonces, so that a writer that waits
+for the outcome of a write can still find it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def content(backend: Backend) -> Content:
 
 
 async def leftovers(backend: Backend) -> list[str]:
-    """Return all keys except that of the store's own record, whether bound to sessions or not."""
+    """Return all keys except those of the store's record, whether bound to sessions or not."""
     return [each.key for each in await everything(backend) if not each.key.startswith(RECORD_FOLDER)]
 
 
@@ -50,7 +50,7 @@ def difference(has: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> list[Op
 
 def too_large(limits: Capabilities, wanted: Mapping[str, bytes]) -> TooLarge | None:
     """Return the error for an entry that the store cannot accept in a transaction with one check, or None if it accepts
-    all."""
+    all entries."""
     for key, value in wanted.items():
         if len(key) > limits.key_bytes_max:
             return TooLarge(f"the key {key}", len(key), limits.key_bytes_max)

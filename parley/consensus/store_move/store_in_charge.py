@@ -1,8 +1,8 @@
 """A backend that works only while its store is in charge of the cluster (``parley.consensus.store_move.store_record``).
 
 Every transaction also checks the store's record. While the store is frozen, writers wait. Once the cluster has moved to
-another store, they raise ``Moved``. Reads and watches are those of the store itself, so they keep showing its last
-state.
+another store, transactions raise ``Moved``. Reads and watches are passed on to the store without a check, so they keep
+showing its last state.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from parley.consensus.store_move.store_record import (
 
 
 class StoreInCharge(Backend):
-    """A store for as long as it is in charge.
+    """A store that can be written only while it is in charge.
 
     :param backend: the store; may be open already.
     :param url: the address of the store.
@@ -75,7 +75,7 @@ class StoreInCharge(Backend):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The limits of the store, minus what the check of each transaction uses."""
+        """The limits of the store, reduced by the check that is added to each transaction."""
         return self._capabilities
 
     @property
@@ -148,8 +148,8 @@ class StoreInCharge(Backend):
             await self._wait_until_unfrozen(StoredRecord(record, entry.revision))
 
     def require(self, record: StoreRecord) -> None:
-        """Raise Moved unless this record shows that the store is in charge, and has been since the first
-        record seen."""
+        """Raise Moved unless this record shows that the store is in charge, and has been since the first record
+        seen."""
         if self._term is None and record.state in IN_CHARGE_STATES:
             self._term = record.term
         if record.state not in IN_CHARGE_STATES or record.term != self._term:

@@ -1,7 +1,7 @@
 """Finds the store that is in charge, starting from the address in a configuration.
 
-A store that a cluster has left names the next store, and a claimed store names the one from which it is filled. So a
-broker that knows any store of a cluster finds the one in charge, however many moves it has missed. If a move was
+A store that a cluster has left names the next store, and a claimed store names the store from which it is filled. So a
+broker that knows any store of a cluster finds the store in charge, however many moves it has missed. If a move was
 committed but its new store does not yet contain that information, the search records it there
 (``parley.consensus.store_move.store_record``).
 """
@@ -29,16 +29,16 @@ from parley.consensus.store_move.store_record import (
 )
 
 HOPS_MAX = 64
-"""The number of stores to visit before giving up. No cluster moves that often, so the records must form a circle."""
+"""The maximum number of stores to visit. No cluster moves that often: the records of more stores must form a circle."""
 
 
 async def find_store(
     url: str, backend_at: BackendFactory, *, known: Sequence[str] = (), rng: random.Random | None = None
 ) -> StoreInCharge:
-    """Find and open the store in charge, starting at the one at ``url``. If that is empty, a new cluster begins there.
+    """Find and open the store in charge, starting at ``url``. If the store there is empty, a new cluster starts in it.
 
-    :param known: the identities of the stores to which the caller's data belongs, latest first. The store found is then
-        the latest of them, or one that took over from it.
+    :param known: the identities of the stores to which the caller's data belongs, latest first. The store found must
+        then be the latest of them, or a store that took over from it.
 
     Raises WrongStore if it is neither, or if a store on the way is not the expected one; and what ``Backend.open``
     raises for a store on the way.
@@ -81,7 +81,7 @@ async def find_successor(
 async def open_existing(url: str, backend_at: BackendFactory, *, expected: str = "any that is there") -> Backend:
     """Open the store at an address, regardless of its identity. An empty store stays empty.
 
-    :param expected: the identity that the store probably has. If it has another one, opening takes longer.
+    :param expected: the identity that the store probably has. If it has another identity, opening takes longer.
 
     Raises EmptyStore if there is no store, and DamagedStore if it cannot be read.
     """
@@ -140,5 +140,5 @@ async def _take(backend: Backend, claimed: StoredRecord) -> StoreRecord:
     try:
         await write_record(Writer(backend), claimed, StoreEvent.TAKE, taken)
     except PreconditionFailed:
-        return (await read_record(backend)).record  # another client did so, or the cluster has moved on since
+        return (await read_record(backend)).record  # another client has recorded this, or the cluster has moved again
     return taken

@@ -55,15 +55,15 @@ class StoreEvent(Enum):
     """An event that changes the record of a store."""
 
     BEGIN = "begin"
-    """A cluster begins in an empty store."""
+    """A cluster starts to use an empty store."""
     PREPARE = "prepare"
-    """A move out of the store begins. It invalidates every earlier move."""
+    """A move out of the store starts. It invalidates every earlier move."""
     FREEZE = "freeze"
     """The driver of a move, or a claimant, makes the writers wait."""
     COMMIT = "commit"
     """The other store is in charge from now on."""
     CLAIM = "claim"
-    """A move begins to fill the store."""
+    """A move starts to fill the store."""
     TAKE = "take"
     """The claimed store is in charge: the move that fills it was committed."""
     GIVE_UP = "give up"
@@ -137,7 +137,7 @@ class StoreRecord:
     note: str = ""
     """The outcome of that move, for display."""
     begun: int = 0
-    """The number of moves begun so far, in all the stores that led here. Of two claims, the later one has the higher
+    """The number of moves started so far, in all the stores that led here. The later of two claims has the higher
     number."""
     came_by: str = ""
     """The id of the move that led here, or "". Later moves that are abandoned leave it unchanged."""

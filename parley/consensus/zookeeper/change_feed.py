@@ -28,8 +28,8 @@ _RETRY_S = 0.1
 class ChangeFeed:
     """The latest changes, at positions (cursors) from ``base`` to ``end``.
 
-    ``sessions`` are the sessions alive at the last read. ``reads`` counts the reads. ``following`` is set while no
-    change has been missed. ``error`` is the reason if the feed has ended permanently.
+    ``sessions`` contains the sessions that were alive at the last read. ``reads`` counts the reads. ``following`` is
+    set while no change has been missed. ``error`` is the reason if the feed has ended permanently.
     """
 
     def __init__(

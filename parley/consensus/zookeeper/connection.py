@@ -1,8 +1,8 @@
 """A connection to ZooKeeper for asyncio: kazoo's thread on one side, futures on the other.
 
 kazoo runs one thread per connection and reconnects by itself. Meanwhile it queues requests without a limit or a
-deadline. So this module sends nothing while there is no connection, and limits the requests in flight. A missing
-response breaks the connection, because kazoo's own pings do not notice it while requests are being sent. kazoo also
+deadline. So this module sends nothing while there is no connection, and limits the requests in flight. It breaks the
+connection if a response is overdue, because kazoo's pings do not notice that while requests are being sent. kazoo also
 lets one silent server use up a whole session timeout for a connection attempt, during which the session would be lost;
 here each attempt gets a part of it.
 """
@@ -28,7 +28,7 @@ from parley.configuration.key_stores import Identity, pem_file
 from parley.consensus.errors import Permanent, Unauthorized, Unavailable
 
 READ_FRACTION = 2 / 3
-"""The fraction of the session timeout after which a silent server is abandoned, as by every client of ZooKeeper."""
+"""The fraction of the session timeout after which a silent server is abandoned, as in every client of ZooKeeper."""
 MAIN_TIMEOUT_MS = 6000
 """The session timeout of a connection without ephemeral znodes."""
 _IN_FLIGHT_MAX = 128
@@ -46,8 +46,8 @@ Watcher = Callable[[WatchedEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class Keystores:
-    """The content of PKCS #12 files, which kazoo cannot read. ``authorities`` is PEM, or empty without a
-    trust store."""
+    """The content of PKCS #12 files, which kazoo cannot read. ``authorities`` is PEM, or empty without a trust
+    store."""
 
     identity: Identity | None = None
     authorities: str = field(default="", repr=False)
@@ -196,10 +196,10 @@ class Connection:
             return await pending.future
         except (ConnectionLoss, SessionExpiredError, ConnectionClosedError) as error:
             if not self._client.connected and self._failure is None:
-                self._connected.clear()  # kazoo reports it only after it has failed the pending requests
+                self._connected.clear()  # kazoo reports the loss only after it has failed all pending requests
             raise ResponseLost(f"the connection to ZooKeeper broke: {type(error).__name__}") from error
         except AuthFailedError as error:
-            raise Unauthorized("ZooKeeper refuses these credentials") from error
+            raise Unauthorized("ZooKeeper rejects these credentials") from error
         finally:
             deadline.cancel()
 
@@ -270,7 +270,7 @@ class Connection:
 
     def _on_kazoo_state(self, state: KazooState) -> None:
         if self._client.client_state == KeeperState.AUTH_FAILED:
-            self.fail(Unauthorized("ZooKeeper refuses these credentials"))
+            self.fail(Unauthorized("ZooKeeper rejects these credentials"))
         elif state == KazooState.CONNECTED and self._client.connected:
             self._connected.set()
         elif self._failure is None:
@@ -318,7 +318,7 @@ class _LoopHandler(_Handler):
 
 
 class _PendingResponse:
-    """A request's future response, which kazoo's thread sets."""
+    """The future of a response, which kazoo's thread completes."""
 
     def __init__(self, connection: Connection) -> None:
         self.future: asyncio.Future[Any] = connection._loop.create_future()

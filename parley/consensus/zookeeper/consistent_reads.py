@@ -58,9 +58,10 @@ class Change:
 class State:
     """The result of one read.
 
-    ``sessions`` are the ids of the sessions alive. ``keys`` contains the znode of each requested key, including dead
-    keys, or None if there is none. ``versions`` are those of the requested buckets. ``changes`` are the requested log
-    entries, up to the first that does not exist. ``log_end`` is the number of the log's next entry.
+    ``sessions`` contains the ids of the sessions that are alive. ``keys`` contains the znode of each requested key,
+    including dead keys, or None if there is none. ``versions`` contains the version of each requested bucket.
+    ``changes`` contains the requested log entries, up to the first that does not exist. ``log_end`` is the number of
+    the log's next entry.
     """
 
     sessions: frozenset[str]
@@ -201,7 +202,7 @@ class _View:
         self._reader = reader
         self._prefix = prefix
         self._after = after
-        self._hot: dict[str, None] = {}  # changed during the reads; in every further read, so that the reads end
+        self._hot: dict[str, None] = {}  # keys that have changed: each further read includes them, so that it ends
         self._size = _REPLY_BYTES // 64
         self._dirty: set[str] = set()
 

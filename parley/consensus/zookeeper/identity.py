@@ -67,7 +67,7 @@ async def verify_store(address: Address, layout: KeyLayout, identity: str, withi
 
 
 class ZookeeperIdentity:
-    """See ``parley.consensus.store_identity.IdentityStorage``."""
+    """Reads and writes the identity of a store in ZooKeeper (``parley.consensus.store_identity.IdentityStorage``)."""
 
     def __init__(self, connection: Connection, address: Address, layout: KeyLayout) -> None:
         self._connection = connection
@@ -79,11 +79,13 @@ class ZookeeperIdentity:
         return f"{self._layout.root} in ZooKeeper"
 
     async def read_identity(self) -> str | None:
-        """See ``IdentityStorage``."""
+        """Return the identity, or None if the chroot is empty. Raises BadConfig if it contains something other than a
+        store, and Unsupported if the store has another format."""
         return await _read_identity(self._connection, self._layout, self._address.connect_s)
 
     async def initialize(self, identity: str) -> None:
-        """See ``IdentityStorage``. The store is created in one step, after its parents."""
+        """Create an empty store with this identity in one step, after its parents, unless another client has done
+        so."""
         address = self._address
         for parent in address.parents:
             request = Multi([Create(parent, b"", address.parent_acl)])

@@ -1,4 +1,4 @@
-"""Where the store's parts are in ZooKeeper's tree, and how keys and values are encoded there.
+"""The places of the store's parts in ZooKeeper's tree, and the encoding of keys and values there.
 
 ::
 
@@ -9,7 +9,7 @@
     <chroot>/parley/sessions/<id>       ephemeral, one for each session
     <chroot>/parley/log/c<number>       the change log: the keys that one transaction changed, one per line
 
-In a znode's name the slashes of the key are spaces. ZooKeeper allows them, no key contains one, and the length stays.
+The name of a znode is its key, with spaces in place of slashes: ZooKeeper allows spaces, and no key contains them.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def number_of(name: str) -> int:
 
 
 def entries_made(cversion: int, children: int) -> int:
-    """Return the number of entries ever added to the log, from its parent's Stat, which counts additions
-    and removals."""
+    """Return the number of entries ever added to the log, from the Stat of its parent, which counts additions and
+    removals."""
     return ((cversion + children) % (1 << 32)) // 2
 
 

@@ -1,6 +1,6 @@
 """Two requests of ZooKeeper's protocol that kazoo lacks.
 
-``Multi``: several writes and version checks in one step. kazoo has it, but drops the results without content.
+``Multi``: several writes and version checks in one step. kazoo has such a request, but drops results without content.
 ``MultiRead``: several reads of one state (ZooKeeper 3.6).
 
 Both are lists of records, each after a header of type, end mark and error code. In responses an error has type -1.
@@ -117,7 +117,7 @@ class Multi:
 
 @dataclass(frozen=True, slots=True)
 class MultiRead:
-    """All of these reads, of one state. There is one result for each, ``Failed`` or not."""
+    """A request that carries out all of these reads on one state. Each read has a result, which may be ``Failed``."""
 
     reads: Sequence[Data | Children]
     type: ClassVar[int] = 22

@@ -38,7 +38,7 @@ class SessionConnection:
     """A connection for the sessions with one TTL. It is closed after the last of these sessions."""
 
     def __init__(self, endpoint: Endpoint, ttl_ms: int, spawn: Spawn) -> None:
-        self.orphans: list[str] = []  # paths of znodes that may exist, although the response to their creation was lost
+        self.orphans: list[str] = []  # paths of znodes that may exist: the response to their creation was lost
         self._spawn = spawn
         self.connection = Connection(endpoint, ttl_ms, self._on_state, pings=False)
         self.sessions: dict[str, ZookeeperSession] = {}
@@ -47,7 +47,7 @@ class SessionConnection:
 
     @property
     def idle(self) -> bool:
-        """True if no session needs it."""
+        """True if no session needs this connection."""
         return not self.sessions and not self.opening
 
     def _on_state(self, state: KazooState) -> None:
@@ -77,8 +77,8 @@ class SessionConnection:
 
 
 class ZookeeperSession(Session):
-    """A session of this client. ``keys`` are the keys that the client has bound to it, which are deleted
-    after its end."""
+    """A session of this client. ``keys`` contains the keys that the client has bound to it, which are deleted after its
+    end."""
 
     def __init__(
         self,

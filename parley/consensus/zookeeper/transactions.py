@@ -174,8 +174,8 @@ class Writer:
         plan.checks[path] = CheckVersion(path, version)
 
     async def _send(self, ops: Sequence[WriteOp]) -> list[object] | None:
-        """Send a ``multi`` and return its results, or None if it failed because something has changed since
-        the read."""
+        """Send a ``multi`` and return its results, or None if it failed because something has changed since the
+        read."""
         try:
             results: list[object] = await self._connection.call(Multi(ops), self._within_s)
         except ResponseLost as error:

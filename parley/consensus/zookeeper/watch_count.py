@@ -1,5 +1,5 @@
-"""The number of watches open on ZooKeeper's servers, from the four-letter word ``wchs``, which each server
-must allow."""
+"""The number of watches open on ZooKeeper's servers, from the four-letter word ``wchs``, which each server must
+allow."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ register(
     Check(
         "model-agreement",
         "For any sequence of calls on keys, transactions, sessions and watches that Hypothesis generates, the store "
-        "behaves as the kit's model.",
+        "behaves like the kit's model.",
         slow=True,
         run_alone=explore,
     )

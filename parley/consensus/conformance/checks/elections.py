@@ -195,7 +195,7 @@ async def _resign(lab: Lab) -> None:
 
 @check("election-epochs-outlive")
 async def _outlive(lab: Lab) -> None:
-    """The epoch outlives leaders, sessions and clients, and rises to a number from another store."""
+    """The epoch outlives leaders, sessions and clients, and can be raised above the epochs of another store."""
     watcher = await lab.client()
     last = 0
     for round_ in range(6):

@@ -129,4 +129,4 @@ async def _settled(lab: Lab) -> None:
         await client.txn([membership.guard()], [])
         await membership.leave()
     result: TxnResult = await clients[0].txn([], [])
-    equal(result.revisions, (), "an empty transaction in the end")
+    equal(result.revisions, (), "an empty transaction after all others")

@@ -12,7 +12,7 @@ from parley.consensus.keys import segment, text_of
 
 @check("kv-exact")
 async def _exact(lab: Lab) -> None:
-    """Every value is returned byte for byte, under every legal key, to every client; absence is a value."""
+    """Every value is returned byte for byte, under every legal key, to every client; a missing key is None."""
     one, two = await lab.client(), await lab.client()
     equal(await one.get("absent"), None, "a key that was never written")
     equal(await one.delete("absent"), False, "deleting it")

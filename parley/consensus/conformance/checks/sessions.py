@@ -114,7 +114,7 @@ async def _ttl_is_fitted(lab: Lab) -> None:
         )
         try:
             await client.put("t", b"", session=session)
-        except SessionLost:  # on a machine that stood still for the whole of a short one
+        except SessionLost:  # on a machine that was stalled for longer than a short TTL
             lived = asyncio.get_running_loop().time() - before
             require(lived >= expected / 1000, f"a session of {expected} ms was lost after {lived * 1000:.0f} ms")
         await session.close()
@@ -142,7 +142,7 @@ async def _killed(lab: Lab) -> None:
     """The keys of a killed process are deleted within the declared bound."""
     client = await lab.client()
     limits = client.capabilities
-    await client.open_session(LONG_TTL_MS)  # the expiry of one must not wait for that of another
+    await client.open_session(LONG_TTL_MS)  # one session must expire even if another one lives on
     ttl_ms = _ttl(client, 600 if limits.crash_seen_ms_max is None else LONG_TTL_MS)
     bound_ms = limits.crash_seen_ms_max or ttl_ms * limits.expiry_factor_max
     for round_ in range(3):

@@ -12,7 +12,7 @@ from parley.consensus.recipes.listeners import View
 
 @check("txn-all-or-nothing")
 async def _all_or_nothing(lab: Lab) -> None:
-    """A transaction applies all its operations if all its checks hold on the state before it, else none."""
+    """A transaction applies all its operations if all its checks hold on the state before it, otherwise none."""
     client = await lab.client()
     a = await client.put("a", b"1")
     await client.put("c", b"1")
@@ -39,7 +39,7 @@ async def _all_or_nothing(lab: Lab) -> None:
 
 @check("txn-first-failure")
 async def _first_failure(lab: Lab) -> None:
-    """The error is that of the first check, in the given order, that does not hold; for a guard it is Fenced."""
+    """The error reports the first check, in the given order, that does not hold; for a guard it is Fenced."""
     client = await lab.client()
     revision = await client.put("a", b"")
     await client.put("b", b"")

@@ -151,7 +151,7 @@ async def _burst(lab: Lab) -> None:
 
 @check("watch-many")
 async def _many(lab: Lab) -> None:
-    """A hundred watches of one client and a hundred of another all follow at the same time."""
+    """A hundred watches of one client and a hundred of another all stay up to date at the same time."""
     one, two = await lab.client(), await lab.client()
     async with contextlib.AsyncExitStack() as stack:
         followed: list[tuple[Watch, View, str]] = []
@@ -167,7 +167,7 @@ async def _many(lab: Lab) -> None:
 
 @check("watch-slow-consumer", slow=True)
 async def _slow_consumer(lab: Lab) -> None:
-    """A watch without a consumer stays small: of 32 MiB of changes it keeps next to nothing."""
+    """A watch without a consumer uses little memory: it keeps almost nothing of 32 MiB of changes."""
     client = await lab.client()
     size = min(client.capabilities.value_bytes_max // 2, 64 << 10)
     times = (32 << 20) // size

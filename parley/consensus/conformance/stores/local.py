@@ -1,5 +1,5 @@
-"""The conformance harness for the embedded store: peers are processes. Faults are injected between its client and
-SQLite or the disk."""
+"""The conformance harness for the embedded store. Peers are processes; faults are injected between a client and SQLite
+or the disk."""
 
 from __future__ import annotations
 

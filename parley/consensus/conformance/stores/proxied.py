@@ -1,6 +1,6 @@
-"""A store on a running server: each check works below its own path, and deletes it at the end.
+"""A store on a running server: each check works below a separate path, and deletes it at the end.
 
-Every client has its own proxies, which inject the faults. Peers, which are processes, connect to the server directly.
+Every client has separate proxies, which inject the faults. Peers, which are processes, connect to the server directly.
 Faults that only the server's operator can cause are simulated on the data and the connections instead: ``wipe`` deletes
 everything below the path, ``restart`` breaks all connections. Parley's own tests really restart and wipe servers.
 """
@@ -41,7 +41,7 @@ class LossyTap(Tap):
 
 
 class Proxied(Backend):
-    """Mixed into a store's backend: a client that also closes its proxies."""
+    """A mixin for a store's backend: the client also closes its proxies."""
 
     proxies: Sequence[Proxy] = ()
     write: NextWrite
@@ -53,7 +53,7 @@ class Proxied(Backend):
 
 
 class ProxiedHarness(ProcessHarness):
-    """The harness of a store that has servers. The module of each store adds the parts that depend on its protocol.
+    """The harness of a store that has servers. The module of each store adds the parts that depend on the protocol.
 
     :param url: the address of the servers, without TLS, which the proxies could not read.
     """
@@ -71,10 +71,10 @@ class ProxiedHarness(ProcessHarness):
 
     @abstractmethod
     def path_for(self, path: str, name: str) -> str:
-        """Return the path of a check's own store.
+        """Return the path of the store of one check.
 
         :param path: the path of the address, without a trailing slash.
-        :param name: a name that no other check has.
+        :param name: a name that no other check uses.
         """
 
     @abstractmethod

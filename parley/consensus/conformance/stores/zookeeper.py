@@ -1,4 +1,4 @@
-"""The harness of ZooKeeper, for any server."""
+"""The conformance harness for ZooKeeper, with any server."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ZookeeperHarness(ProxiedHarness):
 
 
 class _Packets:
-    """Finds the packets in one direction of a connection, each with its length before it."""
+    """Splits one direction of a connection into packets, each of which follows its length."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
