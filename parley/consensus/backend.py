@@ -288,7 +288,7 @@ class Capabilities:
         """
         room, bytes_max = self.txn_ops_max - checks, self.txn_bytes_max - checks * self.key_bytes_max
         if room < 1 or bytes_max < 1:
-            raise ValueError(f"no room for an operation beside {checks} checks")
+            raise ValueError(f"{checks} checks leave no room for an operation")
         part: list[Op] = []
         size = 0
         for op in ops:
@@ -503,7 +503,7 @@ class Backend(ABC):
     async def list(self, prefix: str, *, limit: int, after: str | None = None, read: Read = LINEARIZABLE) -> Page:
         """Return at most ``limit`` entries whose keys start with ``prefix`` (any text, "" for all), sorted bytewise.
 
-        :param after: begin after this key: the ``next_after`` of the previous page.
+        :param after: start after this key: the ``next_after`` of the previous page.
 
         Raises ValueError if the limit is less than 1.
         """

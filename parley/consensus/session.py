@@ -3,9 +3,9 @@
 ``SessionState``, ``SessionEvent`` and ``STEPS`` define the states, the events and the legal transitions. LOST is final.
 Any other transition raises ``IllegalStep``.
 
-Deadlines count from the moment a renewal was *sent*, so the client always gives up before the store does: the store
-cannot expire a session earlier than one TTL after that moment. ``state`` compares the clock with the deadlines itself,
-because timers may be late: a process that was stopped for longer than its TTL sees LOST first.
+Deadlines count from the moment when a renewal was *sent*, so a session is LOST for the client before it expires in the
+store: the store cannot expire a session earlier than one TTL after that moment. Reading ``state`` compares the clock
+with the deadlines, because timers may be late: a process that was stopped for longer than its TTL first sees LOST.
 """
 
 from __future__ import annotations

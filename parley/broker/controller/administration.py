@@ -110,7 +110,8 @@ class Administration:
         return outcomes
 
     def _new_topic_id(self) -> UUID:
-        """Return a random topic id (UUID version 4), but none that Kafka reserves, or whose text begins with a dash."""
+        """Return a random topic id (UUID version 4) that Kafka does not reserve and that, as text, does not start with
+        a dash."""
         while True:
             new = UUID(int=self._rng.getrandbits(128), version=4)
             if new != ZERO_UUID and new.bytes[0] >> 2 != 0b111110:  # base64url of these six bits is "-"

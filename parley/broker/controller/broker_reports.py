@@ -23,7 +23,7 @@ class ReplicaReport:
     """A report about one log. ``leader_epoch`` is the epoch of its last record; ``current_leader_epoch`` is the highest
     epoch that the broker knows.
 
-    The errors are those of GetReplicaLogInfo. CORRUPT_MESSAGE: part of the log is damaged, but the offsets are valid.
+    ``error`` is an error of GetReplicaLogInfo. CORRUPT_MESSAGE: part of the log is damaged, but the offsets are valid.
     UNKNOWN_TOPIC_OR_PARTITION: there is no log, or a new one in place of a log that was lost; its offsets are valid.
     """
 

@@ -91,7 +91,7 @@ def take_replicas_offline(
 ) -> Decision[None]:
     """Remove replicas from the leadership, ISR and ELR of their partitions after a live broker has lost their disk.
 
-    ``replicas`` are pairs of topic id and partition; unknown ones are ignored. Raises STALE_BROKER_EPOCH unless the
+    ``replicas`` are pairs of topic id and partition; unknown pairs are ignored. Raises STALE_BROKER_EPOCH unless the
     broker is registered under this epoch.
     """
     check_broker_epoch(image, broker_id, epoch)

@@ -2,9 +2,9 @@
 
 A single broker cannot distinguish a controller whose process has stalled from a controller that only this broker cannot
 reach. So no broker deposes a controller alone. The brokers ask each other, and depose the controller if more than half
-of all registered brokers (including fenced brokers and the controller itself) have not heard from it for as long as a
-session may be silent. Deposing is always safe, because a deposed controller cannot write. docs/architecture.md
-("Fencing silent brokers") gives the reasons.
+of all registered brokers (including fenced brokers and the controller itself) have not heard from it for the TTL of a
+session. Deposing is always safe, because a deposed controller cannot write. docs/architecture.md ("Fencing silent
+brokers") gives the reasons.
 """
 
 from __future__ import annotations

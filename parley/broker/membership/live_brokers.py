@@ -101,7 +101,7 @@ class LiveBrokers:
             await watches.close()
 
     def distrust(self, incarnation_id: UUID) -> None:
-        """Treat this incarnation as silent when the next term begins: it was deposed as controller for its silence."""
+        """Treat this incarnation as silent when the next term starts: it was deposed as controller for its silence."""
         self._distrusted = incarnation_id
 
     def trust_all(self) -> None:

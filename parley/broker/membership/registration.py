@@ -2,8 +2,8 @@
 
 A broker immediately takes the place of an earlier incarnation of itself: a member with its own address, or a member
 whose process is known to have ended. If another address accepts connections under this broker's id, either a living
-broker uses that id, or the process there is stalled and its session is about to expire. So this broker waits for as
-long as a dead broker's session can remain. If the id is still taken then, its owner is alive, and this broker gives up.
+broker uses that id, or the process there is stalled and its session is about to expire. So this broker waits until the
+session of a dead broker would have expired. If the id is still taken after that, its owner is alive, and joining fails.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class LeaderSnapshot:
     log_end_offset: int
     high_watermark: int
     epoch_start_offset: int
-    """The log's end when this leader's epoch began."""
+    """The log end offset at the start of this leader's epoch."""
 
 
 def is_eligible(broker: BrokerRegistration | None, fetched_with_epoch: int) -> bool:

@@ -8,7 +8,7 @@ Rules of this module:
   has not heard of a new leader is refused.
 * Every batch is checked before it may be put in place: its checksum, that it continues the previous batch, and that its
   leader epoch is the one in this replica's leader-epoch cache for its offset. So a replica whose log has diverged from
-  this one heals nothing (docs/storage.md, "Mending", describes what holds if an epoch began in the range).
+  this log heals nothing (docs/storage.md, "Mending", describes the case of an epoch that started in the range).
 """
 
 from __future__ import annotations

@@ -289,7 +289,7 @@ class Agreement(RuleBasedStateMachine):
 
 
 def explore(harness: Harness) -> None:
-    """Try many sequences of calls, the same ones in every run.
+    """Try many sequences of calls, which are the same in every run.
 
     Raises Broken, and prints the shortest sequence found, if store and model disagree.
     """

@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 class ConsulBackend(Backend):
     """A client of the store at an address.
 
-    ``rng`` is the source of names and revisions; two clients must never generate the same ones.
+    ``rng`` is the source of names and revisions; two clients must never generate the same name or revision.
     """
 
     def __init__(self, address: Address, rng: random.Random | None = None) -> None:

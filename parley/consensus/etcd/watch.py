@@ -38,7 +38,7 @@ class Source(Protocol):
         """Return the connection in use. Raises Unavailable if none is established in time."""
 
     async def verify(self, server: ServerConnection | None = None) -> None:
-        """Raise WrongStore if the store no longer exists. Uses the given connection, or else the one in use."""
+        """Raise WrongStore if the store no longer exists. Uses the given connection, or the backend's current one."""
 
     def note_revision(self, revision: int) -> None:
         """Record a revision that the store has reached."""

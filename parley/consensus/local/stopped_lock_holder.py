@@ -3,7 +3,7 @@
 A process holds the lock for microseconds, but it can be stopped exactly then, and the kernel releases the lock only
 when the process dies. Until then no other process could write, so the stopped process itself would prevent the
 failover. Therefore the holder is resumed until it has released the lock, and then stopped again. The write that it
-completes had begun before it was stopped, and is applied or rejected like any other. Its sessions expire as usual.
+completes was started before the stop, and is applied or rejected like any other. Its sessions expire as usual.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ class MemoryWatch(Watch):
     """A watch that keeps its position in the store's order of changes, and reads the changes when it is iterated."""
 
     def __init__(self, backend: MemoryBackend, prefix: str) -> None:
-        self.position = -1  # lower than every floor: begin with a Snapshot
+        self.position = -1  # below every floor, so that the first event is a Snapshot
         self._backend = backend
         self._prefix = prefix
         self._events: list[Event] = []  # taken from the store, in reverse order

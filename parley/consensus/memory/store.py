@@ -73,7 +73,7 @@ _stores: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictio
 class MemoryStore:
     """The state that all clients of one name share.
 
-    :param capabilities: the limits to enforce; a test may pass those of another store.
+    :param capabilities: the limits to enforce; a test may pass the limits of another store.
     :param rng: source of the identity.
     :param removed_max: how many deletions to remember for watches. A watch that is further behind gets a Snapshot.
     """

@@ -85,7 +85,7 @@ class Elections(KeyHolder):
 
         :param candidate: what other processes need to know about the leader, such as id and address.
         :param min_epoch: the lowest epoch to take. Pass the highest epoch ever seen plus one, so that epochs increase
-            even if the store has lost its own.
+            even if the store has lost the latest ones.
         :param depose: a leader (from ``leader`` or ``observe``) to replace without waiting for its session to end. If
             it no longer leads, this is an ordinary campaign.
         :param wait: True: keep trying until the campaign is won. False: fail immediately if there is a leader.

@@ -66,7 +66,7 @@ class Groups(KeyHolder):
         :param replace: a member (from ``members`` or ``watch``) that is known to be dead, to replace it without waiting
             for its session to end.
         :param min_incarnation: the lowest incarnation to take. Pass the highest one ever seen plus one, so that
-            incarnations rise even if the store has lost its own.
+            incarnations increase even if the store has lost the latest ones.
 
         Raises AlreadyExists if the id is taken by another session (wait until that ends, or ``replace`` the member),
         SessionLost if the session has ended, and Retriable if the store cannot be reached: join again.

@@ -154,7 +154,7 @@ def remove_damaged_replicas(
     partition epoch increases. That rejects a proposal of the leader to add the replica to the ISR, which may be on its
     way.
 
-    ``replicas`` are pairs of topic id and partition; unknown ones are ignored. Raises STALE_BROKER_EPOCH unless the
+    ``replicas`` are pairs of topic id and partition; unknown pairs are ignored. Raises STALE_BROKER_EPOCH unless the
     broker is registered under this epoch.
     """
     check_broker_epoch(image, broker_id, epoch)

@@ -23,7 +23,7 @@ from parley.consensus.recipes.listeners import View
 
 
 async def _begin(lab: Lab, watch: Watch) -> View:
-    """Take the Snapshot with which a watch begins, and return it as a view."""
+    """Take the Snapshot with which a watch starts, and return it as a view."""
     view = View()
     event = await lab.within(30, anext(watch), "a Snapshot")
     require(isinstance(event, Snapshot), f"a watch began with {event}")
