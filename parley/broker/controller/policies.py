@@ -17,7 +17,7 @@ from parley.protocol.errors import ErrorCode, KafkaError
 
 
 class PolicyViolation(Exception):
-    """Raised by a policy to refuse a request; its text is sent to the client."""
+    """Raised by a policy to reject a request. Its text is sent to the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Policy:
         self._name = class_name
 
     def check_topic(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
-        """Raise POLICY_VIOLATION if the policy refuses the topic."""
+        """Raise POLICY_VIOLATION if the policy rejects the topic."""
         self._check(
             NewTopicRequest(
                 topic=topic.name,
@@ -61,7 +61,7 @@ class Policy:
         )
 
     def check_configs(self, resource: ConfigResource, configs: Mapping[str, str]) -> None:
-        """Raise POLICY_VIOLATION if the policy refuses these entries for the resource."""
+        """Raise POLICY_VIOLATION if the policy rejects these entries for the resource."""
         self._check(ConfigChangeRequest(resource, configs))
 
     def _check(self, request: NewTopicRequest | ConfigChangeRequest) -> None:

@@ -1,10 +1,10 @@
 """Pulls this broker's metadata from the controller that the store names, and detects that this controller is dead.
 
-A controller whose process has ended is deposed: this broker campaigns in its place without waiting for its session to
-expire. That is always safe, because a deposed controller's writes are rejected (``controller``). A controller that
-merely does not respond is deposed only if most brokers have not heard from it (``controller_silence``). Otherwise this
-broker waits for its session to expire: if only these two brokers could not reach each other, they would keep deposing
-each other.
+A controller whose process has ended is deposed: this broker campaigns in its place without waiting for the controller's
+session to expire. That is always safe, because a deposed controller's writes are rejected (``controller``). A
+controller that merely does not respond is deposed only if most brokers have not heard from it (``controller_silence``).
+Otherwise this broker waits for the controller's session to expire: if only these two brokers could not reach each
+other, they would keep deposing each other.
 """
 
 from __future__ import annotations

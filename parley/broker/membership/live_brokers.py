@@ -85,7 +85,7 @@ class LiveBrokers:
         """Follow the group until cancelled. ``session_since_s`` is the time at which the controller's own session was
         opened.
 
-        Raises CoordinationError if the watch of the group ends, KafkaError (NOT_CONTROLLER) at the end of the term.
+        Raises CoordinationError if the watch of the group ends, and KafkaError (NOT_CONTROLLER) at the end of the term.
         """
         watches = TaskSet()
         self._present = None

@@ -2,7 +2,7 @@
 
 Rules of this module:
 
-* ``follower_decisions`` decides what to request and what to do with a response. This module carries that out.
+* ``truncation_decisions`` decides what to do with a response. This module carries that out.
 * A partition that fails, or whose log is being truncated, is left out of the requests for a while
   (``followed_partition`` defines the states). The other partitions continue.
 * A response counts only if the partition still follows the leader epoch that the request contained. This is checked

@@ -4,7 +4,7 @@ Rules of this module:
 
 * A leader hands over first, if another live member of the ISR can lead. If none can, it heals its log as the leader.
 * A range is fetched from one replica at a time, checked (``range_fetch``), and put in place by the log, which checks
-  the batches again. Nothing outside of the range changes.
+  the batches again. Nothing outside the range changes.
 * A replica that was compacted differently heals nothing if a deleted key could come back. If only such replicas contain
   a range, a follower fetches its whole log again: it leaves the ISR, unless that would make the ISR too small, and the
   fetcher removes the log. A leader hands over first.

@@ -1,4 +1,4 @@
-"""Reports replicas whose disk has failed to the controller, so that other replicas lead and the ISRs shrink.
+"""Reports to the controller the replicas whose disk has failed, so that other replicas lead and the ISRs shrink.
 
 A failed replica is reported while the metadata shows that it leads, or that it is in the ISR or the ELR. While the
 partition has a leader, a replica in the last known ELR is reported, too, because a later recovery would wait for it. If

@@ -14,7 +14,7 @@ from parley.broker.replication.partition import Partition
 def out_of_sync(partitions: Iterable[Partition], broker_id: int) -> list[str]:
     """Return the replicas of this broker that are not in the ISR, as ``topic-partition``.
 
-    Replicas that a reassignment is adding do not count, because they may take hours.
+    Replicas that a reassignment is adding do not count, because adding them may take hours.
     """
     return [
         _name(each) for each in partitions if broker_id not in each.state.isr and broker_id not in each.state.adding

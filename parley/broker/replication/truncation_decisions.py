@@ -69,7 +69,7 @@ class Loss(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AskForRange:
-    """This log ends outside of the leader's log: ask the leader for its start and end offsets (``step_for_range``)."""
+    """This log ends outside the leader's log: ask the leader for its start and end offsets (``step_for_range``)."""
 
 
 Removal = Truncate | TruncateFully | StartOver

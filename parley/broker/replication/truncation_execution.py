@@ -6,7 +6,7 @@ watermark, the leader lacks committed records. This is logged at ``error``, and:
 
 * If an unclean election explains it, or the topic allows unclean elections, the log is truncated. A ``.cut`` file keeps
   the removed records (``parley.storage.cut_files``).
-* Otherwise the follower refuses and keeps its log. It stays outside of the ISR until another replica leads, or the
+* Otherwise the follower does not truncate its log. It stays outside the ISR until another replica leads, or the
   operator allows the loss. See docs/storage.md, "Committed records that a truncation would remove".
 
 A follower that starts over loses nothing: its leader has the same records, compacted further. Only a follower outside

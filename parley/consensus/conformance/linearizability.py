@@ -1,5 +1,5 @@
-"""Decides whether a recorded concurrent history is linearizable: explained by operations that took effect one at a
-time.
+"""Decides whether a recorded concurrent history is linearizable, that is, whether its operations could have taken
+effect one at a time.
 
 This is the search of Wing and Gong, with Lowe's cache of configurations. An operation may come next if it was called
 before any other remaining operation returned. The history is linearizable if every operation with a known outcome can

@@ -30,7 +30,7 @@ class KeyLayout:
         return f"{self.prefix}/probe/{name}"
 
     def data(self, key: str) -> str:
-        """Return the Consul key of a store key, or the common beginning of the keys below a prefix."""
+        """Return the Consul key of a store key, or the Consul prefix of a store prefix."""
         return f"{self.prefix}/keys/{key}"
 
     def key(self, stored: str) -> str:

@@ -250,7 +250,7 @@ class MemoryWatch(Watch):
         self._closed = False
 
     def wake(self) -> None:
-        """Note that the content of the store may have changed."""
+        """Record that the content of the store may have changed."""
         self._woken.set()
 
     async def _next(self) -> Event:

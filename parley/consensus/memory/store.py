@@ -63,7 +63,7 @@ class StoreClient(Protocol):
         ...
 
     def wake(self) -> None:
-        """Note that the content of the store may have changed."""
+        """Record that the content of the store may have changed."""
         ...
 
 

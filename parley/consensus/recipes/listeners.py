@@ -56,7 +56,7 @@ class View:
 
 
 class Listener:
-    """A running ``Listeners.listen``. It calls its function for changes until ``close`` or a failure."""
+    """A running listener, created by ``Listeners.listen``. It calls its function until ``close``, or until it fails."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task

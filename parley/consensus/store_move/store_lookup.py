@@ -64,8 +64,8 @@ async def find_store(
 async def find_successor(
     store: StoreInCharge, backend_at: BackendFactory, *, rng: random.Random | None = None
 ) -> StoreInCharge:
-    """Find the store in charge, starting from a store that was in charge before and remains open. Raises like
-    ``find_store``."""
+    """Find the store in charge, starting from a store that was in charge before and remains open. Raises the same
+    errors as ``find_store``."""
     opened = [store.backend]
     found: Backend | None = None
     try:

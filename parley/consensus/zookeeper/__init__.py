@@ -1,8 +1,8 @@
 """Apache ZooKeeper 3.6 or later, through kazoo: ``zookeeper://host:port,host:port/chroot?option=value``.
 
 ``key_layout.py`` describes where each part of the store is in ZooKeeper's tree, and ``rearmed_watches.py`` when
-one-shot watches are set again. docs/store-backends.md explains how sessions, transactions and watches are built from
-ZooKeeper's primitives.
+one-shot watches are set again. docs/store-backends.md explains how sessions, transactions and watches are built on
+ZooKeeper.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _TLS_ADVICE = (
 
 
 def protection_of(address: Address) -> Protection:
-    """Read the ACLs of the tree and the settings of the connection. Blocks.
+    """Return how the store is protected, from the ACLs of its tree and the settings of the connection. Blocks.
 
     Raises Unavailable if no server responds, and KazooException if a server rejects the requests.
     """

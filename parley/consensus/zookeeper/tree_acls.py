@@ -18,8 +18,8 @@ class NoTree(BadConfig):
 def set_acls(address: Address, *, secure: bool) -> int:
     """Open every znode of the tree to all clients, or (``secure``) only to the credentials of the address. Blocks.
 
-    Returns the number of znodes. Brokers with the same credentials may keep running. Their ``acl`` option determines
-    the ACLs of the znodes that they create. So restart the brokers with the new value of that option before this call.
+    Returns the number of znodes. Brokers with the same credentials may keep running. The brokers' ``acl`` option
+    determines the ACLs of the znodes that they create, so restart the brokers with its new value before this call.
 
     Raises Unauthorized if these credentials may not change the ACLs, NoTree if there is no tree, BadConfig if there are
     no credentials with which to lock the tree, and Unavailable if no server responds.
