@@ -51,7 +51,7 @@ def _read(directories: Sequence[Path]) -> tuple[list[str], list[Path]]:
             continue
         found = text.split()
         if all(_IDENTITY.fullmatch(each) for each in found):
-            longest = max(longest, found, key=len)  # a directory that was missing during a move lists fewer
+            longest = max(longest, found, key=len)  # a directory that was missing during a move lists fewer stores
         else:
             malformed.append(path)
     return longest, malformed

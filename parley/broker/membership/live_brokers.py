@@ -4,7 +4,7 @@
   the controller's own session is new, brokers without a session get time to join, because the store may have been down.
 * A broker is fenced if it has not requested metadata for ``silence_s``: it does not learn of changes, so it must not
   lead. This applies only while the controller hears from at least half of all brokers. Otherwise the controller may be
-  the one that is cut off. See docs/architecture.md, "Fencing silent brokers, and deposing a silent controller".
+  the broker that is cut off. See docs/architecture.md, "Fencing silent brokers, and deposing a silent controller".
 * No broker is fenced before the members have been compared with the store, which may have been set back.
 * Fencing is safe and can be undone: a broker that is alive joins again under a higher epoch. If a broker joins again
   although connections to it were refused, something in between, such as a firewall, refuses them. From then on, the

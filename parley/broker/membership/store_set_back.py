@@ -75,7 +75,7 @@ class StoreSetBack:
         highest = max((member.seen_leader_epoch for member in members), default=NO_EPOCH)
         decide = partial(distrust_all, present=present, leader_epoch=highest)
         partitions = await self._controller.submit(decide, waits_for_store=True, is_slow=True)
-        self._controller.forget_earlier_terms()  # only now: if the term had ended before this, the next one needs them
+        self._controller.forget_earlier_terms()  # only now: the next term needs them if this one ends earlier
         self._metrics.set_backs += 1
         _log.error(
             "the coordination store was set back to an older state: each partition gets a leader when all its replicas "

@@ -331,7 +331,7 @@ class HostedPartitions:
             ended.set_result(None)
             if self.hosts(partition):
                 partition.end_truncation()
-                self._notify_opened(partition)  # its leader may have changed
+                self._notify_opened(partition)  # the leader may have changed
 
     async def truncated(self, partition: Partition) -> None:
         """Wait until no thread is truncating the partition's log. Meanwhile, this broker may have become its leader."""
@@ -396,7 +396,7 @@ class HostedPartitions:
             return
         if self.hosts(partition):
             if self._image is not image:
-                log.config = self._config(partition.topic)  # it may have changed
+                log.config = self._config(partition.topic)  # the configuration may have changed
             partition.opened(log)
             self._notify_opened(partition)
         else:

@@ -222,7 +222,7 @@ class IsrMaintenance:
             except Exception as error:
                 self._failures.report("proposing ISRs failed", error, self._monotonic())
                 retry_s = RETRY_MAX_S
-            if self._proposals:  # new ones, or ones to retry
+            if self._proposals:  # new proposals, or proposals to retry
                 with suppress(TimeoutError):
                     async with asyncio.timeout(retry_s):
                         await self._wakeup.wait()
@@ -285,15 +285,15 @@ class IsrMaintenance:
         code = outcome.error_code
         del self._proposals[key]
         if code in _RETRIED:
-            self._proposals[key] = proposal  # behind the others
+            self._proposals[key] = proposal  # after the other proposals
             return ""
         if code in _REFUSED:
             self._refused[key] = now_s + REFUSED_S
             if proposal.is_due:
                 partition.withdraw_isr()
-            return f"the controller has refused an ISR: {ErrorCode(code).name}"
+            return f"the controller has rejected the proposed ISR: {ErrorCode(code).name}"
         if code:  # a newer state will arrive with the metadata
-            return f"the ISR has changed in another way: {ErrorCode(code).name}"
+            return f"the proposed ISR is outdated: {ErrorCode(code).name}"
         self.changes.shrinks += len(set(state.isr).difference(isr)) > 0
         self.changes.expands += len(set(isr).difference(state.isr)) > 0
         if proposal.is_due:

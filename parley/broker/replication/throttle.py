@@ -27,7 +27,7 @@ class MeasuredRate:
     def __init__(self, windows: int, window_s: float) -> None:
         self._windows = windows
         self._window_s = window_s
-        self._samples: deque[tuple[float, int]] = deque()  # the start and the bytes of each window
+        self._samples: deque[tuple[float, int]] = deque()  # the start time and the byte count of each window
         self._total = 0
 
     def record(self, size: int, now_s: float) -> None:

@@ -216,7 +216,7 @@ class Agreement(RuleBasedStateMachine):
         page = self.run(self._client(0).list("", limit=1000))
         equal(list(page.entries), list(self.model.entries.values()), "all there is")
         for client, watch, follower in self.watches:
-            if below := [key for key in _LEAVES if key.startswith(follower.prefix)]:  # after all events on their way
+            if below := [key for key in _LEAVES if key.startswith(follower.prefix)]:  # after all pending events
                 self._put_any(client, below[0])
             while not follower.up_to_date():
                 try:

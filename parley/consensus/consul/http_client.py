@@ -88,7 +88,7 @@ class Client:
         self._at = 0
         self._calls: aiohttp.ClientSession | None = None
         self._queries: aiohttp.ClientSession | None = None
-        self._waits: set[asyncio.Timeout] = set()  # of queries under way
+        self._waits: set[asyncio.Timeout] = set()  # the timeouts of pending queries
 
     @property
     def endpoint(self) -> str:
@@ -169,7 +169,7 @@ class Client:
             wait.reschedule(now)
 
     def _leave(self, at: int) -> None:
-        if at == self._at:  # else another call has already left that agent
+        if at == self._at:  # otherwise another call has already left that agent
             self._at = (at + 1) % len(self._address.endpoints)
 
     async def _send(

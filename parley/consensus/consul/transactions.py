@@ -151,7 +151,7 @@ def refused(plan: Plan, body: bytes) -> Refused:
 
 
 def _violated(check: Check, *, absent: bool) -> CoordinationError:
-    other = Revision(object())  # some revision that is not the expected one
+    other = Revision(object())  # any revision other than the expected one
     error = violation(check, None if absent or check.expect is Presence.PRESENT else other)
     assert error is not None
     return error

@@ -143,7 +143,7 @@ class Feed:
                 # for a long time.
                 since = 0
                 continue
-            if response.index < self._index:  # restored, or Consul has forgotten deletions
+            if response.index < self._index:  # the servers were restored, or Consul has forgotten deletions
                 self.gaps += 1
             since = self._index = response.index
             self.request_read()

@@ -210,7 +210,7 @@ class EtcdBackend(Backend):
     def _ended(self, ending: asyncio.Future[None]) -> None:
         self._ending.discard(ending)
         if not ending.cancelled():
-            ending.exception()  # so that asyncio does not log it as unretrieved; a caller that waits gets it anyway
+            ending.exception()  # so that asyncio does not log it as never retrieved; a waiting caller still gets it
 
     async def _revoke(self, lease: int) -> None:
         if self._connection is None:

@@ -59,7 +59,7 @@ class Connection:
         self._on_up = on_up
         self._on_down = on_down
         self._server: ServerConnection | None = None
-        self._changed = asyncio.Event()  # set and replaced when the server, the trouble or the closing changes
+        self._changed = asyncio.Event()  # set, and replaced, at each change that ``server`` waits for
         self._trouble: CoordinationError = Unavailable("not connected yet")
         self._closed = False
         self._closing: dict[asyncio.Task[None], ServerConnection] = {}

@@ -65,7 +65,7 @@ def conditions(
     is_unclean = joined.previous_epoch < (0 if known is None else known.epoch)
     is_outdated = known is not None and is_older_copy(known, joined)
     former = () if known is None or not directories_count else known.log_dirs
-    is_any_offline = len(joined.log_dirs) < len(former)  # perhaps: the registration contains only the online ones
+    is_any_offline = len(joined.log_dirs) < len(former)  # possibly: only online directories register
 
     def condition(topic_id: UUID, index: int, state: PartitionState) -> Condition:
         assigned = state.directory(joined.broker_id)
