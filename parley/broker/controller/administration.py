@@ -85,7 +85,7 @@ class Administration:
     async def create_topics(
         self, wanted: Sequence[NewTopic], *, charge: Charge = charge_nobody, validate_only: bool = False
     ) -> list[TopicOutcome]:
-        """Create topics. Return one outcome for each topic."""
+        """Create topics. Returns one outcome for each topic."""
 
         def decide(image: MetadataImage) -> Decision[list[TopicOutcome]]:
             config = self._config()
@@ -136,7 +136,7 @@ class Administration:
     async def delete_topics(
         self, names: Sequence[str], ids: Mapping[str, UUID], *, charge: Charge = charge_nobody
     ) -> list[TopicOutcome]:
-        """Delete topics. Return one outcome for each topic. A topic in ``ids`` is deleted only if it has that id.
+        """Delete topics. Returns one outcome for each topic. A topic in ``ids`` is deleted only if it has that id.
 
         Raises TOPIC_DELETION_DISABLED if ``delete.topic.enable`` is false.
         """
@@ -149,7 +149,7 @@ class Administration:
     async def add_partitions(
         self, wanted: Sequence[NewPartitions], *, charge: Charge = charge_nobody, validate_only: bool = False
     ) -> list[TopicOutcome]:
-        """Add partitions to topics. Return one outcome for each topic."""
+        """Add partitions to topics. Returns one outcome for each topic."""
         outcomes = await self._controller.submit(
             lambda image: add_partitions(image, wanted, rng=self._rng, charge=charge, validate_only=validate_only)
         )
@@ -161,7 +161,7 @@ class Administration:
     async def alter_configs(
         self, wanted: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> list[ConfigOutcome]:
-        """Change configuration entries. Return one outcome for each resource.
+        """Change configuration entries. Returns one outcome for each resource.
 
         If ``min.insync.replicas`` changes, the ELRs are updated as well.
         """

@@ -62,7 +62,7 @@ def alter_configs(
     current_list: CurrentList,
     validate_only: bool = False,
 ) -> Decision[list[ConfigOutcome]]:
-    """Change the entries of each resource. Return one outcome for each, with the error if its change is invalid."""
+    """Change the entries of each resource. Returns one outcome for each, with the error if its change is invalid."""
     changes: list[Change] = []
     outcomes = []
     for change in wanted:

@@ -24,7 +24,7 @@ from parley.protocol.uuids import UUID
 
 def distrust_all(image: MetadataImage, present: Container[UUID], leader_epoch: int = NO_EPOCH) -> Decision[int]:
     """Remove the leaders, ISRs and ELRs of all partitions, so that a recovery elects leaders under epochs above
-    ``leader_epoch``. Return the number of partitions.
+    ``leader_epoch``. Returns the number of partitions.
 
     ``present`` contains the incarnation ids of the brokers that are currently members. The log directories of all other
     brokers are removed from their registrations, so that a replica does not count as lost only because its directory

@@ -50,7 +50,7 @@ class IsrChangeOutcome:
 def alter_partitions(
     image: MetadataImage, sender: int, sender_epoch: int, wanted: Sequence[IsrChange], rules: RulesOf
 ) -> Decision[list[IsrChangeOutcome]]:
-    """Change the ISR of each partition as its leader requests. Return one outcome for each change.
+    """Change the ISR of each partition as its leader requests. Returns one outcome for each change.
 
     Raises STALE_BROKER_EPOCH unless the sender is registered under this epoch.
     """

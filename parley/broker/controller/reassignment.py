@@ -41,7 +41,7 @@ class ReassignmentOutcome:
 def alter_reassignments(
     image: MetadataImage, moves: Iterable[Reassignment], rules: RulesOf, *, factor_may_change: bool = True
 ) -> Decision[list[ReassignmentOutcome]]:
-    """Start or cancel each reassignment. Return one outcome for each. No partition may occur twice."""
+    """Start or cancel each reassignment. Returns one outcome for each. No partition may occur twice."""
     changes: list[Change] = []
     outcomes = []
     live = image.live_broker_ids()

@@ -76,7 +76,7 @@ def create_topics(
     charge: Charge = charge_nobody,
     validate_only: bool = False,
 ) -> Decision[list[TopicOutcome]]:
-    """Create each topic. Return one outcome for each. A request for too many partitions in total creates no topic."""
+    """Create each topic. Returns one outcome for each. A request for too many partitions in total creates no topic."""
     wanted = list(wanted)
     if (
         refusal := too_many_partitions(

@@ -1,9 +1,9 @@
 """The highest epochs and ids that this broker has seen: the file ``coordination.epochs`` in each data directory.
 
-A coordination store that was restored from a backup contains lower epochs and ids, and would issue the later ones a
-second time. So each broker remembers the highest that it has seen, and raises the store's counters above them whenever
-it joins the cluster. To detect a restored store, the controller compares the store with the newest metadata that each
-broker has seen (``parley.broker.metadata.terms``).
+A coordination store that was restored from a backup contains lower epochs and ids, and would issue higher ones a second
+time. So each broker remembers the highest epochs and ids that it has seen, and raises the store's counters above them
+whenever it joins the cluster. To detect a restored store, the controller compares the store with the newest metadata
+that each broker has seen (``parley.broker.metadata.terms``).
 
 ``EpochFile`` writes the file in the executor, so that the latest state survives if the process is killed. A power
 failure may lose the changes of the last ``SYNC_PAUSE_S``. A change counts as written if at least one directory has

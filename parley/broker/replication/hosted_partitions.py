@@ -367,7 +367,7 @@ class HostedPartitions:
                     await asyncio.wait(self._opening)
 
     async def _open(self, partitions: dict[Partition, bool], is_new: bool) -> None:
-        """Open the logs of partitions. The values of ``partitions`` are True for those that the cluster has just
+        """Open the logs of partitions. The values of ``partitions`` are True for partitions that the cluster has just
         created.
 
         Opening a new log does not wait for files, so the loop yields explicitly to other work. A partition that is not

@@ -229,7 +229,7 @@ class IsrMaintenance:
                 self._wakeup.set()
 
     def _first_due(self) -> dict[Key, _Proposal]:
-        """Return the first ``PROPOSED_MAX`` proposals that are still due. Drop the others that the search finds."""
+        """Return the first ``PROPOSED_MAX`` proposals that are still due, and drop the outdated ones before them."""
         due: dict[Key, _Proposal] = {}
         for key, proposal in list(self._proposals.items()):
             if len(due) == PROPOSED_MAX:

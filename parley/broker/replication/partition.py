@@ -439,8 +439,8 @@ class Partition:
     def follower_fetched(
         self, replica: int, fetch_offset: int, log_start_offset: int, clock: FetchClock, broker_epoch: int = NO_EPOCH
     ) -> None:
-        """Record that a follower fetches from ``fetch_offset``, at the time in ``clock``: it has everything before that
-        offset.
+        """Record that a follower fetches from ``fetch_offset``, at the time in ``clock``: the follower's log contains
+        everything before that offset.
 
         Raises UNKNOWN_LEADER_EPOCH if this broker does not know the follower as a replica.
         """
@@ -477,7 +477,7 @@ class Partition:
                 progress.session_ended()
 
     def delete_before(self, offset: int) -> None:
-        """Delete the records below ``offset`` as the leader. Followers learn about it with their next fetch.
+        """Delete the records below ``offset``, as the leader. Followers learn about the deletion with their next fetch.
 
         Raises OFFSET_OUT_OF_RANGE.
         """

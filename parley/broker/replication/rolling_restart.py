@@ -24,7 +24,8 @@ def out_of_sync(partitions: Iterable[Partition], broker_id: int) -> list[str]:
 def needed(partitions: Iterable[Partition], broker_id: int) -> list[str]:
     """Return the partitions whose ISR would be smaller than ``min.insync.replicas`` if this broker stopped now.
 
-    A partition in which that is so even if all its replicas are in sync does not count: waiting would not help.
+    A partition whose ISR would be too small even if all its replicas were in sync does not count: waiting would not
+    help.
     """
     return [_name(each) for each in partitions if each.is_open and _is_needed(each, broker_id)]
 

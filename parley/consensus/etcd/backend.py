@@ -189,7 +189,8 @@ class EtcdBackend(Backend):
     def _verify_soon(self) -> None:
         """Verify in the background that the store still exists.
 
-        A lease survives the deletion of all keys, and an idle client sends no other request that would reveal it.
+        A lease survives the deletion of all keys, and an idle client sends no other request that would reveal the
+        deletion.
         """
         if self._connection is not None and (self._verifying is None or self._verifying.done()):
             self._verifying = asyncio.get_running_loop().create_task(self._verify_quietly(), name="etcd identity")

@@ -20,7 +20,7 @@ _TLS_ADVICE = "start etcd with --cert-file and --key-file, then set ca-file in c
 
 
 async def protection_of(connection: Connection, address: Address) -> Protection:
-    """Return how the store is protected. A login without a name reveals whether etcd has users, by etcd's error."""
+    """Return how the store is protected. etcd's error for a login without a name reveals whether etcd has users."""
     encrypted = of_connection(", ".join(address.endpoints), encrypted=address.tls, advice=_TLS_ADVICE)
     try:
         server = await connection.server(asyncio.get_running_loop().time() + REQUEST_S)

@@ -2,9 +2,9 @@
 
 kazoo runs one thread per connection and reconnects by itself. Meanwhile it queues requests without a limit or a
 deadline. So this module sends nothing while there is no connection, and limits the requests in flight. It breaks the
-connection if a response is overdue, because kazoo's pings do not notice that while requests are being sent. kazoo also
-lets one silent server use up a whole session timeout for a connection attempt, during which the session would be lost;
-here each attempt gets a part of it.
+connection if a response is overdue, which kazoo's pings do not notice while requests are being sent. kazoo also lets
+one silent server use up a whole session timeout for a connection attempt, during which the session would be lost; here
+each attempt gets a part of that timeout.
 """
 
 from __future__ import annotations

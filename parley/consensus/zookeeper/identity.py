@@ -118,7 +118,7 @@ async def _read_identity(connection: Connection, layout: KeyLayout, within_s: fl
 async def _prove_writing(
     connection: Connection, address: Address, layout: KeyLayout, identity: str, probe_name: str
 ) -> None:
-    """Write in every place where the backend will write, and delete it again."""
+    """Write to every place to which the backend will write, and delete what was written."""
     session = layout.session(f"probe-{probe_name}")
     ops: list[WriteOp] = [CheckVersion(f"{layout.identities}/{identity}")]
     ops += [Create(session, b"", address.acl), DeleteNode(session)]

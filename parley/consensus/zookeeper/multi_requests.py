@@ -117,7 +117,7 @@ class Multi:
 
 @dataclass(frozen=True, slots=True)
 class MultiRead:
-    """A request that carries out all of these reads on one state. Each read has a result, which may be ``Failed``."""
+    """A request that carries out several reads on one state. Each read has a result, which may be ``Failed``."""
 
     reads: Sequence[Data | Children]
     type: ClassVar[int] = 22

@@ -48,7 +48,7 @@ class ElectionOutcome:
 def elect_preferred_leaders(
     image: MetadataImage, wanted: Iterable[tuple[str, int]], rules: RulesOf
 ) -> Decision[list[ElectionOutcome]]:
-    """Make the preferred replica of each given partition its leader. Return one outcome for each partition.
+    """Make the preferred replica of each given partition its leader. Returns one outcome for each partition.
 
     No partition may occur twice.
     """
