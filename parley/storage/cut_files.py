@@ -1,4 +1,4 @@
-"""``.cut`` files: committed records that a truncation removed, kept beside the log.
+"""``.cut`` files: committed records that a truncation removed from the log, kept in the log's directory.
 
 Rules:
 
@@ -6,7 +6,7 @@ Rules:
    higher number. It contains the removed batches unchanged, so it can be read like a segment.
 2. The file is complete and on disk before the log is truncated.
 3. The total size of a log's cut files is limited. The oldest files are removed first. If the records of one truncation
-   do not fit, the first ones are kept. Damaged batches are left out.
+   exceed the limit, only the first ones are kept. Damaged batches are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAME = re.compile(r"(\d{20})-([1-9]\d*)\.cut", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class CutFile:
-    """One cut file. ``number`` rises with every truncation of the log."""
+    """One cut file. Each cut file of a log has a higher ``number`` than the ones before."""
 
     path: Path
     first_offset: int
@@ -51,8 +51,8 @@ class CutFile:
 class KeptRecords:
     """The result of ``keep_records``: the file (None if nothing was kept), and the offset after its last record.
 
-    ``is_complete`` is False if some records were not kept: those from ``end_offset`` on did not fit, or some are
-    damaged.
+    ``is_complete`` is False if some records were not kept: the records from ``end_offset`` on exceeded the limit, or
+    some are damaged.
     """
 
     path: Path | None
@@ -68,8 +68,8 @@ def cut_files(partition_directory: Path) -> list[CutFile]:
 
 
 def keep_records(log: Log, offset: int, limit_bytes: int) -> KeptRecords:
-    """Write the records from ``offset`` to the end of the log to a cut file. The log's cut files together take at most
-    ``limit_bytes``.
+    """Write the records from ``offset`` to the end of the log to a cut file. Removes the oldest cut files of the log if
+    they would exceed ``limit_bytes`` in total.
 
     Blocks. Raises ``OSError``, and ``KafkaError`` KAFKA_STORAGE_ERROR.
     """
@@ -101,7 +101,7 @@ def keep_records(log: Log, offset: int, limit_bytes: int) -> KeptRecords:
 
 
 def copy_on_disk(source: Path, target: Path) -> None:
-    """Copy a file to another directory and sync its data; the caller syncs the directory. Raises ``OSError``."""
+    """Copy a file and sync its data; the caller must sync the directory of ``target``. Raises ``OSError``."""
     with open(source, "rb") as old, open(target, "wb") as new:
         shutil.copyfileobj(old, new)
         new.flush()
@@ -130,8 +130,8 @@ def _batches(log: Log, offset: int, damaged: list[DamagedRange]) -> Iterator[tup
 
 
 def _damage_at(log: Log, offset: int, error: CorruptRecord) -> DamagedRange:
-    """Return the damaged range that contains ``offset``. If verifying the segment does not find one, the range extends
-    to the log end."""
+    """Return the damaged range that contains ``offset``, after verifying its segment if necessary. If there is none,
+    returns a range from ``offset`` to the end of the log."""
     if not any(offset in each for each in log.damage):
         segment = [each for each in log.segments if each.base_offset <= offset][-1]
         log.verify_segment(segment, 0, segment.size)
@@ -140,7 +140,7 @@ def _damage_at(log: Log, offset: int, error: CorruptRecord) -> DamagedRange:
 
 
 def _make_room(files: list[CutFile], limit_bytes: int) -> None:
-    """Remove the oldest files until the rest take at most ``limit_bytes``."""
+    """Remove the oldest files until the others take at most ``limit_bytes``."""
     sizes = [file.size_bytes for file in files]
     total = sum(sizes)
     for file, size in zip(files, sizes, strict=True):

@@ -2,13 +2,13 @@
 
 Rules:
 
-1. The state that the last broker left (clean shutdown, checkpoints) is read once, before any log is opened.
-2. Logs are opened in no particular order, by as many threads as call ``DirectoryLoader.work``. A disk's ``OSError``
-   takes the directory offline and ends the work on it. Any other error fails the startup, including a resource shortage
-   of the process.
-3. Two directories may contain logs of the same partition, if its topic was deleted and created again while one
-   directory was offline. Their topic ids tell the logs apart. If they do not, the broker refuses to start.
-4. The broker also refuses to start if a directory contains the log of another partition of its topic.
+1. The state that the previous process left (clean shutdown, checkpoints) is read once, before any log is opened.
+2. Logs are opened in no particular order, by as many threads as call ``DirectoryLoader.work``. An ``OSError`` of the
+   disk takes the directory offline and ends the work on it. Any other error fails the startup, including a resource
+   shortage of the process.
+3. Two directories may contain logs of the same partition if its topic was deleted and created again while one
+   directory was offline. Their topic ids distinguish the logs. If they do not, the broker refuses to start.
+4. The broker also refuses to start if the folder of a partition contains the log of another partition of its topic.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from parley.storage.unwritten_logs import UnwrittenLog
 _log = logging.getLogger(__name__)
 
 NAMED_MAX = 10
-"""The maximum number of partitions that one log line names."""
+"""The maximum number of partitions in one log line."""
 
 
 class TwinLogs(RuntimeError):
@@ -59,7 +59,7 @@ class DirectoryLoader:
         self.directory = directory
         self.logs: dict[TopicPartition, Log] = {}
         self.partitions: list[TopicPartition] = []
-        """The partitions that have a log here, opened or not."""
+        """The partitions with a log in this directory, open or not."""
         self.deleted: list[Path] = []
         """The directories of deleted partitions that still have to be removed."""
         self.copies: dict[TopicPartition, Path] = {}
@@ -69,14 +69,14 @@ class DirectoryLoader:
         self.missing: dict[TopicPartition, int] = {}
         """The persisted high watermarks of logs whose directories have disappeared."""
         self.unwritten: dict[TopicPartition, UnwrittenLog] = {}
-        """The logs here that had no files yet."""
+        """The logs of this directory that had no files yet."""
         self._settings = settings
         self._events = LogEvents(on_io_error)
         self._waiting: deque[tuple[TopicPartition, Path]] = deque()
         self.marker: CleanShutdown | None = None
-        """The marker of a clean shutdown that ``prepare`` found."""
+        """The marker of a clean shutdown, if ``prepare`` has found one."""
         self.cut_by_power: set[TopicPartition] = set()
-        """The logs here that may lack records that had not been synced when the machine stopped."""
+        """The partitions whose logs may lack records that were not synced when the machine stopped."""
         self._same_boot = False
         self._is_kafkas = False
         self._recovery_points: dict[TopicPartition, int] = {}
@@ -88,7 +88,7 @@ class DirectoryLoader:
     def prepare(self, cluster_id: str, broker_id: int) -> None:
         """Lock the directory and read its contents. An ``OSError`` takes it offline.
 
-        Raises the errors of ``LogDirectory.open`` that must stop the broker.
+        Raises the other errors of ``LogDirectory.open``, which must stop the broker.
         """
         directory = self.directory
         try:
@@ -103,10 +103,10 @@ class DirectoryLoader:
             self._is_kafkas = not was_recovered(directory.path)
             self.marker = read_marker(directory.path)
             if self.marker is None:
-                directory.sync()  # a log's directory may be newer than the last flush
+                directory.sync()  # the folder of a new log may not be on disk yet
             else:
                 if not self._is_kafkas:
-                    note_boot(directory.path)  # if this startup fails, the next one must not suspect a power cut
+                    note_boot(directory.path)  # if this startup fails, the next one must not assume a power cut
                 remove_marker(directory.path)
             self._note_power_cut(contents.partitions)
         except OSError as error:
@@ -140,7 +140,7 @@ class DirectoryLoader:
             note_power_cut(path, self.cut_by_power)
 
     def work(self) -> None:
-        """Open logs until none is left. Several threads may call this."""
+        """Open logs until all are open or the directory is offline. Several threads may call this."""
         while self.directory.online:
             try:
                 partition, path = self._waiting.popleft()
@@ -154,7 +154,7 @@ class DirectoryLoader:
     def finish(self) -> None:
         """Record that every log is open, and therefore recovered. An ``OSError`` takes the directory offline.
 
-        If a broker is killed before this, its next startup cannot tell which of these logs a crash of the machine has
+        If the broker is killed before this, its next startup cannot tell which of these logs a crash of the machine has
         damaged, so it treats all of them as damaged.
         """
         if not self.directory.online:
@@ -169,7 +169,7 @@ class DirectoryLoader:
             self._failed(error)
 
     def give_way(self, partition: TopicPartition, random: Random) -> None:
-        """Set aside the log of a partition because another directory contains its successor. Blocks."""
+        """Mark the log of a partition for deletion, because another directory contains its successor. Blocks."""
         path = self.directory.path / partition_name(*partition)
         self.deleted.append(self.directory.set_aside(path, random, Mark.DELETE))
         self.partitions.remove(partition)
@@ -181,7 +181,7 @@ class DirectoryLoader:
             log.rest()
 
     def release(self) -> None:
-        """Close everything as it is, after a failed start."""
+        """Close all files without writing anything, after a failed startup."""
         for log in self.logs.values():
             log.release()
         self.directory.close()
@@ -242,10 +242,10 @@ def _metadata(path: Path) -> PartitionMetadata | None:
 
 
 def refuse_twins(loaders: Sequence[DirectoryLoader], random: Random) -> None:
-    """Set aside logs that have a successor in another directory. Blocks.
+    """Mark logs that have a successor in another directory for deletion. Blocks.
 
-    Raises ``TwinLogs`` if a partition has several logs and neither a successor mark nor topic ids tell which one is
-    right.
+    Raises ``TwinLogs`` if a partition has several logs, none of them is marked as the successor, and their topic ids do
+    not distinguish them.
     """
     seen: dict[TopicPartition, list[DirectoryLoader]] = {}
     for loader in loaders:
@@ -268,9 +268,10 @@ def refuse_twins(loaders: Sequence[DirectoryLoader], random: Random) -> None:
 
 
 def report_missing(loaders: Sequence[DirectoryLoader]) -> None:
-    """Log the partitions that had committed records at the last checkpoint and now have no log in any directory.
+    """Log an error for the partitions that had committed records at the last checkpoint and have no log in any
+    directory.
 
-    Only these partitions remain in ``missing``.
+    Removes all other partitions from the ``missing`` of their loaders.
     """
     present = {partition for loader in loaders for partition in loader.partitions}
     for loader in loaders:

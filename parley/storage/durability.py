@@ -1,4 +1,4 @@
-"""Which part of a log is on disk: the recovery point, and what must be synced to advance it.
+"""Tracks which part of a log is on disk: the recovery point, and what must be synced to advance it.
 
 Rules:
 
@@ -7,8 +7,9 @@ Rules:
 2. A sync runs in another thread, concurrently with appends and without the log's lock. If batches or segments are
    removed meanwhile, the sync proves nothing about the current log: the recovery point stays, and the caller repeats
    the sync.
-3. A created, renamed or removed name is not on disk until the directory is synced after the change. The sync that moves
-   the recovery point includes the directory. If a name changes during a sync, only the next sync makes it durable.
+3. A created, renamed or removed file name is not on disk until the directory is synced after the change. The sync that
+   advances the recovery point includes the directory. If a name changes during a sync, only the next sync makes it
+   durable.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from parley.storage.segment import Segment
 
 
 class Durability:
-    """The recovery point of one log. ``lock`` is the log's; the caller holds it for every method except ``sync``."""
+    """The recovery point of one log. ``lock`` is the log's lock, which the caller holds for every method except
+    ``sync`` and ``is_unchanged_since``."""
 
     def __init__(
         self,
@@ -39,26 +41,27 @@ class Durability:
         is_on_disk: bool,
         measured: Callable[[], AbstractContextManager[object]],
     ) -> None:
-        """``is_on_disk`` is True if the whole log is on disk as a clean shutdown left it. ``measured`` returns a
-        context manager that surrounds each sync that writes to disk."""
+        """``is_on_disk`` is True if the whole log is on disk, as a clean shutdown left it. Each sync that writes to
+        disk runs in the context manager that ``measured`` returns."""
         self.recovery_point = recovery_point
         self.checkpointed = recovery_point
-        """A lower bound on the checkpoint's offset. Below it, recovery accepts gaps between batches after a crash."""
+        """A lower bound on the recovery point in the checkpoint. Below it, recovery accepts gaps between batches after
+        a crash."""
         self.removals = 0
-        """The number of times that batches or segments were removed. It is incremented before their files change."""
+        """The number of times that batches or segments were removed, incremented before their files change."""
         self._is_renaming = False
         self._unsynced = list(unsynced)
         self._lock = lock
         self._measured = measured
         self._synced_ms = now_ms
         self._changes = 0 if is_on_disk else 1
-        """The number of times that names of segments changed, or batches were cut off. 0 means that nothing has changed
-        since a clean shutdown."""
+        """The number of times that a file name changed or batches were cut off. 0 means that nothing but the active
+        segment has changed since a clean shutdown."""
         self._changes_synced = 0
         self._is_directory_new = False
 
     def topic_id_written(self) -> None:
-        """Record that the file with the topic id is new and must be synced."""
+        """Record that the file with the topic id was written and must be synced."""
         self._changes += 1
 
     def directory_created(self) -> None:
@@ -67,13 +70,14 @@ class Durability:
         self._changes += 1
 
     def sealed(self, segment: Segment) -> None:
-        """Record that the segment takes no more appends because another has begun."""
+        """Record that the segment takes no more appends because the log has a new active segment."""
         self._unsynced.append(segment)
         self._changes += 1
 
     @property
     def has_changes(self) -> bool:
-        """False if the files of the log are as a clean shutdown left them, except for appends to the active segment."""
+        """True unless the files of the log are as a clean shutdown left them, except for appends to the active
+        segment."""
         return self._changes > 0
 
     def is_unchanged_since(self, removals: int) -> bool:
@@ -121,7 +125,8 @@ class Durability:
         self._changes += 1
 
     def written(self, offset: int) -> None:
-        """Record that the checkpoint contains ``offset``, which was the recovery point a moment ago."""
+        """Record that the checkpoint contains ``offset``, which was the recovery point when the checkpoint was
+        written."""
         self.checkpointed = min(offset, self.recovery_point)
 
     def due(self, end_offset: int, config: LogConfig, now_ms: int) -> bool:
@@ -140,8 +145,8 @@ class Durability:
     ) -> bool:
         """Sync everything below ``end_offset`` and move the recovery point there. Blocks.
 
-        ``active`` is the active segment as of that offset. If something was removed meanwhile, returns False: the
-        caller reads the log end again and repeats the call. Raises ``OSError``.
+        ``active`` is the active segment as of that offset. Returns False if batches or segments were removed meanwhile:
+        the caller then reads the log end again and repeats the call. Raises ``OSError``.
         """
         with self._lock:
             sealed, removals, changes = list(self._unsynced), self.removals, self._changes

@@ -1,9 +1,9 @@
-"""A compaction's table of keys, and its loops over the records of a batch. Compiled by mypyc, like ``_walk``.
+"""A compaction's offset map, and its loops over the records of a batch. Compiled by mypyc, like ``_walk``.
 
-The table maps each key to its last offset. Instead of the key it stores 124 bits of hash, in 24 bytes per slot: two
-keys with the same bits would cost a record, which is less likely than any fault of the machine. Half of the bits are
-Python's own hash of ``bytes``, which is keyed with a secret for each process, so no client can choose keys that
-collide. The other half is FNV-1a, which costs a tenth.
+The offset map holds the last offset of each key. Each slot takes 24 bytes and stores a 124-bit hash instead of the key.
+Two keys with the same hash would lose a record, but a hardware fault is more likely. Half of the hash is Python's own
+hash of ``bytes``, which is keyed with a secret of the process, so no client can choose keys that collide. The other
+half is FNV-1a, which takes a tenth of the compaction's time.
 
 The loops read records as ``parley.protocol.records._walk`` describes them. Kept records are copied unchanged: the base
 offset and the base timestamp of their batch stay. Invalid bytes raise ValueError, and nothing else.
@@ -19,7 +19,7 @@ from mypy_extensions import i64
 from parley.protocol.records._walk import read_varint, read_varlong, varint
 
 SLOT_BYTES: Final = 24
-"""The memory of a slot: two halves of a hash, and an offset."""
+"""The size of a slot: the two halves of a hash, and an offset."""
 NO_OFFSET: Final = -1
 _FNV_BASIS: Final = 0x0BF29CE484222325
 _FNV_PRIME: Final = 0x100000001B3
@@ -46,11 +46,11 @@ class OffsetMap:
         self._second: i64 = 0
 
     def get(self, key: bytes) -> i64:
-        """Return the offset of a key, or NO_OFFSET if the key is not in the table."""
+        """Return the offset of a key, or NO_OFFSET if the map does not contain the key."""
         return self._table[self._slot(key) + 2]
 
     def put(self, key: bytes, offset: i64) -> bool:
-        """Record the offset of a key, which must exceed its previous offset. Returns False if the table is full."""
+        """Record the offset of a key, which must exceed its previous offset. Returns False if the map is full."""
         table = self._table
         at: i64 = self._slot(key)
         if table[at + 2] < 0:
@@ -63,8 +63,10 @@ class OffsetMap:
         return True
 
     def _slot(self, key: bytes) -> i64:
-        """Return the slot that contains the key, or the free slot where it would go; stores the key's hashes on the
-        table."""
+        """Return the index of the slot that contains the key, or of the free slot for it.
+
+        Leaves the two halves of the key's hash in ``_first`` and ``_second``.
+        """
         first: i64 = hash(key)
         second: i64 = _fnv(key)
         self._first = first
@@ -80,8 +82,8 @@ class OffsetMap:
 
 
 def _fnv(key: bytes) -> i64:
-    """Return the FNV-1a hash of a key, masked to 60 bits. So interpreted code, whose integers do not overflow, gets the
-    same hash as compiled code."""
+    """Return the FNV-1a hash of a key, masked to 60 bits: interpreted code, whose integers do not overflow, then
+    returns the same hash as compiled code."""
     value: i64 = _FNV_BASIS
     pos: i64 = 0
     end: i64 = len(key)
@@ -92,7 +94,7 @@ def _fnv(key: bytes) -> i64:
 
 
 def note_keys(records: bytes, count: i64, base_offset: i64, start: i64, keys: OffsetMap) -> bool:
-    """Record the keys of a batch's records from offset ``start`` on. Returns False if the table became full.
+    """Record the keys of a batch's records from offset ``start`` on. Returns False if the map became full.
 
     In that case only some of the batch's records have been recorded.
     """
@@ -196,7 +198,8 @@ def select(
 
 
 def shift_timestamps(records: bytes, count: i64, by: i64) -> bytes:
-    """Return the records with ``by`` added to their timestamp deltas, for a base timestamp that is lower by ``by``."""
+    """Return the records with ``by`` added to their timestamp deltas, because the new base timestamp is lower by
+    ``by``."""
     end: i64 = len(records)
     pos: i64 = 0
     size: i64 = 0

@@ -6,8 +6,8 @@ Rules:
    and ``delete.retention.ms`` has passed since a compaction first found it so (KIP-534), because a consumer may have
    read the records earlier.
 2. The last batch of a producer stays, if necessary without its records, so that recovering the log restores the
-   producer's last sequence. So do earlier batches that would count as retries if they were sent again, but not those of
-   a transaction that has ended. If a producer's latest epoch has only a marker, the marker stays: it fences older
+   producer's last sequence. Earlier batches that would count as retries if they were sent again also stay, unless they
+   are transactional. If the only batch of a producer's latest epoch is a marker, the marker stays: it fences older
    epochs.
 3. The last batch of each new segment stays, if necessary without its records. Otherwise a replica that copies the log
    from the beginning might not reach its end, and recovery could mistake the missing end for lost records.
@@ -42,7 +42,8 @@ class InconsistentTransactions(ValueError):
 
 
 class TransactionsSeen:
-    """The transactions of the batches, in log order. ``aborted`` are those that the transaction indexes list."""
+    """Tracks the transactions of batches that are passed in log order. ``aborted`` are the aborted transactions in the
+    transaction indexes."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._aborted = deque(sorted(aborted, key=lambda each: each.first_offset))
@@ -51,7 +52,7 @@ class TransactionsSeen:
         self._with_committed_batches: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Return True if a data batch belongs to an aborted transaction. Call this for every data batch."""
+        """Return True if a data batch belongs to an aborted transaction. Must be called for every data batch."""
         self._reach(header.last_offset)
         if not header.is_transactional:
             return False
@@ -64,8 +65,8 @@ class TransactionsSeen:
         return False
 
     def end(self, header: BatchHeader, marker: ControlMarker) -> tuple[bool, AbortedTransaction | None]:
-        """Record a marker. Returns True if a batch of its transaction is left, and the index entry if the transaction
-        was aborted.
+        """Record a marker. Returns whether a batch of its transaction is left, and the transaction's index entry (None
+        unless it was aborted and a batch is left).
 
         Raises ``InconsistentTransactions`` if batches were treated as committed but the marker aborts them, or vice
         versa.
@@ -93,8 +94,8 @@ class TransactionsSeen:
 def retention_of_data(
     header: BatchHeader, producer: LastBatches | None, *, is_aborted: bool, is_last: bool
 ) -> Retention:
-    """Decide what to do with a data batch. ``producer`` holds its producer's last batches, if the log knows the
-    producer."""
+    """Decide what to do with a data batch. ``producer`` holds its producer's last batches; None if the log does not
+    know the producer."""
     needed = producer is not None and (
         header.last_offset == producer.last_offset
         or (not header.is_transactional and 0 <= producer.first_offset <= header.last_offset)
@@ -105,8 +106,8 @@ def retention_of_data(
 def retention_of_control(
     header: BatchHeader, producer: LastBatches | None, *, covers_batches: bool, is_last: bool, is_expired: bool
 ) -> Retention:
-    """Decide what to do with a control batch. ``covers_batches`` is True if something that its record refers to is
-    left; ``is_expired`` is True if its delete horizon has passed."""
+    """Decide what to do with a control batch. ``covers_batches`` is True if a batch that its record refers to is left;
+    ``is_expired`` is True if its delete horizon has passed."""
     fences = producer is not None and producer.last_offset < 0 and header.producer_epoch == producer.epoch
     if covers_batches or fences:
         return Retention(keeps_records=True)

@@ -28,27 +28,27 @@ from typing import Any, BinaryIO, Final, Protocol
 from parley.storage.compaction.compactor import CompactedGroup, CompactionRequest, CompactionResult, compact
 
 NICE: Final = 10
-"""Gives the process a tenth of the CPU time of a broker that competes for the same core. Linux derives the disk
-priority from it."""
+"""The niceness of the process: a tenth of the CPU time of a broker that competes for the same core. Linux derives the
+disk priority from it."""
 OOM_SCORE: Final = 500
-"""Raises the score by which Linux chooses a process to kill when memory runs out (``/proc/*/oom_score_adj``, at most
+"""Added to the score by which Linux chooses a process to kill when memory runs out (``/proc/*/oom_score_adj``, at most
 1000)."""
 ENDING_S: Final = 1.0
 """How long a process whose pipes are closed may take to exit by itself."""
 PAUSE_MIN_S: Final = 0.01
 """Shorter pauses are accumulated, because each pause costs a wake-up."""
 TELL_S: Final = 1.0
-"""How often the process tells how much it has read."""
+"""The interval at which the process reports how much it has read."""
 
 Adopt = Callable[[CompactedGroup], None]
 
 
 class WorkerEnded(Exception):
-    """The worker was stopped, or its process has ended. Another worker may do the work."""
+    """The worker was stopped, or its process has ended. Another worker can compact the log."""
 
 
 class WorkerNotStarted(Exception):
-    """The worker's process cannot be started. This is not the fault of the log."""
+    """The worker's process cannot be started, whichever log it is for."""
 
 
 class Worker(Protocol):
@@ -56,11 +56,12 @@ class Worker(Protocol):
 
     @property
     def read_bytes(self) -> int:
-        """The bytes that the compaction in progress has read, of ``CompactionRequest.bytes_to_read``."""
+        """The bytes that the compaction in progress has read so far, in both passes: at most
+        ``CompactionRequest.bytes_to_read``."""
         ...
 
     def compact(self, request: CompactionRequest, adopt: Adopt, bytes_per_second: float) -> CompactionResult:
-        """Compact as ``compactor.compact`` does, reading and writing at most the given bytes per second. Blocks.
+        """Compact as ``compactor.compact`` does, reading and writing at most ``bytes_per_second`` in total. Blocks.
 
         ``adopt`` is called in the calling thread. No file is written after this returns or raises. Also raises
         ``WorkerEnded``, after which this worker cannot be used again, and ``WorkerNotStarted``.
@@ -68,12 +69,15 @@ class Worker(Protocol):
         ...
 
     def stop(self) -> None:
-        """End the compaction in progress and every later one; they raise ``WorkerEnded``. Any thread may call this.
-        Idempotent."""
+        """Stop this worker permanently: the compaction in progress and every later one raise ``WorkerEnded``.
+
+        Any thread may call this. Idempotent.
+        """
         ...
 
     def close(self) -> None:
-        """Stop, and release all resources. Blocks until the worker has ended. Do not call it during a compaction."""
+        """Stop, and release all resources. Blocks until the worker has ended. Must not be called during a
+        compaction."""
         ...
 
 
@@ -89,7 +93,7 @@ class Pace:
         self._due_s = monotonic()
 
     def __call__(self, size: int) -> None:
-        """Count ``size`` bytes, and pause if they came too early."""
+        """Count ``size`` bytes, and pause if the rate is exceeded."""
         now = self._monotonic()
         self._due_s = max(self._due_s, now) + size / self._rate
         if self._due_s - now > PAUSE_MIN_S:
@@ -105,7 +109,7 @@ class ThreadWorker:
         self._stopped = threading.Event()
 
     def compact(self, request: CompactionRequest, adopt: Adopt, bytes_per_second: float) -> CompactionResult:
-        """See ``Worker``."""
+        """Compact in this thread. A stop takes effect at the next read or write."""
         self._has_read(0)
         pace = Pace(bytes_per_second, self._stopped.wait, self._monotonic)
 
@@ -121,11 +125,11 @@ class ThreadWorker:
         self.read_bytes = size
 
     def stop(self) -> None:
-        """See ``Worker``."""
+        """Make the next read or write of the compaction raise ``WorkerEnded``."""
         self._stopped.set()
 
     def close(self) -> None:
-        """See ``Worker``."""
+        """Stop. There is nothing to release."""
         self.stop()
 
 
@@ -139,12 +143,12 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Adopted:
-    """To the process: the group of segments that the process wrote is in place."""
+    """To the process: the log has adopted the group of segments that the process wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class _HasRead:
-    """From the process: the compaction has read so many bytes."""
+    """From the process: the number of bytes that the compaction has read so far."""
 
     size: int
 
@@ -170,7 +174,8 @@ class ProcessWorker:
         return None if self._process is None else self._process.pid
 
     def compact(self, request: CompactionRequest, adopt: Adopt, bytes_per_second: float) -> CompactionResult:
-        """See ``Worker``. A failure of ``adopt`` ends the process."""
+        """Compact in the process, which is started first if necessary. Any failure of ``adopt`` or of the process ends
+        the process; an exception of the compaction itself does not."""
         process = self._started()
         self.read_bytes = 0
         ended = True
@@ -197,13 +202,13 @@ class ProcessWorker:
         return message
 
     def stop(self) -> None:
-        """See ``Worker``."""
+        """Kill the process, and start no other."""
         self._stopped = True
         if self._process is not None:
             self._process.kill()
 
     def close(self) -> None:
-        """See ``Worker``."""
+        """Kill the process, wait for its end, and close its pipes."""
         self.stop()
         if (process := self._process) is not None:
             process.wait()
@@ -241,7 +246,7 @@ def _received(process: subprocess.Popen[bytes]) -> Any:
 
 
 def _serve(messages: BinaryIO, results: BinaryIO) -> None:
-    """Do one job after another until the broker ends."""
+    """Run one job after another until the broker ends."""
     received: SimpleQueue[Any] = SimpleQueue()
 
     def receive() -> None:
@@ -270,7 +275,7 @@ def _serve(messages: BinaryIO, results: BinaryIO) -> None:
 
 
 class _Telling:
-    """Sends how much a compaction has read, at most every ``TELL_S``."""
+    """Reports to the broker how much a compaction has read, at most once per ``TELL_S``."""
 
     def __init__(self, send: Callable[[object], None]) -> None:
         self._send = send
@@ -283,8 +288,8 @@ class _Telling:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return the exception if it can be pickled and unpickled, else an exception with its text. Some exceptions can be
-    pickled but not unpickled."""
+    """Return the exception if it can be pickled and unpickled, otherwise a ``RuntimeError`` with its text. Some
+    exceptions can be pickled but not unpickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -305,7 +310,7 @@ def main() -> None:
     for ignored in (
         signal.SIGINT,
         signal.SIGTERM,
-    ):  # this process exits when the broker has ended
+    ):  # this process exits when the broker ends
         signal.signal(ignored, signal.SIG_IGN)
     _yield_to_others()
     messages, results = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")

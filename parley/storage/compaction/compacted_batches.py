@@ -2,7 +2,7 @@
 
 Rules:
 
-1. Every batch that is read is verified, and every segment is checked against its digest. Damage ends the compaction.
+1. Every batch that is read is verified, and every segment is compared with its digest. Damage ends the compaction.
 2. Offsets, sequence numbers, producer, leader epoch and compression stay. Messages of magic 0 and 1 become v2 batches.
 """
 
@@ -45,8 +45,8 @@ _KEPT_WHEN_EMPTY: Final = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
 
 
 class Batch(NamedTuple):
-    """A v2 batch. ``end`` is the position in its segment after the batch, or after the messages that it was
-    made from."""
+    """A v2 batch. ``end`` is the position in its segment after the batch, or after the messages from which it was
+    converted."""
 
     header: BatchHeader
     data: Buffer
@@ -58,8 +58,8 @@ def verified_batches(
 ) -> Iterator[Batch]:
     """Yield the batches of a sealed segment of ``size`` bytes, as v2. ``throttle`` is called with the size of each.
 
-    ``max_bytes`` limits the decompressed size of one batch's records. The digest is checked at the end. Raises
-    ``CorruptRecord`` for damage, ``KafkaError`` for other malformed batches, ``OSError``.
+    ``max_bytes`` limits the decompressed size of one batch's records. The digest is compared after the last batch.
+    Raises ``CorruptRecord`` for damage, ``KafkaError`` for other malformed batches, and ``OSError``.
     """
     file = SegmentFile(path_in(directory, base_offset, LOG_SUFFIX))
     if os.fstat(file.fd).st_size < size:
@@ -126,8 +126,8 @@ def _converted(found: list[Record], compression: Compression, append_time: int |
 
 
 def with_records(batch: Batch, payload: bytes, count: int, max_timestamp: int) -> Batch:
-    """Return the batch with only these records. ``max_timestamp`` is their largest timestamp, if they have
-    their own."""
+    """Return the batch with only the records in ``payload``. ``max_timestamp`` is the largest of their timestamps; it
+    is not used if the batch has a log append time."""
     header = batch.header
     if header.timestamp_type is TimestampType.APPEND:
         max_timestamp = header.max_timestamp
@@ -136,7 +136,7 @@ def with_records(batch: Batch, payload: bytes, count: int, max_timestamp: int) -
 
 
 def emptied(batch: Batch) -> Batch:
-    """Return the batch without its records. Offsets, producer and sequence numbers stay."""
+    """Return the batch without its records. Its offsets, producer and sequence numbers stay."""
     header = batch.header
     if not header.record_count:
         return batch
@@ -146,7 +146,7 @@ def emptied(batch: Batch) -> Batch:
 
 
 def compressed(header: BatchHeader, payload: bytes) -> bytes:
-    """Return the records in the compression that the header names."""
+    """Return the records, compressed with the header's codec."""
     codec = header.compression
     return payload if codec is Compression.NONE else compress(codec, payload)
 

@@ -1,7 +1,7 @@
 """Writes the ``.cleaned`` segments that replace a group of adjacent segments.
 
-Usually one new segment replaces many, which is how small segments are joined. A second one begins only if the first
-cannot grow because converted or recompressed batches take more room than before.
+Usually one new segment replaces several, so small segments are merged. A second one is started only if converted or
+recompressed batches take more room than before and the first one is full.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from parley.storage.segment_names import CLEANED, LOG_SUFFIX, TRANSACTION_INDEX_
 from parley.storage.transaction_index import AbortedTransaction
 
 WRITE_BYTES: Final = 1 << 20
-"""Batches are collected up to this size and written with one call."""
+"""Batches are buffered up to this size and written with one call."""
 
 
 class CompactedSegments:
-    """The new segments from ``base_offset`` to ``end_offset``. A context manager that removes unfinished segments on
-    exit.
+    """Writes the new segments from ``base_offset`` up to ``end_offset``. A context manager: without ``finish``, it
+    removes the segments on exit.
 
     Every method may raise ``OSError``.
     """
@@ -76,7 +76,7 @@ class CompactedSegments:
             self._write()
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
-        """Index an aborted transaction whose marker is the batch that was added last."""
+        """Add an aborted transaction to the transaction index. Its marker must be the batch that was added last."""
         self._segments[-1].transactions.append(aborted)
 
     def finish(self, modified_ns: int) -> tuple[int, ...]:

@@ -1,10 +1,11 @@
 """Compacts one log: keeps the last record of each key, at its original offset (docs/storage.md, "Compaction").
 
-A compaction reads the dirty segments and records the last offset of each key, then copies all segments from the first
-one on without the superseded records. It works on files only, not on a ``Log``, so it may run in another process. For
-each group of adjacent segments it writes ``.cleaned`` segments, complete and on disk, and passes them to ``adopt``,
-which replaces the old segments with them (``segment_replacement.py``). Groups are adopted in log order, each before the
-next one is written, so the log is correct after each.
+A compaction has two passes. The first reads the dirty segments and records the last offset of each key in the offset
+map. The second copies all segments, starting with the first segment of the log, without the superseded records. Both
+work on files, not on a ``Log``, so a compaction may run in another process. For each group of adjacent segments it
+writes and syncs ``.cleaned`` segments and passes them to ``adopt``, which replaces the old segments
+(``segment_replacement.py``). Each group is adopted before the next one is written, in log order: the log is correct
+after each.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ class SourceSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRequest:
-    """What a compaction needs to know about a log, as plain data that can be sent to another process."""
+    """What to compact, and how: plain data that can be sent to another process."""
 
     directory: Path
     name: str
-    """``topic-partition``, for messages."""
+    """``topic-partition``, for error messages."""
     segments: tuple[SourceSegment, ...]
     """All sealed segments to compact, starting with the first segment of the log."""
     index_base_offsets: tuple[int, ...]
@@ -73,48 +74,49 @@ class CompactionRequest:
     index_interval_bytes: int
     delete_retention_ms: int
     tombstones_kept_from: int
-    """Tombstones and markers at or above this offset stay even if they have expired, because a replica will
-    fetch them."""
+    """Tombstones and markers at or above this offset stay even if they have expired, because a replica has not fetched
+    them yet."""
     map_bytes: int
-    """The memory for the table of keys (``log.cleaner.dedupe.buffer.size``)."""
+    """The memory for the offset map (from ``log.cleaner.dedupe.buffer.size``)."""
     map_load_factor: float
-    """The maximum load of the table, from 0 to 1 (``log.cleaner.io.buffer.load.factor``)."""
+    """The maximum load of the offset map, from 0 to 1 (``log.cleaner.io.buffer.load.factor``)."""
     decompressed_bytes_max: int = 1 << 30
     """A batch whose decompressed size exceeds this makes the log uncleanable."""
 
     @property
     def bytes_to_read(self) -> int:
-        """The bytes that the compaction reads: the dirty segments for their keys, then all segments to copy them. It
-        reads less if the table of keys becomes full."""
+        """The bytes that both passes read: the dirty segments for their keys, then all segments to copy them. They read
+        less if the offset map becomes full."""
         dirty = sum(each.size for each in self.segments if each.end_offset > self.first_dirty_offset)
         return dirty + sum(each.size for each in self.segments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactedGroup:
-    """Adjacent segments of a log, and the ``.cleaned`` segments that replace them; both by base offset."""
+    """The base offsets of adjacent segments of a log, and of the ``.cleaned`` segments that replace them."""
 
     replaced: tuple[int, ...]
     written: tuple[int, ...]
     tombstones_removed_up_to: int = 0
-    """The offset after the last batch from which the compaction removed tombstones or a marker; 0 if it
-    removed none."""
+    """The offset after the last batch from which the compaction has removed, or may have removed, tombstones or a
+    marker; 0 if there is none."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CompactionStats:
-    """What a compaction has done so far."""
+    """The results of a compaction so far: read and kept records and bytes count the copy pass only."""
 
     records_read: int = 0
     records_kept: int = 0
     records_invalid: int = 0
-    """The number of records without a key, which compaction removes."""
+    """The number of removed records without a key."""
     bytes_read: int = 0
-    """The bytes of batches in all segments that were read while copying."""
+    """The bytes of the batches that the copy pass has read. The reads of the first pass, for the keys, do not
+    count: they are only part of the progress (``Worker.read_bytes``)."""
     bytes_kept: int = 0
     map_keys: int = 0
     map_utilization: float = 0.0
-    """How full the table of keys was, from 0 to 1."""
+    """How full the offset map became, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +128,7 @@ class CompactionResult:
 
 
 class Uncleanable(Exception):
-    """The log cannot be compacted: it is damaged, or the table of keys is too small. The message is meant for the
-    operator."""
+    """The log cannot be compacted: it is damaged, or the offset map is too small. The message is for the operator."""
 
 
 def compact(
@@ -139,15 +140,17 @@ def compact(
 ) -> CompactionResult:
     """Compact a log. Blocks, perhaps for hours.
 
-    Calls ``throttle`` with the size of each read and each write in bytes: it may sleep, and it may raise to end the
-    compaction. An exception from ``adopt`` also ends it. Calls ``tell_read`` with the bytes read so far, after each
-    read. Adopted groups stay; ``.cleaned`` files may be left over. Raises ``Uncleanable``, ``OSError``.
+    Calls ``throttle`` with the size in bytes of each batch read and each write: it may sleep, and it may raise to end
+    the compaction. An exception from ``adopt`` also ends the compaction. Calls ``tell_read`` after each batch with the
+    bytes that both passes have read so far. Raises ``Uncleanable`` and ``OSError``. After any exception, adopted groups
+    stay, and ``.cleaned`` files may be left over.
     """
     return _Compaction(request, adopt, throttle, tell_read).run()
 
 
 def grouped(segments: Sequence[SourceSegment], request: CompactionRequest) -> list[list[SourceSegment]]:
-    """Return the segments in groups that each fit in one new segment: its size, its indexes, its range of offsets."""
+    """Return the segments in groups that each fit in one new segment, within its limits of size, index entries and
+    offset range."""
     entries = request.segment_index_bytes // TimeIndex.ENTRY.size
     limit = min(request.segment_bytes, entries * max(request.index_interval_bytes, HEADER_SIZE))
     groups: list[list[SourceSegment]] = []
@@ -165,7 +168,7 @@ def grouped(segments: Sequence[SourceSegment], request: CompactionRequest) -> li
 
 
 def table_for(request: CompactionRequest) -> OffsetMap:
-    """Return an empty table of keys within the limits of the request, but no larger than the dirty records may need."""
+    """Return an empty offset map within the limits of the request, but no larger than the dirty records may need."""
     first, factor = request.first_dirty_offset, request.map_load_factor
     dirty = sum(max(0, each.end_offset - max(first, each.base_offset)) for each in request.segments)
     slots = max(_SLOTS_MIN, request.map_bytes // SLOT_BYTES)
@@ -191,7 +194,7 @@ class _Compaction:
         self._stats = CompactionStats()
         self._keys = table_for(request)
         self._end = request.first_dirty_offset
-        """The table contains the keys of all records from the first dirty offset to before this offset."""
+        """The offset up to which the offset map contains the keys of all dirty records (exclusive)."""
         self._tombstones_removed_up_to = 0
 
     def run(self) -> CompactionResult:
@@ -217,16 +220,20 @@ class _Compaction:
 
     @contextmanager
     def _cleaning(self) -> Iterator[None]:
+        """Raise the errors of damaged or malformed records as ``Uncleanable``, with the name of the log."""
         try:
             yield
         except (InconsistentTransactions, ValueError, KafkaError) as error:
             raise Uncleanable(f"{self._request.name} cannot be compacted: {error}") from error
 
-    # --- The table of keys ---
+    # --- The offset map ---
 
     def _note_keys(self) -> None:
-        """Fill the table from the dirty segments. Set ``_end`` to the offset at which the table became full, or to the
-        end of the segments."""
+        """Fill the offset map from the dirty segments. Set ``_end`` to the base offset of the batch that did not fit,
+        or to the end of the segments.
+
+        Raises ``Uncleanable`` if not even the first dirty batch fits.
+        """
         request = self._request
         dirty = [each for each in request.segments if each.end_offset > request.first_dirty_offset]
         transactions = TransactionsSeen(self._aborted(dirty[0].base_offset) if dirty else ())
@@ -246,7 +253,7 @@ class _Compaction:
             )
 
     def _notes(self, batch: Batch, transactions: TransactionsSeen) -> bool:
-        """Record the keys of a batch. Returns False if the table is full."""
+        """Record the keys of a batch. Returns True if they fit in the offset map, False if the map became full."""
         header, start = batch.header, self._request.first_dirty_offset
         if header.is_control:
             marker = read_marker(batch.data)
@@ -260,8 +267,8 @@ class _Compaction:
     # --- Copying ---
 
     def _copy(self, group: Sequence[SourceSegment], transactions: TransactionsSeen) -> tuple[int, ...]:
-        """Write the kept part of a group of segments. Returns the base offsets of the new segments; an empty tuple if
-        everything is kept."""
+        """Write what is kept of a group of segments. Returns the base offsets of the new segments; an empty tuple if
+        the group is one segment and all of it is kept."""
         request = self._request
         last = next((each for each in reversed(group) if each.size), None)
         config = LogConfig(
@@ -299,7 +306,7 @@ class _Compaction:
             covers = False
             if header.record_count:
                 marker = read_marker(batch.data)
-                covers = marker is None  # not a transaction marker: no rule says when it may be removed
+                covers = marker is None  # an unknown control record: no rule says when it may be removed
                 if marker is not None:
                     covers, entry = transactions.end(header, marker)
             retention = retention_of_control(
@@ -326,14 +333,14 @@ class _Compaction:
         found = select(payload, header.record_count, header.base_offset, self._end, drops, self._keys)
         self._stats.records_invalid += found.without_key
         if drops and found.records is not None:
-            self._tombstones_removed_up_to = header.next_offset  # or only superseded records
+            self._tombstones_removed_up_to = header.next_offset  # perhaps only superseded records were removed
         if not found.count:
             return None
         kept = batch
         if found.records is not None:
             payload = found.records
             kept = with_records(batch, payload, found.count, header.base_timestamp + found.max_delta)
-        # At or above ``_end`` the table is incomplete: older values of this key may remain, so set no horizon.
+        # At or above ``_end`` the offset map is incomplete: older records of this key may remain, so set no horizon.
         if found.tombstones and header.delete_horizon_ms is None and header.last_offset < self._end:
             kept = with_delete_horizon(kept, self._horizon_ms, payload)
         return kept
@@ -365,12 +372,13 @@ class _Compaction:
         )
 
     def _has_read(self, size: int) -> None:
+        """Count a read of either pass. ``CompactionStats.bytes_read`` counts only those of the copy pass."""
         self._read_bytes += size
         self._tell_read(self._read_bytes)
         self._throttle(size)
 
     def _aborted(self, start: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions with offsets from ``start`` on, from the indexes of all segments."""
+        """Return the aborted transactions that end at or after ``start``, from the indexes of all segments."""
         request, found = self._request, []
         end = request.segments[-1].end_offset if request.segments else 0
         for base in request.index_base_offsets:

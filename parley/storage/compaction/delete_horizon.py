@@ -2,10 +2,11 @@
 
 Rules:
 
-1. The first compaction that keeps a tombstone, and has removed all earlier records of its key, sets the horizon:
-   ``delete.retention.ms`` after its own time. For a marker, it is the first compaction after which no batch needs it.
-2. The horizon takes the place of the base timestamp. The timestamps of the records are then relative to it.
-3. An expired tombstone stays while a replica that is catching up has not fetched it.
+1. The first compaction that keeps a tombstone and removes all earlier records of its key sets the horizon:
+   ``delete.retention.ms`` after the start of that compaction. For a marker, the first compaction after which no batch
+   needs the marker sets it.
+2. The horizon replaces the base timestamp. The timestamps of the records are then relative to the horizon.
+3. An expired tombstone stays until the replicas that are catching up have fetched it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ def is_expired(header: BatchHeader, now_ms: int, kept_from: int) -> bool:
 
 
 def with_delete_horizon(batch: Batch, horizon_ms: int, payload: bytes) -> Batch:
-    """Return the batch, whose decompressed records are ``payload``, with a delete horizon; unchanged if it already has
-    one.
+    """Return the batch with a delete horizon, or unchanged if it already has one. ``payload`` is its decompressed
+    records.
 
-    The batch also stays unchanged if its timestamps are too far from the horizon for the format. Then its tombstones
-    stay.
+    Also returns the batch unchanged, so that its tombstones stay, if the format cannot store the distance between its
+    timestamps and the horizon.
     """
     header = batch.header
     if header.delete_horizon_ms is not None:

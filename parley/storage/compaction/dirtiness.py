@@ -1,11 +1,11 @@
-"""How much of a log compaction has not processed yet, and which log to compact next (KIP-58, KIP-354).
+"""Measures how much of a log has not been compacted yet, and chooses the next log (KIP-58, KIP-354).
 
 Rules:
 
 1. Compaction reads whole sealed segments that are below the last stable offset and below the checkpointed recovery
    point. With ``min.compaction.lag.ms``, it stops before the first segment that contains a record younger than that.
-2. The dirty part begins at the offset that the last compaction reached. The dirtiest log is compacted first.
-3. A log is due if more than ``min.cleanable.dirty.ratio`` of it is dirty, or if a dirty segment begins with a record
+2. The dirty part starts at the offset that the last compaction reached. The dirtiest log is compacted first.
+3. A log is due if more than ``min.cleanable.dirty.ratio`` of it is dirty, or if a dirty segment starts with a record
    older than ``max.compaction.lag.ms``.
 """
 
@@ -23,15 +23,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dirtiness:
-    """The parts of one log: clean below ``first_dirty_offset``, cleanable from there to before ``end_offset``."""
+    """The parts of one log: clean below ``first_dirty_offset``, cleanable in [``first_dirty_offset``,
+    ``end_offset``)."""
 
     first_dirty_offset: int
     end_offset: int
-    """The offset up to which compaction may work now (exclusive): the end of a sealed segment."""
+    """The offset up to which the log may be compacted now (exclusive): the end of a sealed segment, or
+    ``first_dirty_offset``."""
     clean_bytes: int
     cleanable_bytes: int
     overdue_ms: int
-    """By how much the oldest dirty record exceeds ``max.compaction.lag.ms``; 0 if it does not."""
+    """By how much the age of the oldest dirty record exceeds ``max.compaction.lag.ms``; 0 if it does not."""
     min_ratio: float
     """``min.cleanable.dirty.ratio`` of the topic."""
 
@@ -48,7 +50,7 @@ class Dirtiness:
 
 
 def choose(logs: Mapping[T, Dirtiness]) -> T | None:
-    """Return the dirtiest log that is due, or None."""
+    """Return the dirtiest of the logs that are due, or None if none is."""
     due = [log for log, dirtiness in logs.items() if dirtiness.is_due]
     return max(due, key=lambda log: logs[log].ratio, default=None)
 

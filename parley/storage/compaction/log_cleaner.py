@@ -3,12 +3,12 @@
 Rules (docs/storage.md, "The log cleaner"):
 
 1. Up to ``log.cleaner.threads`` logs are compacted at a time, each by its own worker. If no log is due, the cleaner
-   looks again after ``log.cleaner.backoff.ms``. Idle workers end after ``IDLE_S``.
-2. A task that deletes, truncates, moves or mends a log pauses its compaction first (``paused``): a compaction in
-   progress is stopped, and none begins until the task is done.
-3. A log that cannot be compacted is set aside, named and counted; the other logs are still compacted. If the failure
+   measures the logs again after ``log.cleaner.backoff.ms``. Idle workers end after ``IDLE_S``.
+2. A task that deletes, truncates, moves or mends a log first pauses its compaction (``paused``): a compaction in
+   progress is stopped, and none starts until the task is done.
+3. A log that cannot be compacted is set aside, logged and counted; the other logs are still compacted. If the failure
    may be temporary (a full disk, a killed worker, a log that changed meanwhile), the compaction is retried after
-   growing pauses.
+   pauses that double each time.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _log = logging.getLogger(__name__)
 IDLE_S: Final = 60.0
 """How long a worker may be idle before it ends."""
 BACKOFF_MIN_S: Final = 0.1
-"""The minimum pause between two looks at all logs, whatever ``log.cleaner.backoff.ms`` is."""
+"""The minimum pause before the cleaner measures all logs again, even if ``log.cleaner.backoff.ms`` is shorter."""
 PAUSE_MAX_S: Final = 3600.0
 """The longest pause between two attempts to compact a log."""
 WORKER_DEATHS_MAX: Final = 5
-"""How many workers in a row may die while compacting the same log before the log is set aside."""
+"""The number of workers in a row that must die while compacting the same log before the log is set aside."""
 MAP_BYTES_MIN: Final = 1 << 20
-"""The smallest table of keys, which fits in the memory of any broker."""
+"""The smallest offset map to which the cleaner shrinks when memory runs out. It fits in the memory of any broker."""
 VERIFY_BYTES: Final = 1 << 20
 """The bytes of a log that one job of the executor verifies."""
 
@@ -70,7 +70,7 @@ class Verdict(Enum):
     RETRY = auto()
     """The failure may be temporary: try again after a pause."""
     SHRINK = auto()
-    """Memory may have run out: try again with a smaller table of keys."""
+    """Memory may have run out: try again with a smaller offset map."""
     SET_ASIDE = auto()
     """The failure is permanent unless an operator or the broker repairs the log."""
     DISK = auto()
@@ -78,7 +78,8 @@ class Verdict(Enum):
 
 
 def verdict(error: Exception, deaths: int) -> Verdict:
-    """Decide how to proceed after a failure. ``deaths`` counts the workers in a row that ended with this log."""
+    """Decide how to proceed after a failure. ``deaths`` is the number of workers in a row that died while compacting
+    this log."""
     match error:
         case WorkerEnded():
             return Verdict.SHRINK if deaths < WORKER_DEATHS_MAX else Verdict.SET_ASIDE
@@ -87,7 +88,7 @@ def verdict(error: Exception, deaths: int) -> Verdict:
         case WorkerNotStarted():
             return Verdict.RETRY
         case KafkaError(code=ErrorCode.KAFKA_STORAGE_ERROR) | FileNotFoundError():
-            return Verdict.RETRY  # the log was changed meanwhile; or the log has reported its disk
+            return Verdict.RETRY  # the log was changed meanwhile, or has already reported the failure of its disk
         case OSError() if error.errno in FULL or reserve_for(error) is not None:
             return Verdict.RETRY
         case OSError():
@@ -152,13 +153,16 @@ class CompactionRun:
 
     duration_s: float
     delay_s: float
-    """By how much the log's oldest dirty record exceeded ``max.compaction.lag.ms``."""
+    """By how much the age of the log's oldest dirty record exceeded ``max.compaction.lag.ms``."""
     stats: CompactionStats
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionProgress:
-    """A compaction in progress: how much of what it reads it has read, and for how long it has run."""
+    """The progress of a compaction, for an operator.
+
+    Both numbers of bytes count the reads of both passes. ``CompactionStats.bytes_read`` counts the copy pass only.
+    """
 
     log: Log
     read_bytes: int
@@ -168,7 +172,8 @@ class CompactionProgress:
 
 @dataclass(slots=True)
 class CleanerCounts:
-    """What the cleaner has done since it started."""
+    """The work of the cleaner since it started. Bytes and records are the sums of ``CompactionStats``, so reads count
+    only in the copy pass."""
 
     runs: int = 0
     failures: int = 0
@@ -193,11 +198,11 @@ class LogCleaner:
         now_ms: Callable[[], int],
         monotonic: Callable[[], float],
     ) -> None:
-        """Workers run in the threads of ``executor``, perhaps for hours; ``start_task`` starts the tasks that await the
-        workers."""
+        """Each worker occupies a thread of ``executor``, perhaps for hours. ``start_task`` starts the tasks that await
+        the workers."""
         self.counts = CleanerCounts()
         self.max_dirty_ratio = 0.0
-        """The ratio of the dirtiest log when the cleaner last looked."""
+        """The dirty ratio of the dirtiest log when the cleaner last measured the logs."""
         self._owner = owner
         self._settings = settings
         self._make_worker = make_worker
@@ -209,9 +214,9 @@ class LogCleaner:
         self._looked_s = monotonic()
         self._running: dict[TopicPartition, _Running] = {}
         self._paused: Counter[TopicPartition] = Counter()
-        self._idle: deque[tuple[float, Worker]] = deque()  # and since when they are idle; the longest idle one first
+        self._idle: deque[tuple[float, Worker]] = deque()  # (idle since, worker), the longest idle one first
         self._failures: dict[Log, _Failures] = {}
-        self._set_aside: dict[Log, str] = {}
+        self._set_aside: dict[Log, str] = {}  # the logs set aside after a failure, and why; may include removed logs
         self._runs: deque[CompactionRun] = deque()
         self._map_divisor = 1
         self._wakeup = asyncio.Event()
@@ -225,7 +230,7 @@ class LogCleaner:
 
     @property
     def in_progress(self) -> list[CompactionProgress]:
-        """The compactions in progress."""
+        """The progress of each compaction that is running."""
         now_s = self._monotonic()
         return [
             CompactionProgress(
@@ -236,17 +241,18 @@ class LogCleaner:
 
     @property
     def since_last_look_s(self) -> float:
-        """The time since the cleaner last looked for the dirtiest log."""
+        """The time since the cleaner last measured the logs."""
         return self._monotonic() - self._looked_s
 
     @property
     def last_runs(self) -> Sequence[CompactionRun]:
-        """The latest runs, as many as there are threads."""
+        """The latest runs, at most as many as there are threads."""
         return tuple(self._runs)
 
     @property
     def set_aside(self) -> Mapping[Log, str]:
-        """The logs that cannot be compacted, and why. A log with damaged records is listed until they are healed."""
+        """All logs that are not compacted, and why: those that a failure has set aside (``_set_aside``), and those of
+        compacted topics with damaged records, until the records are healed."""
         damaged = {log: "damaged records" for log in self._compacted() if log.damage}
         return {**damaged, **{log: reason for log, reason in self._set_aside.items() if self._is_current(log)}}
 
@@ -271,7 +277,7 @@ class LogCleaner:
 
     @asynccontextmanager
     async def paused(self, log: Log) -> AsyncIterator[None]:
-        """Stop the compaction of the partition's log, and start none until the block ends."""
+        """Stop a compaction of the partition's log, and start none until the block ends."""
         key = (log.topic, log.partition)
         self._paused[key] += 1
         try:
@@ -287,7 +293,7 @@ class LogCleaner:
     # --- What is due ---
 
     async def _begin_due(self) -> None:
-        """Begin to compact the dirtiest logs, one for each free thread."""
+        """Start to compact the dirtiest logs, one for each free thread."""
         settings = self._settings()
         while len(self._running) < settings.threads:
             measured = await self._measure()
@@ -300,7 +306,11 @@ class LogCleaner:
             self._start_task(work, name=f"compaction of {log.topic}-{log.partition}")
 
     async def _measure(self) -> dict[Log, Dirtiness]:
-        """Measure the logs that may be compacted now."""
+        """Return how dirty each log is that may be compacted now. Also updates ``max_dirty_ratio``.
+
+        Only flushed segments can be compacted. So logs that a flush would make due are flushed first, and the
+        checkpoints of their directory are written: the next periodic flush may be a minute away.
+        """
         now_ms, found = self._now_ms(), dict[Log, Dirtiness]()
         self._looked_s = self._monotonic()
         self._forget_lost_logs()
@@ -365,7 +375,7 @@ class LogCleaner:
             self._wakeup.set()
 
     async def _result(self, compaction: _Running, dirtiness: Dirtiness, settings: CleanerSettings) -> CompactionResult:
-        """Run the compaction in a thread, and wait for it to end even if this task is cancelled."""
+        """Run the compaction in a thread. If this task is cancelled, stop the compaction and wait for its end."""
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(self._executor, self._compact_in_thread, compaction, dirtiness, settings, loop)
         try:
@@ -461,7 +471,7 @@ class LogCleaner:
         self.counts.worker_deaths += isinstance(error, WorkerEnded)
         follows = verdict(error, failures.deaths)
         if follows is Verdict.SET_ASIDE and await self._is_damaged(compaction):
-            return  # healing is under way; ``set_aside`` names the log until then
+            return  # healing has started; ``set_aside`` lists the log until it is done
         if follows is Verdict.SET_ASIDE:
             self._set_aside[log] = str(error)
             unforeseen = None if isinstance(error, Uncleanable | WorkerEnded | KafkaError) else error
@@ -480,7 +490,7 @@ class LogCleaner:
         _log.warning("a compaction failed and will be retried", extra=extra)
 
     async def _is_damaged(self, compaction: _Running) -> bool:
-        """Read the log again, so that its damage becomes known and is healed. Returns True if there is any."""
+        """Verify the whole log, so that any damage is recorded and healed. Returns True if the log is damaged."""
         log = compaction.log
         with suppress(KafkaError):
             for segment in log.segments:
@@ -493,10 +503,9 @@ class LogCleaner:
 
 
 def _flush_due(logs: Sequence[Log], now_ms: int) -> list[Log]:
-    """Flush the sealed segments of logs that would be due for compaction, or have more to compact, once flushed.
-    Blocks.
+    """Flush the sealed segments of each log that is due once they are flushed, and of which more can then be compacted.
 
-    The next periodic flush may be a minute away.
+    Returns the flushed logs. Blocks.
     """
     flushed = []
     for log in logs:

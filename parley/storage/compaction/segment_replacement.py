@@ -1,13 +1,14 @@
-"""Replaces old segments of a log with those that a compaction wrote, after describing the log to the compactor.
+"""Describes a log to the compactor, and replaces the log's segments with those that the compaction wrote.
 
 Rules (docs/storage.md, "Compaction"):
 
 1. A log is never compacted and mended at the same time: both write ``.cleaned`` files.
 2. The new segments replace the old ones in steps that a crash may interrupt anywhere. The broker holds the log's lock
    only for renames, never while the disk syncs. Other removals of segments wait until all steps are done.
-3. Before tombstones are removed, the log records the offset up to which they are removed
+3. Before tombstones are removed, the log records the offset up to which they will be missing
    (``parley.storage.compaction.tombstone_checkpoint``).
-4. A group whose segments were meanwhile removed, cut or found damaged is not adopted, and ends the compaction.
+4. If a segment of a group was removed, truncated or found damaged meanwhile, the group is not adopted, and the
+   compaction ends.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from parley.storage.transaction_index import CorruptTransactionIndex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogToCompact:
-    """The state and callbacks that a compaction takes from a log when it begins."""
+    """The state and callbacks that a compaction takes from a log when it starts."""
 
     name: str
     config: LogConfig
@@ -47,7 +48,7 @@ class LogToCompact:
     last_batches: Mapping[int, LastBatches]
     lock: RLock
     removal_lock: RLock
-    """Held by every removal of segments, even while it waits for the disk. Taken before ``lock``."""
+    """Held during every removal of segments, even while it waits for the disk. Acquired before ``lock``."""
     now_ms: int
     writing: Callable[[], AbstractContextManager[None]]
     """Reports a disk failure and raises it as KAFKA_STORAGE_ERROR."""
@@ -55,8 +56,8 @@ class LogToCompact:
     tombstones_kept_from: int
     is_closed: Callable[[], bool]
     ended: Callable[[int | None], None]
-    """Called once when the compaction has ended. Its argument is the new offset up to which the log is clean; None if
-    that has not changed."""
+    """Called once when the compaction has ended, with the new offset up to which the log is clean, or None if that
+    offset is unchanged."""
 
 
 class SegmentReplacement:
@@ -75,7 +76,8 @@ class SegmentReplacement:
         self._sources = {segment.base_offset: segment for segment in sources}
         self._is_exchanging = False
         self.is_cancelled = False
-        """True if the log has changed so that no more groups can be adopted. The caller should end the compaction."""
+        """True if no more groups can be adopted, because the log has changed, an adoption failed, or ``cancel`` was
+        called. The caller should end the compaction."""
         config = log.config
         self.request = CompactionRequest(
             directory=log.segments.directory,
@@ -96,7 +98,7 @@ class SegmentReplacement:
             map_bytes=map_bytes,
             map_load_factor=map_load_factor,
         )
-        """What to compact; plain data."""
+        """The argument for ``compact``."""
 
     def __enter__(self) -> Self:
         return self
@@ -105,10 +107,11 @@ class SegmentReplacement:
         self.abandon()
 
     def adopt(self, group: CompactedGroup) -> list[Path]:
-        """Replace the old segments with a group; return the renamed files of the old segments, to be removed later.
+        """Replace the old segments of a group with the new ones. Returns the renamed files of the old segments, to be
+        removed later.
 
-        Groups are adopted in log order. Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the segments were changed
-        meanwhile, or the disk fails. Then nothing more can be adopted.
+        Groups must be adopted in log order. Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the segments were changed
+        meanwhile, or the disk fails. After that, nothing more can be adopted.
         """
         try:
             with self._log.removal_lock:
@@ -119,10 +122,10 @@ class SegmentReplacement:
             raise
 
     def finish(self, result: CompactionResult) -> None:
-        """Record that the log is clean up to ``result.cleaned_up_to``, because all groups have been adopted.
+        """Record that the log is clean up to ``result.cleaned_up_to``. Call this after all groups have been adopted.
 
-        Write the checkpoint of cleaner offsets next. Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log was changed
-        meanwhile.
+        The caller writes the checkpoint of cleaner offsets next. Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log
+        was changed meanwhile.
         """
         with self._log.lock:
             if self.is_cancelled:
@@ -130,7 +133,7 @@ class SegmentReplacement:
             self._end(result.cleaned_up_to)
 
     def cancel(self) -> None:
-        """Adopt no more groups. The caller of ``compact`` stops at the next group, or when it sees ``is_cancelled``."""
+        """Adopt no more groups. The compaction ends at its next group, or when its caller sees ``is_cancelled``."""
         self.is_cancelled = True
 
     def abandon(self) -> None:
@@ -143,7 +146,7 @@ class SegmentReplacement:
         if self._is_open:
             self._is_open = False
             try:
-                if not self._is_exchanging:  # otherwise the disk has failed, and recovery finishes the work
+                if not self._is_exchanging:  # otherwise the disk has failed, and recovery finishes the replacement
                     self._remove_leftovers()
             finally:
                 self._log.ended(cleaned_up_to)
@@ -169,7 +172,7 @@ class SegmentReplacement:
         return old
 
     def _opened(self, group: CompactedGroup, end_offset: int) -> list[Segment]:
-        """Open the new segments, whose files this process reads and checks for the first time."""
+        """Open the new segments. This process has not read their files before, so damage raises KAFKA_STORAGE_ERROR."""
         log = self._log
         try:
             with log.writing():
@@ -207,7 +210,7 @@ class SegmentReplacement:
             with log.lock:
                 for segment in new:
                     if not segment.transactions.count:
-                        segment.transactions.delete()  # only a crash needs it, and it holds a descriptor
+                        segment.transactions.delete()  # only crash recovery needs the empty file
             self._is_exchanging = False
         return removed
 

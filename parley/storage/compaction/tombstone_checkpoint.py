@@ -18,15 +18,15 @@ CHECKPOINT: Final = "removed-tombstones-checkpoint"
 
 
 class TombstoneCheckpoint:
-    """The offset of one log. Reads the checkpoint at ``path`` if it exists; otherwise no tombstone was removed."""
+    """The offset of one log (``up_to``). Reads the file at ``path``; without a file, no tombstone was removed."""
 
     def __init__(self, path: Path, *, is_new: bool = False) -> None:
-        """``is_new`` means that the log has no files yet, so there is no checkpoint to look for."""
+        """``is_new`` means that the log has no files yet, so the checkpoint is not read."""
         self.path = path
         self.up_to = 0 if is_new else max(read(path, _offset), default=0)
 
     def set(self, offset: int) -> None:
-        """Store another offset. Blocks until it is on disk. Raises ``OSError``."""
+        """Set the offset, and block until it is on disk. Raises ``OSError``."""
         if offset != self.up_to:
             write_atomically(self.path, encode([str(offset)]))
             self.up_to = offset

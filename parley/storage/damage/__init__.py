@@ -1,1 +1,1 @@
-"""Damage in logs: how damaged records are found, kept from readers and mended (docs/storage.md, "Damage")."""
+"""Damage in logs: how damaged records are found, hidden from readers and mended (docs/storage.md, "Damage")."""

@@ -1,13 +1,14 @@
 """Finds batches with an altered leader epoch in a segment without a digest: a batch's checksum does not cover the
 epoch.
 
-Leaders write epochs that never fall, because a replica whose log knows a higher epoch than the controller waits. So:
+The epochs in a log never decrease, because a replica whose log contains a higher epoch than the controller's does not
+become leader. Rules:
 
-1. If an epoch is followed by a lower one, and the epochs rise once one of these two batches is ignored, that batch is
-   altered. If this is true of both batches, both count as altered. If the epochs fall in any case, they are kept:
+1. If an epoch is followed by a lower one, and ignoring one of these two batches puts the epochs in order, that batch
+   is altered. If ignoring either does, both count as altered. If the epochs decrease in any case, they are accepted:
    Apache Kafka wrote such logs after ZooKeeper had lost its data.
-2. An epoch far above all epochs that the broker knows is altered, and so is one below -1.
-3. ``appended_epochs`` may know in which epoch a batch was appended. Then nothing else counts.
+2. An epoch far above all epochs that the broker knows is altered, and so is an epoch below -1.
+3. If ``appended_epochs`` covers a batch, only its verdict counts.
 4. Batches of formats 0 and 1, and batches with epoch -1, have no epoch. They are good, and do not count as neighbors.
 """
 
@@ -22,12 +23,12 @@ from parley.storage.damage.checked_batches import CheckedBatch
 from parley.storage.damage.damaged_ranges import DamagedBytes
 
 ELECTIONS_UNNOTED: Final = 1 << 20
-"""How far an epoch may exceed the highest epoch that the broker knows. A killed broker has not recorded the last
-elections, and one of them may have raised the epoch of a partition above those of all others (if a store was restored
-to an earlier state). No partition has had a million elections."""
+"""How far an epoch may exceed the highest epoch that the broker knows. A killed broker has not recorded the latest
+elections, and if a store was restored to an earlier state, one of them may have raised the epoch of its partition far
+above that of any other partition. No partition has a million elections."""
 HELD_MAX: Final = 8
-"""How many batches and damaged ranges are held in memory until their neighbors are known. Only logs with many batches
-without an epoch, or with much damage, reach the limit. Then a batch is judged without the neighbor after it."""
+"""The maximum number of batches and damaged ranges held in memory until their neighbors are known. Only logs with many
+batches without an epoch, or with much damage, reach it. A batch is then judged without its next neighbor."""
 
 REASON: Final = "the leader epoch of a batch does not fit between those of its neighbors"
 
@@ -44,11 +45,11 @@ def without_altered(
     highest: int,
     is_honest: IsHonest = lambda header: None,
 ) -> Iterator[Found]:
-    """Return the batches and the damage of a segment, with each batch that has an altered epoch turned into damage.
+    """Yield the batches and the damage of a segment, with each batch that has an altered epoch turned into damage.
 
     ``first_offset`` and ``last_offset`` are the lowest and the highest offset that the segment can contain. ``before``
-    is the epoch before the segment, if known, and ``highest`` the highest epoch that the broker knows. ``is_honest`` is
-    ``AppendedEpochs.is_honest``.
+    is the epoch of the last batch before the segment, if known; ``highest`` is the highest epoch that the broker knows.
+    ``is_honest`` calls ``AppendedEpochs.is_honest``.
     """
     damage: DamagedBytes | None = None
     expected = first_offset
@@ -97,7 +98,7 @@ def _judged(
     held: list[_Held] = []
     limit = max(highest, NO_EPOCH if before is None else before) + ELECTIONS_UNNOTED
     unsettled: list[_Held] = []
-    """The batches in ``held`` that have an epoch and may be good: at most three."""
+    """The batches in ``held`` that have an epoch and are not known to be altered; at most three."""
     for each in found:
         new = _Held(each, limit, is_honest)
         held.append(new)
@@ -116,7 +117,8 @@ def _judged(
 
 
 def _settle(unsettled: list[_Held], before: int | None) -> int | None:
-    """Settle the first batch, or the altered batches; return the epoch of the last good batch."""
+    """Decide about the altered batches, or if there are none, about the first batch. Returns the epoch of the last good
+    batch."""
     epoch, *following = [each.epoch for each in unsettled]
     suspects = [unsettled[number] for number in altered_of(before, epoch, *following)] if following else []
     altered = [each for each in suspects if not each.is_proven]
@@ -130,9 +132,9 @@ def _settle(unsettled: list[_Held], before: int | None) -> int | None:
 
 
 def altered_of(before: int | None, epoch: int, behind: int, last: int | None = None) -> tuple[int, ...]:
-    """Return which of two successive epochs are altered: 0 for ``epoch``, 1 for ``behind``.
+    """Return which of two successive epochs are altered: 0 stands for ``epoch``, 1 for ``behind``.
 
-    ``before`` precedes and ``last`` follows the two, if known.
+    ``before`` is the epoch before the two, and ``last`` the epoch after them; None if unknown.
     """
     if epoch <= behind:
         return (0,) if before is not None and epoch < before <= behind else ()

@@ -1,13 +1,13 @@
-"""The leader epochs in which the batches of a log were appended: the file that proves that a leader epoch was altered.
+"""A file with the leader epochs in which the batches of a log were appended. It shows whether an epoch was altered.
 
 A batch's checksum does not cover its leader epoch. Rules:
 
-1. The file is written before the first batch of each epoch, without a sync. So it covers every batch appended since,
-   until the machine restarts. After that it proves nothing, and the next startup removes it.
+1. The file is written before the first batch of each epoch, but not synced. It therefore covers all batches that this
+   machine has appended since its last boot. After a reboot it proves nothing, and the next startup removes it.
 2. It does not cover batches that were appended before it existed, or more than ``RUNS_MAX`` changes of the epoch ago.
 3. Another program (Apache Kafka, an older version) may have appended batches since. Kafka writes each epoch to
-   ``leader-epoch-checkpoint`` before its first batch. So a batch is good if either file lists its epoch
-   (``is_honest``).
+   ``leader-epoch-checkpoint`` before the first batch of the epoch. A batch is therefore good if its epoch is the one in
+   either file (``is_honest``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from parley.storage.leader_epoch_cache import EpochStart, epoch_at
 
 APPENDED_EPOCHS: Final = "appended-leader-epochs"
 RUNS_MAX: Final = 128
-"""How many epochs are remembered. Only the epochs of segments without a digest are needed: one or two segments."""
+"""The number of epochs in the file. Only segments without a digest need their epochs: one or two segments."""
 
 REASON: Final = "the leader epoch of a batch is not the one in which it was appended"
 
@@ -41,7 +41,7 @@ class AppendedEpochs:
     """The leader epochs of the batches appended to one log since the machine booted."""
 
     def __init__(self, path: Path) -> None:
-        """Begin without epochs. The file will be written to ``path``."""
+        """Start without epochs. The file will be written to ``path``."""
         self.path = path
         self._runs: tuple[EpochStart, ...] = ()
 
@@ -57,13 +57,13 @@ class AppendedEpochs:
 
     @property
     def runs(self) -> tuple[EpochStart, ...]:
-        """The runs of batches with the same epoch, each with the offset of its first batch; the oldest first."""
+        """The epochs of successive runs of batches, each with the offset of its first batch; the oldest first."""
         return self._runs
 
     def note(self, epoch: int, offset: int) -> None:
         """Record that a batch of ``epoch`` is about to be appended at ``offset``.
 
-        Writes the file if the previous batch had another epoch, but does not sync it. Raises ``OSError``.
+        Writes the file, without a sync, if the previous batch had another epoch. Raises ``OSError``.
         """
         runs = self._runs
         if epoch < 0 or (runs and runs[-1].epoch == epoch and runs[-1].start_offset <= offset):
@@ -74,7 +74,7 @@ class AppendedEpochs:
         self._write(runs[-RUNS_MAX:])
 
     def truncate_from_end(self, offset: int) -> None:
-        """Record that the log now ends at ``offset``. Call this after the batches were removed. Raises ``OSError``."""
+        """Record that the log now ends at ``offset``. Call this after the truncation. Raises ``OSError``."""
         if self._runs and self._runs[-1].start_offset >= offset:
             self._write(_before(self._runs, offset))
 
@@ -82,8 +82,8 @@ class AppendedEpochs:
         """Return True if a batch of the log has the leader epoch in which it was appended, False if the epoch was
         altered.
 
-        ``known`` is the epoch according to ``leader-epoch-checkpoint``. Returns None if the file does not cover the
-        batch, or if the batch has no epoch.
+        ``known`` are the epochs in ``leader-epoch-checkpoint``. Returns None if the file does not cover the batch, or
+        if the batch has no epoch.
         """
         epoch, appended = header.partition_leader_epoch, epoch_at(self._runs, header.base_offset)
         if appended is None or header.magic < MAGIC_V2 or epoch == NO_EPOCH:

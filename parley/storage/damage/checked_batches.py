@@ -1,9 +1,8 @@
-"""Walks along the batches of a segment, verifies each one, and continues after a damaged one.
+"""Reads the batches of a segment, verifies each one, and continues after damage.
 
-A batch is good if its header is possible, its offsets follow the previous batch and lie in the segment, and its
-checksum is right. After a bad batch, the walk continues at the next good one: at the position given by the bad batch's
-own length, or else at the next bytes that look like a v2 header and prove to be a good batch. Nothing in the file is
-trusted.
+A batch is good if its header is valid, its offsets follow the previous batch and lie in the segment, and its checksum
+matches. After a bad batch, reading continues at the next good one: at the position that the bad batch's length gives,
+or else at the next bytes that look like a v2 header and turn out to be a good batch. Nothing in the file is trusted.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from parley.storage.index import MAX_RELATIVE_OFFSET
 from parley.storage.segment_file import SCAN_CHUNK, SegmentFile
 
 LARGE_BATCH: Final = 128 << 20
-"""A batch up to this size is read as a whole to check it."""
+"""A batch up to this size is read into memory as a whole to verify it."""
 
 TRIED_SIZES: Final = 4
-"""How many times the size of the segment may be read in search of the next good batch. Only records that imitate the
-headers of large batches need more; then everything after the damage counts as damaged."""
+"""The limit on the bytes read in search of the next good batch, as a multiple of the segment's size. Only records that
+imitate the headers of large batches need more; everything after the damage then counts as damaged."""
 
 _ANY: Final = rb"[\x00-\xff]"
 
 
 class CheckedBatch(NamedTuple):
-    """A good batch at ``position``; ``data`` is all of it, or None if it is larger than LARGE_BATCH."""
+    """A good batch at ``position``. ``data`` is the whole batch, or None if it is larger than LARGE_BATCH."""
 
     position: int
     header: BatchHeader
@@ -48,7 +47,7 @@ class CheckedBatch(NamedTuple):
 
 
 class CheckedBatches:
-    """The batches in the first ``size`` bytes of a segment with offsets from ``base_offset`` to before ``end_offset``.
+    """The batches in the first ``size`` bytes of a segment that contains the offsets [``base_offset``, ``end_offset``).
 
     Reads in chunks. Every method raises ``OSError`` if the disk fails.
     """
@@ -61,10 +60,10 @@ class CheckedBatches:
         self._begin = 0
 
     def walk(self, position: int, end: int, expected: int) -> Iterator[CheckedBatch | DamagedBytes]:
-        """Yield the batches and the damage from ``position`` on, up to the first that reaches ``end``.
+        """Yield the batches and the damage from ``position`` on, up to and including the first that reaches ``end``.
 
-        ``expected`` is the lowest offset that may follow. Damage that reaches the end of the bytes extends to the last
-        offset that the segment can contain.
+        ``expected`` is the lowest offset that the first batch may have. Damage that reaches the end of the bytes
+        extends to the last offset that the segment can contain.
         """
         before, last = expected, None  # the last good batch, and the offset expected before it
         while position < end:
@@ -85,10 +84,10 @@ class CheckedBatches:
     def _next(
         self, position: int, expected: int, before: int, last: CheckedBatch | None
     ) -> CheckedBatch | DamagedBytes:
-        """Return the batch or the damage at ``position``. Returns the ``last`` batch as damage if only its offset is
-        wrong.
+        """Return the batch or the damage at ``position``; or the ``last`` batch, as damage, if its offset turns out to
+        be wrong.
 
-        No checksum covers a batch's offset. If the offset was raised, the batch after it seems to be out of order.
+        No checksum covers a batch's offset. If an offset was raised, the batch after it seems to be out of order.
         """
         try:
             return self._good(position, expected)
@@ -130,7 +129,8 @@ class CheckedBatches:
         self._begin = position
 
     def _check_piecewise(self, position: int, header: BatchHeader) -> None:
-        """Verify the checksum of a batch that is too large to be read into memory as a whole before it is trusted."""
+        """Verify the checksum of a batch in pieces, because it is too large to be read into memory before it is
+        verified."""
         end, crc = position + header.size_bytes, 0
         position += ATTRIBUTES_AT if header.magic == MAGIC_V2 else MAGIC_AT
         while position < end:
@@ -142,10 +142,10 @@ class CheckedBatches:
         if crc != header.crc:
             raise CorruptRecord(f"a batch has checksum {crc:08x}, but its header contains {header.crc:08x}")
 
-    # --- Behind a bad batch ---
+    # --- After a bad batch ---
 
     def _damage(self, position: int, expected: int, reason: str) -> DamagedBytes:
-        """Return the damage that begins at ``position`` and ends where the next good batch begins."""
+        """Return the damage that starts at ``position`` and ends at the next good batch, or at the end of the bytes."""
         left = TRIED_SIZES * self._size
         for candidate in self._candidates(position, expected):
             try:
@@ -162,7 +162,7 @@ class CheckedBatches:
         return DamagedBytes(position, self._size, expected, self._last_offset, reason)
 
     def _candidates(self, position: int, expected: int) -> Iterator[int]:
-        """Yield the positions after ``position`` at which a batch may begin."""
+        """Yield the positions after ``position`` at which a batch may start."""
         try:
             following = position + self._header(position).size_bytes
         except CorruptRecord:
@@ -182,7 +182,7 @@ class CheckedBatches:
 def _header_pattern(first_offset: int, last_offset: int) -> re.Pattern[bytes]:
     """Return a pattern that matches the magic byte of a v2 header with a base offset between the two offsets.
 
-    It searches for the magic byte first, because zeros, which a crash leaves behind, match the rest of the pattern.
+    The pattern starts with the magic byte, because zeros, which a crash leaves behind, match the rest of the pattern.
     """
     low, high = max(first_offset, 0).to_bytes(8, "big"), max(last_offset, 0).to_bytes(8, "big")
     common = next((n for n in range(8) if low[n] != high[n]), 8)

@@ -24,7 +24,7 @@ class DamagedRange:
 
 @dataclass(frozen=True, slots=True)
 class DamagedBytes:
-    """A damaged range inside a segment: bytes from ``position`` to before ``end``, between two good batches.
+    """A damaged range inside a segment: the bytes [``position``, ``end``), between two good batches.
 
     ``first_offset`` follows the last good batch, ``last_offset`` precedes the next one.
     """

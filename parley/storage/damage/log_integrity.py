@@ -1,4 +1,5 @@
-"""The damage of one log, and the verification of what it reads from disk. docs/storage.md, "Damage", has the rules."""
+"""The damage of one log, and the verification of what is read from its files. docs/storage.md, "Damage", has the
+rules."""
 
 from __future__ import annotations
 
@@ -24,16 +25,16 @@ from parley.storage.segment import Segment
 from parley.storage.segment_names import DIGEST_SUFFIX
 
 FIRST_READ: Final = 256 << 10
-"""The bytes verified by a read at an offset before which nothing was verified."""
+"""The number of bytes that a read verifies if the bytes before it are unverified."""
 NEXT_READ: Final = 4 << 20
-"""The bytes verified by a read that continues where another ended. Starting a read in a thread costs more than these
-bytes."""
+"""The number of bytes that a read verifies if it continues where the verified bytes end. Starting a read in a thread
+costs more than reading these bytes."""
 
 _log = logging.getLogger(__name__)
 
 
 class DamagedOffset(CorruptRecord):
-    """The read begins in a damaged range (CORRUPT_MESSAGE)."""
+    """The offset to read lies in a damaged range (CORRUPT_MESSAGE)."""
 
     def __init__(self, offset: int, damaged: DamagedRange) -> None:
         extent = f"offsets {damaged.first_offset} to {damaged.last_offset} are damaged"
@@ -42,26 +43,26 @@ class DamagedOffset(CorruptRecord):
 
 
 class Verified(NamedTuple):
-    """The result of verifying a piece of a segment."""
+    """The result of verifying a part of a segment."""
 
     end: int | None
-    """The end of the verified bytes, or None if the log lost batches or segments meanwhile: nothing counts as verified
-    then."""
+    """The end of the verified bytes. None if batches or segments were removed from the log meanwhile: then nothing
+    counts as verified."""
     found_damage: bool
-    """True if damage was found that was not known before."""
+    """True if new damage was found."""
 
     @property
     def outdates_reads(self) -> bool:
-        """True if a read that has located bytes of the segment must locate them again."""
+        """True if a read of the segment must look up its position again."""
         return self.found_damage or self.end is None
 
 
 class LogIntegrity:
-    """The known damage of a log called ``name``. ``lock`` is the log's; ``log_end`` returns its end, under ``lock``.
+    """The known damage of the log ``name``.
 
-    ``segments`` returns the segments of the log; ``recorded`` is their damage on disk.
-
-    ``log_start`` returns the log start offset. Damage below it may be known, but is not reported.
+    ``lock`` is the log's lock, and must be held to call ``log_end``, which returns the log end offset. ``segments``
+    returns the segments of the log; ``recorded`` is their damage on disk. ``log_start`` returns the log start offset:
+    damage below it may be known, but is not reported.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class LogIntegrity:
         on_damage: Callable[[DamagedRange], None],
     ) -> None:
         self.missing = tuple(missing)
-        """The ranges between segments, or before the first one, whose batches are not in any file."""
+        """The ranges, between segments or before the first one, whose batches are in no file."""
         self.recorded = recorded
         self._name = name
         self._lock = lock
@@ -120,12 +121,12 @@ class LogIntegrity:
         self.missing = tuple(missing for missing in self.missing if missing.first_offset < end_offset)
 
     def start_at(self, offset: int) -> None:
-        """Record that the log now begins at ``offset``."""
+        """Record that the log now starts at ``offset``."""
         if self.missing:
             self.missing = tuple(missing for missing in self.missing if missing.last_offset >= offset)
 
     def verify_around(self, segment: Segment, offset: int) -> None:
-        """Verify the batches that a truncation to ``offset`` reads, so that any damage in them is known. Blocks.
+        """Verify the batches that a truncation to ``offset`` will read, so that any damage in them is known. Blocks.
 
         Raises ``OSError``.
         """
@@ -134,9 +135,9 @@ class LogIntegrity:
             self.verify_read(segment, begin, begin + 1)
 
     def locate(self, segments: Sequence[Segment], damaged: DamagedRange) -> tuple[Segment, DamagedBytes] | None:
-        """Return the segment and the bytes of a damaged range; None if the range is missing.
+        """Return the segment and the bytes of a damaged range; None if its batches are in no file.
 
-        Raises ``KafkaError`` OFFSET_OUT_OF_RANGE if it is neither damaged nor missing.
+        Raises ``KafkaError`` OFFSET_OUT_OF_RANGE if the range is not damaged any more.
         """
         for segment in segments:
             for found in segment.damage:
@@ -147,7 +148,7 @@ class LogIntegrity:
         return None
 
     def restored(self, missing: DamagedRange, up_to: int) -> None:
-        """Record that the log again contains what was missing up to ``up_to``."""
+        """Record that a missing range has been restored up to ``up_to`` (exclusive)."""
         rest = replace(missing, first_offset=up_to)
         ranges = [rest if each == missing else each for each in self.missing]
         self.missing = tuple(each for each in ranges if each.first_offset <= each.last_offset)
@@ -159,13 +160,13 @@ class LogIntegrity:
     def verify_read(self, segment: Segment, begin: int, end: int) -> bool:
         """Verify the bytes that a read needs, and some after them. Blocks. Raises ``OSError``.
 
-        Returns True if the read must be planned again, because damage was found or the segment was changed meanwhile.
+        Returns True if the read must be planned again, because new damage was found or the log was changed meanwhile.
         """
         continues = not begin or not overlap(segment.unverified, begin - 1, begin)
         return self.verify(segment, begin, max(end, begin + (NEXT_READ if continues else FIRST_READ))).outdates_reads
 
     def verify(self, segment: Segment, begin: int, end: int) -> Verified:
-        """Verify at least the bytes from ``begin`` to before ``end``, as far as the segment extends. Blocks.
+        """Verify at least the bytes [``begin``, ``end``), or up to the end of the segment. Blocks.
 
         Raises ``OSError``.
         """
@@ -188,7 +189,7 @@ class LogIntegrity:
             new = [damaged for damaged in checked.damage if not _is_known(damaged, known)]
             if new:
                 segment.damage = joined(known, new)
-            # After the damage: a read takes no lock, and skips only the damage that it sees in verified bytes.
+            # Set this after the damage: a read takes no lock, and would take damaged bytes for verified ones.
             segment.unverified = without(segment.unverified, checked.begin, checked.end)
         if checked.is_digest_wrong:
             facts = {"partition": self._name, "segment": segment.base_offset}
@@ -201,7 +202,7 @@ class LogIntegrity:
         return Verified(checked.end, found_damage=bool(new))
 
     def write_missing_digest(self, segment: Segment) -> None:
-        """Write the digest of a sealed segment that has none with all checksums, if every batch is good. Blocks.
+        """Write the digest of a sealed segment, unless it has a complete one or a batch is damaged. Blocks.
 
         Raises ``OSError``.
         """
@@ -219,7 +220,7 @@ class LogIntegrity:
         try:
             checked = CheckedBatches(segment.file, segment.size, segment.base_offset, segment.end_offset)
         except FileNotFoundError:
-            return  # the segment was removed, or only its file: then a read reports that
+            return  # the segment was removed; or only its file, which the next read reports
         for found in checked.walk(0, segment.size, segment.base_offset):
             if isinstance(found, DamagedBytes) or found.data is None:
                 return

@@ -1,10 +1,10 @@
 """Mends a damaged or missing range of a log with batches of an intact replica.
 
-A new segment is written as ``.cleaned``: the good batches before the damage, those of the other replica, and the good
-batches after the damage. It is scanned, compared with the digest of the old segment, synced, and replaces the old one
-(docs/storage.md, "Replacing segments"). A crash at any moment leaves either the old segment or the new one, whole. A
-missing range becomes a segment of its own. Batches of a replica that was compacted differently are refused if a deleted
-key could come back (docs/storage.md, "Mending").
+A new segment is written as ``.cleaned``: the good batches before the damage, the batches of the intact replica, and the
+good batches after the damage. It is scanned, compared with the digest of the old segment and synced, and then replaces
+the old segment (docs/storage.md, "Replacing segments"). A crash at any moment leaves either the whole old segment or
+the whole new one. A missing range becomes a separate segment. Batches of a replica that was compacted differently are
+rejected if a deleted key could reappear (docs/storage.md, "Mending").
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CompactedOtherwise(CorruptRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MendedLog:
-    """The state and callbacks that the mending takes from a log when it begins."""
+    """The state and callbacks that the mending takes from a log when it starts."""
 
     config: LogConfig
     segments: Segments
@@ -62,7 +62,7 @@ class MendedLog:
     removal_lock: RLock
     now_ms: int
     writing: Callable[[], AbstractContextManager[None]]
-    """Reports a disk failure and raises it as KAFKA_STORAGE_ERROR. If the disk is only full, raises without
+    """Reports a disk failure and raises it as KAFKA_STORAGE_ERROR. If the disk is only full, it raises without
     reporting."""
     is_closed: Callable[[], bool]
     ended: Callable[[], None]
@@ -70,9 +70,11 @@ class MendedLog:
 
 
 class Mending:
-    """The mending of ``damaged``. Add batches from ``next_offset`` on, then ``finish``; or leave the ``with`` block.
+    """The mending of ``damaged``. Add batches from ``next_offset`` on, then call ``finish``. Leaving the ``with`` block
+    before that abandons the mending.
 
-    Every method blocks. If the log loses segments or is truncated meanwhile, ``finish`` raises KAFKA_STORAGE_ERROR.
+    Every method blocks. If segments are removed or the log is truncated meanwhile, ``finish`` raises
+    KAFKA_STORAGE_ERROR.
     """
 
     def __init__(self, log: MendedLog, damaged: DamagedRange, old: Segment | None, found: DamagedBytes | None) -> None:
@@ -80,7 +82,8 @@ class Mending:
         self.next_offset = damaged.first_offset
         """The offset from which the next batch is needed."""
         self.lacks_tombstones = False
-        """True if compaction may have removed tombstones from the added batches, or between them."""
+        """Set by the caller: True if compaction of the other replica may have removed tombstones from the added
+        batches, or between them."""
         self._log = log
         self._old = old
         self._found = found
@@ -122,11 +125,11 @@ class Mending:
         return self._size >= self._log.config.segment_bytes or too_far
 
     def add(self, batches: Buffer) -> int:
-        """Add whole batches that begin at or before ``next_offset``; return the number of bytes used.
+        """Add the batches of the range that follow, starting at ``next_offset``. Returns the number of bytes added.
 
-        Batches outside the range, and a batch that is cut off at the end, are left out. Raises ``KafkaError``:
+        Batches outside the range, and an incomplete batch at the end, are left out. Raises ``KafkaError``:
         CORRUPT_MESSAGE (a wrong checksum, a gap, a batch that overlaps intact records, a leader epoch that does not fit
-        in), KAFKA_STORAGE_ERROR. Then nothing more can be added, except batches of another replica.
+        in), KAFKA_STORAGE_ERROR. After CORRUPT_MESSAGE, the caller may continue with the batches of another replica.
         """
         view, used = memoryview(batches), 0
         for at, header in headers(batches):
@@ -143,15 +146,15 @@ class Mending:
         return used
 
     def skip_to(self, offset: int) -> None:
-        """Continue at ``offset``, because the intact replica has no batch from ``next_offset`` to there."""
+        """Continue at ``offset``, because the intact replica has no batch in [``next_offset``, ``offset``)."""
         self.next_offset = max(self.next_offset, min(offset, self.damaged.last_offset + 1))
 
     def finish(self) -> list[Path]:
-        """Put the batches in place; return the renamed files of the old segment, to be removed later.
+        """Put the new segment in place. Returns the renamed files of the old segment, to be removed later.
 
-        If ``is_complete`` is False, the rest of a missing range stays missing. Raises ``KafkaError`` CORRUPT_MESSAGE if
-        the batches differ from the damaged ones (``CompactedOtherwise`` if a deleted key could come back),
-        KAFKA_STORAGE_ERROR; ``ValueError`` if damaged bytes have not been replaced completely.
+        If ``is_complete`` is False, the rest of a missing range stays missing. Raises ``KafkaError``: CORRUPT_MESSAGE
+        if the batches differ from the original ones (``CompactedOtherwise`` if a deleted key could reappear), or
+        KAFKA_STORAGE_ERROR. Raises ``ValueError`` if damaged bytes have not been replaced completely.
         """
         if self._found is not None and not self.is_complete:
             raise ValueError(f"{self.damaged} is mended only up to {self.next_offset}")
@@ -161,7 +164,7 @@ class Mending:
             self.abandon()
 
     def abandon(self) -> None:
-        """Leave the log as it is, unless ``finish`` was called. Idempotent."""
+        """End the mending, and leave the log as it is unless ``finish`` was called. Idempotent."""
         if self._is_open:
             self._is_open = False
             try:
@@ -227,7 +230,7 @@ class Mending:
             sync_directory(directory)
         except OSError:
             with suppress(OSError):
-                new.delete()  # otherwise the next startup would put the file in place, whatever the log is then
+                new.delete()  # otherwise the next startup would put the file in place, even if the log has changed
             raise
         with log.lock:
             removed = log.segments.put_in_place(new, self._old)
@@ -269,8 +272,8 @@ class Mending:
         return new
 
     def _producers_before(self) -> ProducerState:
-        """Return the producers as of the beginning of the new segment. The transaction index of the segment is rebuilt
-        from them."""
+        """Return the producers as of the start of the new segment, from which the segment's transaction index is
+        rebuilt."""
         producers, known_to = self._log.producers.as_of(self._base, self._log.now_ms)
         for segment in self._log.segments.all:
             if segment.end_offset > known_to and segment.base_offset < self._base:
@@ -278,7 +281,7 @@ class Mending:
         return producers
 
     def _compare(self, new: Segment, old: Segment, found: DamagedBytes, mended: int) -> bool:
-        """Carry over what is known about the rest of the old segment: its other damage, and its digest if that matches.
+        """Carry over the other damage of the old segment, and its digest if the new segment matches the digest.
 
         Returns True if the digest proves that the batches are the original ones.
         """

@@ -1,11 +1,11 @@
-"""The damage of a log that was found and is not mended yet: the file that keeps a restart from forgetting it.
+"""A file of the damage of a log that was found and is not mended yet, so that a restart does not forget the damage.
 
-What revealed the damage may be gone after a restart: ``appended_epochs`` after one of the machine, the neighbors of a
-batch if the next startup does not scan, the digest of an active segment after a kill. Rules:
+After a restart, the same damage might not be found again: a reboot invalidates ``appended_epochs``, a startup without a
+scan does not compare a batch with its neighbors, and an active segment loses its digest if the broker is killed. Rules:
 
-1. The file is on disk before the damage is reported. It contains the damaged bytes of each segment.
-2. An entry has the checksum of the damaged bytes and of the entry itself. So an entry whose bytes were mended, moved or
-   removed since, or that was altered, is ignored. Only a new entry must be written; an old one may stay.
+1. The file is on disk before the damage is reported. It contains the positions of the damaged bytes of each segment.
+2. An entry contains a checksum of the damaged bytes and of the entry itself. An entry is ignored if its bytes were
+   mended, moved or removed since, or if the entry was altered. Outdated entries are therefore harmless.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RecordedDamage:
     """The recorded damage of one log. Any thread may call any method."""
 
     def __init__(self, path: Path) -> None:
-        """Begin without damage. The file will be written to ``path``."""
+        """Start without damage. The file will be written to ``path``."""
         self.path = path
         self._on_disk: Mapping[_Entry, int] = {}
         self._checksums: Mapping[_Entry, int] = {}  # of the damage that is still there
@@ -53,8 +53,8 @@ class RecordedDamage:
         return opened
 
     def of(self, segment: ReadableSegment) -> tuple[DamagedBytes, ...]:
-        """Return the damage that was recorded of a segment and is still there. Reads the damaged bytes. Raises
-        ``OSError``."""
+        """Return the recorded damage of a segment, without entries whose bytes have changed. Reads the damaged bytes.
+        Raises ``OSError``."""
         found = {
             entry: checksum
             for entry, checksum in self._on_disk.items()
@@ -64,7 +64,7 @@ class RecordedDamage:
         return joined((entry.damaged for entry in found), ())
 
     def record(self, segments: Iterable[ReadableSegment]) -> None:
-        """Replace the file, if it does not contain exactly the damage of these segments; remove it if they have none.
+        """Write the damage of these segments to the file if it differs. Removes the file if they have no damage.
 
         Blocks until the file is on disk. A full disk is only logged. Raises ``OSError``.
         """

@@ -1,13 +1,13 @@
-"""The scrubber: periodically reads all data again, to find damage that no reader has met yet.
+"""The scrubber: periodically reads all data again, to find damage before a consumer or follower reads it.
 
 Rules:
 
-1. A segment is due if it was last verified longer than ``log.scrub.interval.ms`` ago. The segments that were verified
+1. A segment is due if it was last verified more than ``log.scrub.interval.ms`` ago. The segments that were verified
    longest ago come first. The modification time of a segment's digest is the time of its last verification, so a
-   restart forgets nothing. A segment of an earlier process without a digest is due immediately.
-2. Each directory has one loop. It verifies one piece at a time in the executor, and then waits until its rate is at
-   most ``log.scrub.max.bytes.per.second`` again.
-3. The log records the damage that is found. What happens to the damage is not decided here.
+   restart does not lose it. A segment without a digest that an earlier process wrote is due immediately.
+2. Each directory has one loop. It verifies one piece at a time in the executor, and then pauses to stay below
+   ``log.scrub.max.bytes.per.second``.
+3. The log records the damage that is found. The owner of the log decides what to do about it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from parley.storage.segment_names import DIGEST_SUFFIX
 _log = logging.getLogger(__name__)
 
 PIECE_BYTES = 1 << 20
-"""The bytes that one job of the executor verifies: some milliseconds of work, if the disk is idle."""
+"""The bytes that one job of the executor verifies: a few milliseconds of work if the disk is idle."""
 LOOK_S = 60.0
-"""The interval between looks at a directory without due segments."""
+"""How long the loop waits before it looks for due segments again after it has found none."""
 NEVER_MS = 0
 """The last verification time of a segment that was never verified."""
 
@@ -64,7 +64,8 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScrubProgress:
-    """The verification of a directory: how much of what was due at the last look is verified, and since when."""
+    """The progress of verifying a directory: the bytes that were due at the last look, those verified since, and the
+    elapsed time."""
 
     directory: LogDirectory
     log: Log
@@ -75,7 +76,7 @@ class ScrubProgress:
 
 
 class _Round(NamedTuple):
-    """The verification of the segments that one look found due. ``log`` is the one being verified."""
+    """The verification of the segments that one look found due. ``log`` is the log being verified."""
 
     log: Log
     due_bytes: int
@@ -118,7 +119,7 @@ class Scrubber:
         await self._scrubs[directory].run()
 
     def require(self, log: Log, since_ms: int) -> None:
-        """Verify all segments of a log that were last verified before ``since_ms``, ahead of all others."""
+        """Make all segments of a log due that were last verified before ``since_ms``, ahead of other logs' segments."""
         self._scrubs[self._owner.directory_of(log)].require(log, since_ms)
 
     def unverified_bytes(self, log: Log, since_ms: int) -> int:
@@ -214,7 +215,7 @@ class DirectoryScrub:
     # --- Verifying ---
 
     async def _verify_all(self, due: Sequence[Due]) -> None:
-        """Verify the segments, until others are required: those come first."""
+        """Verify the segments, but return early if ``require`` was called: its segments come first."""
         due_bytes, before, began_s = self.overdue_bytes, self.verified_bytes, self._monotonic()
         try:
             for each in due:
@@ -226,8 +227,8 @@ class DirectoryScrub:
             self._round = None
 
     async def _verify(self, due: Due) -> None:
-        """Verify a segment piece by piece, and record the time. Does nothing if the log no longer contains
-        the segment."""
+        """Verify a segment piece by piece, and record the time of its verification. Skips a segment that was
+        removed."""
         segment = next((each for each in due.log.segments if each.base_offset == due.base_offset), None)
         # A clock that was set back must not make the segment due again.
         began_ms, position = max(self._now_ms(), self._required.get(due.log, NEVER_MS)), 0
@@ -245,9 +246,9 @@ class DirectoryScrub:
 
 
 def _verify_piece(log: Log, segment: Segment, position: int) -> int:
-    """Verify a piece of a segment and return its end, or the segment's end if the log has removed the segment.
+    """Verify a piece of a segment. Returns the end of the piece, or the segment's end if the segment was removed.
 
-    Pages that were not in the page cache before are dropped from it again.
+    Drops the pages of the piece from the page cache again if its first page was not there before.
     """
     if segment not in log.segments:
         return segment.size
@@ -275,7 +276,7 @@ def _uncached_file(segment: Segment, position: int) -> SegmentFile | None:
 
 
 def _note_verified(log: Log, segment: Segment, at_ms: int) -> None:
-    """Record the time in the digest of a sealed segment, so that a restart does not make the segment due."""
+    """Set the modification time of a sealed segment's digest, so that a restart does not make the segment due."""
     log.write_missing_digest(segment)
     segment.rest_if_sealed()
     with suppress(FileNotFoundError):
@@ -283,8 +284,8 @@ def _note_verified(log: Log, segment: Segment, at_ms: int) -> None:
 
 
 def _verified_ms(segment: Segment, now_ms: int) -> int:
-    """Return when a segment that the scrubber has not seen before was last verified. A time in the future is not
-    trusted."""
+    """Return the time at which a segment that is new to the scrubber was last verified. Returns NEVER_MS instead of a
+    time in the future."""
     if not segment.unverified:  # this process has written it
         return segment.created_ms
     try:

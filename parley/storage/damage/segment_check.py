@@ -1,13 +1,13 @@
 """Verifies a part of a segment: each batch's own checksum, and the headers of the batches against the digest.
 
-The digest itself may be wrong. Then the batches, which are good, decide. If the batches that begin in a block have
+The digest itself may be wrong. If every batch of a block has a good checksum, but the block differs from the digest:
 
-* other checksums than the digest contains, it is the digest of other batches, and wrong;
-* these checksums, but other headers, then a header was altered since, and all batches of the block are damaged;
-* these checksums, other headers, offsets without a gap and the leader epochs that the log knows, the digest is wrong.
+* if the batches' checksums differ from the digest, the digest is wrong, because it belongs to other batches;
+* if only their headers differ, a header was altered, and all batches of the block count as damaged, unless their
+  offsets have no gap and the log knows their leader epochs: then the digest is wrong.
 
-In a block with other damage, the checksum of the headers still shows whether all of them are intact. If not, a batch is
-good only if its offsets continue those of a good neighbor (``misplaced``).
+In a block with other damage, the checksum of the headers still shows whether all headers are intact. If they are not, a
+batch is good only if its offsets continue those of a good neighbor (``misplaced``).
 """
 
 from __future__ import annotations
@@ -37,38 +37,38 @@ from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.segment import Segment
 
 READ: Final = 256 << 10
-"""The number of bytes read at a time: few enough for the cache of a CPU core."""
+"""The number of bytes read at a time, which fit in the cache of a CPU core."""
 BATCH_MAX: Final = 32 << 20
-"""The largest batch that is read as a whole without being checked first."""
+"""The largest batch that is read as a whole before its header is verified."""
 _PREFIX: Final = struct.Struct(">qiiBI")
 
 Found = CheckedBatch | DamagedBytes
 
 
 class Extent(NamedTuple):
-    """The extent of a segment at one moment: its size in bytes, the offset after its last batch, and its digest if it
-    has one."""
+    """The state of a segment at one moment: its size in bytes, the offset after its last batch, its digest if it has
+    one, and the leader epochs with which its batches are compared."""
 
     size: int
     end_offset: int
     digest: SegmentDigest | None
     epochs: LeaderEpochCache
-    """The leader epochs that the log knows."""
+    """The leader epochs in ``leader-epoch-checkpoint``."""
     appended_epochs: AppendedEpochs
 
 
 class Checked(NamedTuple):
-    """The bytes that were verified, from ``begin`` to before ``end``, and the damage found in them."""
+    """The bytes that were verified, [``begin``, ``end``), and the damage found in them."""
 
     begin: int
     end: int
     damage: tuple[DamagedBytes, ...]
     is_digest_wrong: bool = False
-    """True if the digest has other checksums than the batches, which are good."""
+    """True if the digest is wrong, and the batches that differ from it are good."""
 
 
 def check(segment: Segment, begin: int, end: int, extent: Extent) -> Checked:
-    """Verify at least the bytes from ``begin`` to before ``end``. Blocks. Raises ``OSError``."""
+    """Verify at least the bytes [``begin``, ``end``). Blocks. Raises ``OSError``."""
     digest, end = extent.digest, min(end, extent.size)
     if digest is not None and digest.covers_headers:
         return _check_with(digest, segment, begin, end, extent)
@@ -80,8 +80,8 @@ def check(segment: Segment, begin: int, end: int, extent: Extent) -> Checked:
 
 
 def _judged(found: Found, extent: Extent) -> Found:
-    """Return the batch or the damage. A batch counts as damage if its leader epoch was altered and no digest covers the
-    epoch."""
+    """Return ``found``, or the batch as damage if its leader epoch was altered. For segments whose digest does not
+    cover the headers."""
     if isinstance(found, CheckedBatch):
         header, position = found.header, found.position
         if extent.appended_epochs.is_honest(header, extent.epochs.entries) is False:
@@ -91,7 +91,8 @@ def _judged(found: Found, extent: Extent) -> Found:
 
 
 def _check_with(digest: SegmentDigest, segment: Segment, begin: int, end: int, extent: Extent) -> Checked:
-    """Verify the batches that begin in the blocks between ``begin`` and ``end`` with the digest."""
+    """Verify the batches that start in the blocks of the bytes [``begin``, ``end``), and compare them with the
+    digest."""
     begin -= begin % digest.block
     end = min(extent.size, -(-end // digest.block) * digest.block)
     intact_to = _intact_to(digest, segment, begin, end)
@@ -110,12 +111,12 @@ def _check_with(digest: SegmentDigest, segment: Segment, begin: int, end: int, e
 
 
 def _intact_to(digest: SegmentDigest, segment: Segment, begin: int, end: int) -> int | None:
-    """Return the end of the last batch that begins before ``end``, if the batches of these blocks are as they were
+    """Return the end of the last batch that starts before ``end``, if all batches of these blocks are as they were
     appended.
 
-    Returns None if anything differs or has an old format: then each batch must be checked by itself. This is the fast
-    path, so it parses no more of a header than it needs. The digest covers every header, and each header contains the
-    checksum of its batch, so nothing else must be compared.
+    Returns None if anything differs or has an old format: then each batch must be checked separately. This is the fast
+    path, so it parses only the fields of a header that it needs. The digest covers every header, and each header
+    contains the checksum of its batch, so no other comparison is needed.
     """
     buffer = bytearray(READ)
     view, first, filled = memoryview(buffer), 0, 0  # the bytes from ``first`` on, ``filled`` of them
@@ -155,19 +156,19 @@ def _intact_to(digest: SegmentDigest, segment: Segment, begin: int, end: int) ->
 
 
 class _Comparison:
-    """The comparison of batches with the digest, block by block, from ``begin`` to before ``end``."""
+    """The comparison of the batches in [``begin``, ``end``) with the digest, block by block."""
 
     def __init__(self, digest: SegmentDigest, segment: Segment, begin: int, end: int, extent: Extent) -> None:
         self.damage: list[DamagedBytes] = []
-        """The batches that may have an altered header. If a block has no other damage, these are all its batches,
-        because any of them may be the altered one."""
+        """The batches that may have an altered header. If a block contains no other damage, these are all its batches,
+        because the digest does not show which one was altered."""
         self.is_digest_wrong = False
         self._digest = digest
         self._segment = segment
         self._extent = extent
         self._block = begin // digest.block
         self._blocks_end = -(-end // digest.block)
-        self._damaged_to = 0  # every earlier block contains damage
+        self._damaged_to = 0  # the block after the last damage so far
         self._sums = NO_BATCHES
         self._found: list[Found] = []  # the batches and the damage in the current block
         self._before: Found | None = None  # the last batch or damage before the current block
@@ -183,23 +184,24 @@ class _Comparison:
             prefix = self._prefix(found)
             if isinstance(found, CheckedBatch):
                 self._sums = added(self._sums, prefix, found.header)
-            else:  # probably one batch whose header is intact
+            else:  # treat the damage as one batch with an intact header
                 self._sums = BlockSums(self._sums.contents, crc32c(prefix, self._sums.headers))
         else:
             self._before = found
 
     def finish(self) -> None:
-        """Compare the last blocks."""
+        """Compare the blocks that are left."""
         self._close_to(self._blocks_end, None)
 
     def _prefix(self, found: Found) -> Buffer:
-        """Return the bytes of a batch up to its checksum; for damage, its first bytes, of the same length."""
+        """Return the bytes of a batch up to and including its checksum; for damage, as many of its first bytes."""
         if isinstance(found, DamagedBytes) or found.data is None:
             return self._segment.file.read(ATTRIBUTES_AT, found.position)
         return found.data[:ATTRIBUTES_AT]
 
     def _close_to(self, number: int, following: Found | None) -> None:
-        """Compare the blocks before ``number``. ``following`` is the batch or the damage after them, if known."""
+        """Compare the current block and all others before ``number``. ``following`` is the batch or the damage after
+        them, if known."""
         while self._block < min(number, self._blocks_end):
             known = self._digest.sums_of(self._block)
             if self._block < self._damaged_to:
@@ -219,7 +221,7 @@ class _Comparison:
             self._block, self._sums, self._found = self._block + 1, NO_BATCHES, []
 
     def _is_plausible(self) -> bool:
-        """Return True if the current block has no gap between offsets, and its batches have the leader epochs that the
+        """Return True if the offsets in the current block have no gap, and its batches have the leader epochs that the
         log knows."""
         expected = self._offset_before()
         for found in self._found:
@@ -234,7 +236,7 @@ class _Comparison:
         return header.partition_leader_epoch == (NO_EPOCH if epoch is None else epoch)
 
     def _altered(self, following: Found | None) -> DamagedBytes:
-        """Return the damage of a block that has an altered header and no other damage."""
+        """Return the damage of the current block, which has an altered header and no other damage."""
         begin, end = self._found[0].position, _end_of(self._found[-1])
         last_offset = self._offset_of(self._behind(following)) - 1
         return DamagedBytes(
@@ -242,7 +244,8 @@ class _Comparison:
         )
 
     def _behind(self, following: Found | None) -> Found | None:
-        """Return the item after the current block: ``following`` if known. Returns None at the end of the segment."""
+        """Return the batch or the damage after the current block: ``following`` if known. Returns None at the end of
+        the segment."""
         end = _end_of(self._found[-1])
         if following is None and end < self._extent.size:
             behind = _walk(self._segment, end, end + 1, self._extent)
@@ -250,11 +253,12 @@ class _Comparison:
         return following
 
     def _offset_before(self) -> int:
-        """Return the offset at which the current block should begin."""
+        """Return the offset at which the current block should start."""
         return self._segment.base_offset if self._before is None else _next_offset(self._before)
 
     def _offset_of(self, behind: Found | None) -> int:
-        """Return the first offset of what follows the current block, which is ``behind``."""
+        """Return the first offset after the current block. ``behind`` is the batch or the damage that follows; None at
+        the end of the segment."""
         return self._extent.end_offset if behind is None else _first_offset(behind)
 
 
@@ -262,8 +266,8 @@ def misplaced(found: Sequence[Found], before: int | None, behind: int | None) ->
     """Return the ranges of adjacent batches and damage in which good batches may have altered offsets.
 
     These batches have damage or a gap on both sides, so no good neighbor confirms their offsets. ``before`` is the
-    offset after the good batch that precedes all of ``found``, and ``behind`` the offset of the good batch that
-    follows; None if damage does.
+    offset after the good batch that precedes ``found``, or None if damage precedes it; ``behind`` is the offset of the
+    good batch that follows, or None if damage follows.
     """
     befores = [before, *(None if isinstance(each, DamagedBytes) else each.header.next_offset for each in found)]
     behinds = [*(None if isinstance(each, DamagedBytes) else each.header.base_offset for each in found[1:]), behind]
@@ -298,7 +302,8 @@ def _next_offset(found: Found) -> int:
 
 
 def _walk(segment: Segment, begin: int, end: int, extent: Extent) -> Iterator[Found]:
-    """Yield the batches and the damage up to ``end``, starting with the last good indexed batch before ``begin``."""
+    """Yield the batches and the damage up to ``end``, starting with the last good batch in the index at or before
+    ``begin``."""
     checked = CheckedBatches(segment.file, extent.size, segment.base_offset, extent.end_offset)
     at = max(0, segment.offset_index.lookup_position(begin).position)
     while True:

@@ -1,21 +1,21 @@
-"""The digest of a segment (``.digest``): checksums of the headers of its batches, taken when they were appended.
+"""The digest of a segment (``.digest``): checksums of its batches and their headers, computed when they are appended.
 
 A batch's own checksum does not cover the batch's base offset, length, leader epoch and magic. The digest covers these
-and the checksum itself, so both together cover every byte. Rules:
+fields and the checksum itself, so both together cover every byte. Rules:
 
-1. Sealing a segment writes its digest; so does closing the active segment. A segment that takes appends has no file.
+1. A digest is written when a segment is sealed, and when the active segment is closed. A segment that takes appends has
+   no digest file.
 2. A digest that is missing, malformed or for another size is ignored: then only the batches' checksums are verified. A
-   digest that disagrees with batches whose checksums are right may itself be wrong
-   (``parley.storage.damage.segment_check``).
+   digest that differs from batches with good checksums may itself be wrong (``parley.storage.damage.segment_check``).
 3. A segment with damage has a digest of version 3, without checksums, because checksums of its present bytes would
-   hide the damage. It contains only the size and the end offset, which reveal a missing end and missing segments. A
-   digest of version 1 (checksums of all bytes) yields no more.
-4. Versions 4 and 5 are versions 2 and 3 with a checksum of the transaction index: a damaged or deleted one would show
-   aborted records to consumers.
+   hide the damage. Only the size and the end offset are left, which reveal a missing end and missing segments. Of a
+   digest of version 1 (checksums of all bytes), only these two are used.
+4. Versions 4 and 5 are versions 2 and 3 with a checksum of the transaction index: with a damaged or deleted index,
+   consumers would read aborted records.
 
 Layout, big-endian: version int16, CRC-32C uint32 of everything after it, block size int32, size of the ``.log`` file
-int64, end offset of the segment int64, then in versions 4 and 5 the CRC-32C uint32 of the ``.txnindex`` file (0 without
-one), then in versions 2 and 4 two uint32 for each block: ``BlockSums.contents`` and ``.headers``.
+int64, end offset of the segment int64, then in versions 4 and 5 the CRC-32C uint32 of the ``.txnindex`` file (0 if it
+does not exist), then in versions 2 and 4 two uint32 for each block: ``BlockSums.contents`` and ``.headers``.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ from parley.protocol.records.batch_header import ATTRIBUTES_AT, BatchHeader, Buf
 from parley.storage.checkpoints import sync_file
 
 BLOCK: Final = 64 << 10
-"""Small enough that a read of a few records at a random offset verifies little more than it returns."""
+"""The size of a block in bytes: small enough that a read of a few records at a random offset verifies little more than
+it returns."""
 BLOCK_MAX: Final = 1 << 24
 
 _OF_ALL_BYTES = 1
 _VERSIONS = {(True, False): 2, (False, False): 3, (True, True): 4, (False, True): 5}
-"""The versions that are written, by whether they have checksums of the blocks, and one of the transaction index."""
+"""The versions that are written, by whether they contain the checksums of the blocks and that of the transaction
+index."""
 _WITH_CHECKSUMS, _WITH_TRANSACTIONS = (2, 4), (4, 5)
 _SIZES = {_OF_ALL_BYTES: 4, 2: 8, 3: 0, 4: 8, 5: 0}  # the checksums of a block, by version
 _HEAD = struct.Struct(">hIiqq")
@@ -52,23 +54,23 @@ _log = logging.getLogger(__name__)
 
 
 class CorruptDigest(ValueError):
-    """The file is not a complete digest of a supported version."""
+    """The file is not a valid digest of a supported version."""
 
 
 class BlockSums(NamedTuple):
-    """The checksums of the batches that begin in one block of the file; both are 0 if no batch does."""
+    """The checksums of the batches that start in one block of the file; both are 0 if none does."""
 
     contents: int
     """The CRC-32C of the batches' own checksums."""
     headers: int
-    """The CRC-32C of the bytes of each batch from the base offset to its own checksum."""
+    """The CRC-32C of the first bytes of each batch, from the base offset up to and including the batch's checksum."""
 
 
 NO_BATCHES: Final = BlockSums(0, 0)
 
 
 def added(sums: BlockSums, batch: Buffer, header: BatchHeader) -> BlockSums:
-    """Return the checksums of a block after one more batch, whose first ``ATTRIBUTES_AT`` bytes are ``batch``."""
+    """Return the checksums of a block after adding a batch. ``batch`` is its first ``ATTRIBUTES_AT`` bytes."""
     return BlockSums(crc32c(header.crc.to_bytes(4, "big"), sums.contents), crc32c(batch, sums.headers))
 
 
@@ -132,7 +134,7 @@ class SegmentDigest:
 
 
 class DigestBuilder:
-    """Builds the digest of a segment while it is written. ``of`` continues an existing digest."""
+    """Builds the digest of a segment while the segment is written. ``of`` continues an existing digest."""
 
     __slots__ = ("_checksums", "_current", "size")
 
@@ -143,7 +145,7 @@ class DigestBuilder:
 
     @classmethod
     def of(cls, digest: SegmentDigest) -> DigestBuilder | None:
-        """Return a builder that continues ``digest``; None if its blocks have another size, or no checksums."""
+        """Return a builder that continues ``digest``; None if the digest has another block size or no checksums."""
         if digest.block != BLOCK or not digest.covers_headers:
             return None
         builder = cls()

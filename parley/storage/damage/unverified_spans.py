@@ -1,7 +1,7 @@
-"""The bytes of a segment that this process has not verified yet: neither appended, nor scanned, nor read and checked.
+"""The unverified bytes of a segment: those that this process has neither appended, nor scanned, nor read and verified.
 
-The value is a tuple of disjoint spans ``(begin, end)``, in order. It is replaced, never changed, so any thread may read
-it. A segment that this process wrote has no spans, so a read of it costs one comparison.
+They are a tuple of disjoint spans ``(begin, end)``, in order, without the end. The tuple is replaced, never changed, so
+any thread may read it. A segment that this process wrote has no spans, so a read of the segment costs one comparison.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def overlap(spans: Spans, begin: int, end: int) -> bool:
-    """Return True if any byte from ``begin`` to before ``end`` lies in ``spans``."""
+    """Return True if any byte in [``begin``, ``end``) lies in ``spans``."""
     return any(first < end and begin < last for first, last in spans)
 
 
 def without(spans: Spans, begin: int, end: int) -> Spans:
-    """Return the spans without the bytes from ``begin`` to before ``end``."""
+    """Return the spans without the bytes in [``begin``, ``end``)."""
     left = []
     for first, last in spans:
         if first < min(last, begin):
