@@ -1,9 +1,9 @@
 """A future log: a copy of a log in another directory, which will replace the log (KIP-113).
 
-The copy follows the log as a follower follows its leader: batch by batch, and truncated where the two diverge. Its
-directory is named ``topic-partition.<unique>-future``, as in Kafka. Once complete, the copy takes the log's name, and
-then the log is set aside. In between, both directories contain a log of the partition; the file ``REPLACES`` in the
-copy's directory means that the other log is out of date.
+The copy follows the log as a follower follows its leader: batch by batch, truncated where the two diverge. Its
+directory is named ``topic-partition.<unique>-future``, as in Kafka. Once complete, the copy is renamed to the log's
+name, and then the log is deleted. In between, both directories contain a log of the partition; the file ``REPLACES`` in
+the copy's directory means that the other log is outdated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def future_name(topic: str, partition: int, random: Random) -> str:
 
 
 def copy_some(log: Log, copy: Log, max_bytes: int) -> int:
-    """Copy up to ``max_bytes``, or one batch. Returns the number of bytes copied, 0 if the copy is complete.
+    """Copy up to ``max_bytes``, but at least one batch. Returns the number of bytes copied; 0 if the copy is complete.
 
     Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
     """
@@ -56,7 +56,8 @@ def cut_like(log: Log, copy: Log) -> None:
 
 
 def _take_over_facts(log: Log, copy: Log) -> None:
-    """Copy the state that no batch contains: epochs without records, the high watermark, the log start offset."""
+    """Copy the state that is not in batches: epochs without records, the high watermark, the offset up to which the log
+    is compacted, and the log start offset."""
     for entry in log.leader_epochs.entries:
         if entry.epoch > (copy.leader_epochs.latest_epoch or -1):
             copy.leader_epochs.assign(entry.epoch, entry.start_offset)
@@ -67,7 +68,7 @@ def _take_over_facts(log: Log, copy: Log) -> None:
 
 
 def mark_successor(log: Log, copy: Log) -> None:
-    """Flush a copy, give it the log's cut files, and mark it as the successor of the log. Blocks.
+    """Flush a copy, copy the log's cut files to it, and mark it as the successor of the log. Blocks.
 
     Raises ``OSError``, ``KafkaError`` KAFKA_STORAGE_ERROR.
     """
@@ -79,5 +80,5 @@ def mark_successor(log: Log, copy: Log) -> None:
 
 
 def unmark_successor(directory: Path) -> None:
-    """Remove the mark, because the replaced log has been set aside. Blocks. Raises ``OSError``."""
+    """Remove the mark, because the replaced log no longer has the partition's name. Blocks. Raises ``OSError``."""
     (directory / REPLACES).unlink(missing_ok=True)

@@ -1,12 +1,12 @@
-"""The base of a segment's offset index and time index: a memory-mapped file of fixed-size entries.
+"""The base class of a segment's offset index and time index: a memory-mapped file of fixed-size entries.
 
 Rules (docs/storage.md has them all):
 
 1. The index of the active segment is preallocated, and trimmed to its entries when the segment is sealed.
-2. An index is a hint: its entries are checked against the batches they lead to, and an impossible file is rebuilt.
+2. An index is a hint: its entries are checked against the batches they lead to, and an invalid file is rebuilt.
 3. Blocks are allocated before they are written through the map, so a full disk raises ``OSError`` instead of SIGBUS.
 4. One thread appends and truncates; any thread may look up. A map is dropped, never closed, so a lookup in progress
-   keeps its own.
+   can go on using the old map.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MappedIndex:
         self.base_offset = base_offset
         self.count = count
         self.writable = False
-        """True from ``resize``, which makes room for entries, until ``seal``."""
+        """True between ``resize``, which makes room for entries, and ``seal``."""
         self._max_entries = count
         self._map: mmap.mmap | None = None
         self._allocated = 0
@@ -52,11 +52,11 @@ class MappedIndex:
 
     @property
     def full(self) -> bool:
-        """True if the segment must be rolled because this index has no room for another entry."""
+        """True if the index has no room for another entry, so the segment must be rolled."""
         return self.count >= self._max_entries
 
     def reset(self) -> None:
-        """Remove every entry; the caller reads the segment to find them again."""
+        """Remove all entries. The caller rebuilds them from the segment."""
         self.count = 0
 
     def resize(self, max_bytes: int) -> None:
@@ -64,7 +64,7 @@ class MappedIndex:
         self._max_entries = max(max_bytes // self.ENTRY.size, self.count)
         fd = with_room(os.open, self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            # Cut first, so that the bytes behind the valid entries read as zeros.
+            # Cut the file first, so that the bytes after the valid entries are zeros.
             os.ftruncate(fd, self.count * self.ENTRY.size)
             os.ftruncate(fd, self._max_entries * self.ENTRY.size)
         finally:
@@ -131,7 +131,7 @@ class MappedIndex:
 
 
 def entries_in(path: Path, entry_size: int) -> int:
-    """Return the number of entries in the file. Raises ``CorruptIndex`` if the file ends inside an entry,
+    """Return the number of entries in the file. Raises ``CorruptIndex`` if the file ends inside an entry, and
     ``OSError``."""
     size = os.stat(path).st_size
     if size % entry_size:

@@ -1,4 +1,4 @@
-"""Blocking work in the threads of an executor, awaited to its end even if the caller is cancelled."""
+"""Runs blocking work in the threads of an executor, and waits for its end even if the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class IoThreads:
         return future.result()
 
     async def run_all(self, work: Sequence[Callable[[], None]], report: Callable[[], None] = lambda: None) -> None:
-        """Run every function in ``work`` to its end, then raise the first failure if there is one.
+        """Run every function in ``work`` to its end, then raise the exception of the first one that failed, if any.
 
-        Calls ``report`` every ``PROGRESS_SECONDS`` until then. A cancelled caller gets ``CancelledError`` only after
-        all the work has ended.
+        Calls ``report`` every ``PROGRESS_SECONDS`` meanwhile. A cancelled caller gets ``CancelledError`` only after all
+        the work has ended.
         """
         loop = asyncio.get_running_loop()
         futures = [loop.run_in_executor(self._executor, each) for each in work]

@@ -1,7 +1,7 @@
 """The last batches of a producer, which count as retries if the producer sends them again.
 
-A producer snapshot contains only the last batch, as in Kafka. The others are read from the end of the log: when a batch
-arrives that may be one of them, and before a compaction, which keeps them.
+A producer snapshot contains only the last batch, as in Kafka. The earlier ones are read from the end of the log when a
+batch arrives that may be one of them, and before a compaction, which keeps them.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ from typing import Final
 from parley.protocol.records.batch_header import BatchHeader
 
 BATCHES_KEPT: Final = 5
-"""An idempotent client has at most five requests in flight, so no retry can be older."""
+"""The number of batches that count. An idempotent client has at most five requests in flight, so no older batch can be
+sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastBatches:
-    """The last batches of a producer in its latest epoch. All offsets are last offsets of batches."""
+    """The last batches of a producer in its latest epoch. Each batch is identified by its last offset."""
 
     epoch: int
     last_offset: int
     """The last batch; -1 if the producer has written only markers in ``epoch``."""
     first_offset: int
-    """The first batch that counts as a retry; -1 under the same condition as ``last_offset``."""
+    """The first of the batches; -1 if ``last_offset`` is -1."""
     is_complete: bool
-    """False if earlier batches, which are only in the log, may also count as retries."""
+    """False if earlier batches, which only the log contains, may also count as retries."""
 
 
 def completed(known: Mapping[int, LastBatches], end_of_log: Iterable[BatchHeader]) -> dict[int, LastBatches]:
-    """Return the last batches of all producers. ``end_of_log`` contains what some of them lack, in log order."""
+    """Return the last batches of all producers, completed with the batches in ``end_of_log``, which are in log
+    order."""
     found: dict[int, deque[int]] = {}
     for header in end_of_log:
         last = known.get(header.producer_id)

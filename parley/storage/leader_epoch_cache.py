@@ -1,10 +1,11 @@
-"""Which leader epoch began at which offset, in one log (KIP-101, KIP-279).
+"""The leader epochs of one log, each with the offset at which it starts (KIP-101, KIP-279).
 
-A follower, or a consumer after a rebalance, asks where an epoch ended and learns where its own log diverged. Rules:
+A follower, or a consumer after a rebalance, requests the end offset of an epoch to find out whether and where its log
+or position diverges. Rules:
 
-1. Epochs and start offsets both rise from entry to entry. An entry that contradicts older ones is newer: they are
-   removed.
-2. An epoch is known from its first record, or from the moment its leader takes over.
+1. Epochs and start offsets both increase from entry to entry. An entry that contradicts older entries is right, and
+   they are removed.
+2. An epoch is added with its first record, or as soon as its leader takes over.
 3. The table is in memory; ``LeaderEpochCache.flush`` writes it to ``leader-epoch-checkpoint``. That must happen before
    the recovery point passes an epoch's first record; recovery learns later epochs from the batches. Entries are
    replaced, never changed, so other threads may flush.
@@ -56,7 +57,7 @@ class LeaderEpochCache:
     """The leader epochs of one log, oldest first. Reads the checkpoint at ``path`` if it exists."""
 
     def __init__(self, path: Path, *, is_new: bool = False) -> None:
-        """``is_new`` means that the log has no files yet, so there is no checkpoint to look for."""
+        """``is_new`` means that the log has no files yet, so the checkpoint is not read."""
         self.path = path
         self._entries: tuple[EpochStart, ...] = ()
         self._latest = NO_EPOCH
@@ -78,11 +79,11 @@ class LeaderEpochCache:
         return self._latest if self._latest != NO_EPOCH else None
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Record that ``epoch`` begins at ``start_offset``; does nothing if it is already the newest epoch.
+        """Record that ``epoch`` starts at ``start_offset``. Does nothing if it is already the newest epoch.
 
-        Call this for every appended batch; it costs one comparison if nothing changes. Recovery calls it only for
-        epochs above ``latest_epoch``, because the checkpoint may know later epochs than the batch being read. An epoch
-        below zero (batches written before KIP-101) is ignored.
+        Must be called for every appended batch; it costs one comparison if nothing changes. Recovery calls it only for
+        epochs above ``latest_epoch``, because the checkpoint may contain later epochs than the batch being read. An
+        epoch below zero (batches written before KIP-101) is ignored.
         """
         if (epoch == self._latest and start_offset >= self._latest_start) or epoch < 0:
             return
@@ -92,12 +93,12 @@ class LeaderEpochCache:
         dropped = self._entries[len(kept) :]
         if len(dropped) > 1 or (dropped and dropped[0].start_offset != start_offset):
             _log.warning("%s: epoch %d from offset %d contradicts %s", self.path, epoch, start_offset, dropped)
-        if not kept or kept[-1].epoch < epoch:  # otherwise it began before
+        if not kept or kept[-1].epoch < epoch:  # otherwise the epoch started earlier
             kept = (*kept, EpochStart(epoch, start_offset))
         self._set(kept)
 
     def insert(self, epoch: int, start_offset: int) -> None:
-        """Record that an older ``epoch`` begins at or before ``start_offset``.
+        """Record that an older ``epoch`` starts at or before ``start_offset``.
 
         Does nothing if this is already known, or contradicts the known epochs.
         """
@@ -113,8 +114,8 @@ class LeaderEpochCache:
         """Return the largest known epoch not above ``epoch``, and its end offset: the start of the next epoch, or
         ``log_end``.
 
-        An epoch older than all known ones ends where the first known one starts. Returns (-1, -1) if the epoch is
-        undefined or newer than all known ones.
+        An epoch older than all known epochs ends where the first known epoch starts. Returns (-1, -1) if ``epoch`` is
+        -1 or newer than all known epochs.
         """
         if epoch <= NO_EPOCH or epoch > self._latest:
             return NO_EPOCH, NO_OFFSET
@@ -130,32 +131,32 @@ class LeaderEpochCache:
         return epoch_at(self._entries, offset)
 
     def next_start(self, offset: int) -> int | None:
-        """Return the offset after ``offset`` at which the next epoch begins, or None if there is none."""
+        """Return the first offset above ``offset`` at which an epoch starts, or None if there is none."""
         following = bisect_right(self._entries, offset, key=_start)
         return self._entries[following].start_offset if following < len(self._entries) else None
 
     def truncate_from_end(self, offset: int) -> None:
-        """Remove the epochs that begin at ``offset`` or later, because the log now ends there."""
+        """Remove the epochs that start at or after ``offset``, because the log now ends there."""
         kept = bisect_left(self._entries, offset, key=_start)
         if kept < len(self._entries):
             self._set(self._entries[:kept])
 
     def remove_above(self, epoch: int, offset: int) -> None:
-        """Remove the epochs above ``epoch`` that begin at ``offset`` or before, and all that follow: a batch at
-        ``offset`` has ``epoch``."""
+        """Remove the epochs above ``epoch`` that start at or before ``offset``, and all later epochs, because a batch
+        at ``offset`` has ``epoch``."""
         wrong = next((e.start_offset for e in self._entries if e.epoch > epoch and e.start_offset <= offset), None)
         if wrong is not None:
             self.truncate_from_end(wrong)
 
     def truncate_from_start(self, offset: int) -> None:
-        """Remove the epochs that ended at ``offset`` or before; the epoch of ``offset`` now starts there."""
+        """Remove the epochs that ended at or before ``offset``; the epoch in force at ``offset`` now starts there."""
         in_force = bisect_right(self._entries, offset, key=_start) - 1
         if in_force > 0 or (in_force == 0 and self._entries[0].start_offset < offset):
             first = EpochStart(self._entries[in_force].epoch, offset)
             self._set((first, *self._entries[in_force + 1 :]))
 
     def clear(self) -> None:
-        """Remove every epoch, because the log was emptied."""
+        """Remove all epochs, because the log was emptied."""
         self._set(())
 
     def flush(self) -> None:

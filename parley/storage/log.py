@@ -1,4 +1,4 @@
-"""The log of one partition: segments that grow at one end, are truncated at both, and are read anywhere.
+"""The log of one partition: segments that are appended to at the end, truncated at both ends, and read anywhere.
 
 Rules (docs/storage.md has them all):
 
@@ -65,7 +65,7 @@ def needs_no_tombstones(now_s: float) -> int:
 
 
 class Log(ReadableLog):
-    """A partition's log, created by ``open`` or from a ``NewLog``. ``config`` may be assigned at any time."""
+    """A partition's log: an existing one from ``open``, or a ``NewLog``. ``config`` may be assigned at any time."""
 
     __slots__ = (
         "_compaction",
@@ -82,12 +82,12 @@ class Log(ReadableLog):
         super().__init__(place, settings, loaded)
         self.cleaned_up_to = loaded.cleaned_up_to
         """The offset up to which the log was last compacted; None if it never was. The checkpoint must not be higher:
-        otherwise compaction could remove a tombstone and leave records that it deletes."""
+        otherwise compaction could remove a tombstone but keep the records that the tombstone deletes."""
         self.tombstones_kept_from: Callable[[float], int] = needs_no_tombstones
-        """Returns the first offset at or after which a replica that is catching up needs the tombstones, at a monotonic
-        time in seconds. Assign it after ``open``."""
-        self._removal_lock = threading.RLock()  # held while segments are removed; taken before ``_lock``
-        self._is_half_changed = False  # an append ended partway through: only recovery can find out what it changed
+        """Returns the offset from which on a replica that is catching up needs the tombstones. The argument is the
+        monotonic time in seconds. Assigned after ``open``."""
+        self._removal_lock = threading.RLock()  # held while segments are removed; acquired before ``_lock``
+        self._is_half_changed = False  # an append ended midway: only recovery can find out what it changed
         self._is_mending = False
         self._compaction: SegmentReplacement | None = None
 
@@ -100,8 +100,8 @@ class Log(ReadableLog):
     ) -> Log:
         """Open the log in an existing directory; an empty directory becomes an empty log.
 
-        ``known`` is what the last broker left: whether it shut down cleanly, and its checkpoints. Blocks; after a
-        crash, until everything that was not flushed has been scanned. Raises ``OSError``.
+        ``known`` is the state that the previous process left: whether it shut down cleanly, and its checkpoints.
+        Blocks; after a crash, until everything above the recovery point has been scanned. Raises ``OSError``.
         """
         directory = place.directory
         producers = ProducerState(directory, expiration_ms=settings.producer_expiration_ms)
@@ -116,7 +116,7 @@ class Log(ReadableLog):
         return log
 
     def identify(self, topic_id: UUID) -> None:
-        """Record the id of the topic, which the log did not know, in memory and in the directory. Blocks. Raises
+        """Set the id of the topic, which was unknown so far, in memory and in the directory. Blocks. Raises
         ``OSError``."""
         with self._lock:
             if self.is_written:
@@ -151,8 +151,8 @@ class Log(ReadableLog):
     ) -> AppendInfo:
         """Append whole, validated v2 batches at the log end, after setting their offsets and leader epoch.
 
-        A batch of an idempotent producer must be the only one. ``header`` is the first batch's header, if the caller
-        has parsed it. ``transaction_version`` applies to a marker. If this raises ``KafkaError``, nothing was appended:
+        A batch of an idempotent producer must be the only batch. ``header`` is the first batch's header, if the caller
+        has parsed it. ``transaction_version`` applies to a marker. Raises ``KafkaError``, and appends nothing then:
         MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD, KAFKA_STORAGE_ERROR, and the errors
         of ``ProducerState.check_append`` and ``check_marker``.
         """
@@ -182,8 +182,8 @@ class Log(ReadableLog):
             return self._write(batches, placed, now_ms, NO_TIMESTAMP if append_time is None else append_time)
 
     def _recalls(self, error: KafkaError, header: BatchHeader) -> bool:
-        """Return True if more of the refused batch's producer was learned from the log, so that the check can be
-        repeated."""
+        """Read more of the rejected batch's producer from the log, if its state is incomplete. Returns True if it was,
+        so that the caller repeats the check."""
         if error.code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or not self.producers.lacks_batches(header):
             return False
         with self._disk():
@@ -191,11 +191,11 @@ class Log(ReadableLog):
         return True
 
     def append_as_follower(self, batches: Buffer) -> AppendInfo:
-        """Append a leader's response to a fetch from ``log_end_offset``; ignores a batch that is cut off at the end.
+        """Append a leader's response to a fetch from ``log_end_offset``. Ignores an incomplete batch at the end.
 
         Appends batches of any magic unchanged. Raises ``KafkaError``: CORRUPT_MESSAGE (a wrong checksum, or offsets
-        that do not rise from the log end), KAFKA_STORAGE_ERROR. If a response fills more than one segment, the batches
-        before the failure are in the log.
+        that do not increase from the log end), KAFKA_STORAGE_ERROR. If a response fills more than one segment, the
+        segments before the failure have been appended.
         """
         now_ms = self._now_ms()
         with self._lock:
@@ -254,7 +254,7 @@ class Log(ReadableLog):
     # --- Segments ---
 
     def roll(self) -> None:
-        """Begin a new segment, unless the active one is empty. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+        """Start a new segment, unless the active one is empty. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
         with self._lock, self._disk():
             if self._segments.active.size:
                 self._roll(self.log_end_offset)
@@ -266,9 +266,9 @@ class Log(ReadableLog):
     def pass_old_segments(self, now_ms: int) -> int | None:
         """Advance the log start past the segments that retention no longer keeps (``parley.storage.retention``).
 
-        Returns the end offset of these segments, or None if retention keeps all segments. Once the checkpoint of log
-        start offsets is written, ``delete_segments_below`` may delete them: otherwise a crash would leave a log whose
-        first segments seem to be lost. Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        Returns the end offset of these segments, or None if retention keeps all segments. The caller writes the
+        checkpoint of log start offsets before it deletes the segments with ``delete_segments_below``: otherwise, after
+        a crash, the first segments of the log would seem to be lost. Blocks. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         with self._disk():
             if not self._expired(now_ms):  # first without the lock, because it reads files; the results are cached
@@ -281,7 +281,7 @@ class Log(ReadableLog):
                 return end
 
     def delete_segments_below(self, offset: int) -> list[Path]:
-        """Delete the segments that end at or below this offset, which must not be above the log start offset.
+        """Delete the segments that end at or below ``offset``, which must not be above the log start offset.
 
         Returns their renamed files, to be removed after ``file.delete.delay.ms``. Blocks. Raises ``KafkaError``
         KAFKA_STORAGE_ERROR.
@@ -304,10 +304,11 @@ class Log(ReadableLog):
         )
 
     def advance_log_start(self, offset: int) -> int:
-        """Delete the records below ``offset`` (DeleteRecords), and return the new log start offset.
+        """Delete the records below ``offset`` (DeleteRecords). Returns the new log start offset.
 
-        Periodic maintenance deletes their segments. The new start is durable once the checkpoint of log
-        start offsets is written. Raises ``KafkaError`` OFFSET_OUT_OF_RANGE if ``offset`` is above the high watermark.
+        Periodic maintenance deletes their segments later. The new log start offset is durable once the checkpoint of
+        log start offsets is written. Raises ``KafkaError`` OFFSET_OUT_OF_RANGE if ``offset`` is above the high
+        watermark.
         """
         with self._lock:
             if offset > self._high_watermark:
@@ -327,8 +328,8 @@ class Log(ReadableLog):
     # --- Damage ---
 
     def mend(self, damaged: DamagedRange) -> Mending:
-        """Begin to mend a range of ``damage`` with an intact replica's batches. Only one range can be mended at a time.
-        Blocks.
+        """Start to mend a range of ``damage`` with batches of an intact replica. Only one range can be mended at a
+        time. Blocks.
 
         Raises ``KafkaError``: OFFSET_OUT_OF_RANGE if the range is no longer in ``damage``; KAFKA_STORAGE_ERROR if the
         disk fails, or the log is closed, being mended or being compacted.
@@ -380,8 +381,7 @@ class Log(ReadableLog):
     # --- Compaction ---
 
     def dirtiness(self, now_ms: int, *, if_flushed: bool = False) -> Dirtiness:
-        """Measure how much of the log compaction has not processed yet (``parley.storage.compaction.dirtiness``).
-        Blocks.
+        """Measure how much of the log has not been compacted yet (``parley.storage.compaction.dirtiness``). Blocks.
 
         With ``if_flushed``, measures as if all sealed segments were flushed and the checkpoint written. Raises
         ``KafkaError`` KAFKA_STORAGE_ERROR.
@@ -393,7 +393,7 @@ class Log(ReadableLog):
             return measure(self.segments, self.config, first_dirty_offset=first, limit=limit, now_ms=now_ms)
 
     def _cleanable(self) -> tuple[int, int]:
-        """Return the first offset that compaction has not processed, and the offset that compaction must not reach."""
+        """Return the first dirty offset, and the offset up to which the log may be compacted (exclusive)."""
         cleaned, start = self.cleaned_up_to, self.log_start_offset
         if cleaned is None or not start <= cleaned <= self.log_end_offset:
             cleaned = start
@@ -408,8 +408,8 @@ class Log(ReadableLog):
         map_load_factor: float = MAP_LOAD_FACTOR,
         tombstones_kept_from: int = INT64_MAX,
     ) -> SegmentReplacement:
-        """Begin to compact the part that was just measured. ``map_bytes`` limits the table of keys. Tombstones at or
-        above ``tombstones_kept_from`` stay.
+        """Start to compact the part that was just measured. ``map_bytes`` limits the offset map. Tombstones at or above
+        ``tombstones_kept_from`` stay.
 
         Raises ``KafkaError``: KAFKA_STORAGE_ERROR if the log is closed, being mended or compacted, or was truncated or
         mended after it was measured; CORRUPT_MESSAGE if a segment to be compacted is damaged, or records between the
@@ -445,10 +445,9 @@ class Log(ReadableLog):
                 return self._compaction
 
     def _last_batches(self) -> dict[int, LastBatches]:
-        """Return the last batches of each producer. Appends continue meanwhile, because a log may have very many
-        producers.
+        """Return the last batches of each producer. Does not block appends, because a log may have very many producers.
 
-        The caller holds the removal lock, so no segment is removed.
+        The caller holds the removal lock, so that no segment is removed meanwhile.
         """
         with self._lock:
             listed, segments = self.producers.frozen_batches(), () if self._closed else self.segments
@@ -465,7 +464,7 @@ class Log(ReadableLog):
                 self.cleaned_up_to = cleaned_up_to
 
     def _dirty_from(self, offset: int) -> None:
-        """Record that a compaction has not seen the records from ``offset`` on."""
+        """Record that the records from ``offset`` on are dirty, and cancel a compaction in progress."""
         if self._compaction is not None:
             self._compaction.cancel()
         if self.cleaned_up_to is not None:
@@ -474,10 +473,10 @@ class Log(ReadableLog):
     # --- Truncating ---
 
     def begin_leading(self, leader_epoch: int) -> None:
-        """Record that this broker, now the leader, will append records of ``leader_epoch`` at the log end.
+        """Record that this broker is now the leader and will append records of ``leader_epoch`` at the log end.
 
-        Blocks only if the log is an incomplete copy of a log from which tombstones were removed. The replica can then
-        have become leader only by an unclean election.
+        Blocks only if tombstones may be missing beyond the log end, from the leader that this replica was still
+        copying. Such a replica becomes leader only in an unclean election.
         """
         self.leader_epochs.assign(leader_epoch, self.log_end_offset)
         if self.tombstones_removed_up_to > self.log_end_offset:
@@ -487,9 +486,9 @@ class Log(ReadableLog):
     def truncate_to(self, offset: int) -> None:
         """Remove everything from ``offset`` on, because the follower's log diverged from the leader's.
 
-        A batch that begins before ``offset`` and contains it is removed too; the log then ends after the batch before
-        it. Blocks. The recovery point moves back: write its checkpoint before the next append. Raises ``KafkaError``
-        KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
+        A batch that starts before ``offset`` and contains it is also removed; the log then ends before that batch.
+        Blocks. The recovery point moves back: the caller must write its checkpoint before the next append. Raises
+        ``KafkaError`` KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
         """
         with self._removal_lock, self._lock, self._disk():
             if offset >= self.log_end_offset:
@@ -503,9 +502,9 @@ class Log(ReadableLog):
             self.leader_epochs.flush()
 
     def truncate_fully_and_start_at(self, offset: int, *, tombstones_removed_up_to: int = 0) -> None:
-        """Remove everything; the log is then empty and begins at ``offset``. Blocks; otherwise like ``truncate_to``.
+        """Remove all records; the log is then empty and starts at ``offset``. Otherwise like ``truncate_to``. Blocks.
 
-        ``tombstones_removed_up_to`` is taken from the log that this log becomes a copy of.
+        ``tombstones_removed_up_to`` is that of the log that will be copied to this one.
         """
         with self._removal_lock, self._lock, self._disk():
             self._begin_files()
@@ -541,28 +540,29 @@ class Log(ReadableLog):
         self._integrity.record()
 
     def _lower_tombstone_checkpoint(self, offset: int) -> None:
-        """Record that records with other tombstones will follow from ``offset`` on."""
+        """Record that tombstones from ``offset`` on are no longer missing, because new records will follow there."""
         self._tombstone_checkpoint.set(min(self.tombstones_removed_up_to, offset))
 
     def expire_producers(self, now_ms: int) -> int:
-        """Remove the producers that have not written for ``producer.id.expiration.ms``, and return their number."""
+        """Remove the producers that have not written for ``producer.id.expiration.ms``. Returns their number."""
         with self._lock:
             return self.producers.expire(now_ms)
 
     # --- Flushing and closing ---
 
     def checkpointed(self, recovery_point: int) -> None:
-        """Record that the checkpoint contains ``recovery_point``, which was the log's recovery point a moment ago."""
+        """Record that the checkpoint contains ``recovery_point``, which was the log's recovery point when it was
+        written."""
         with self._lock:
             self._durability.written(recovery_point)
 
     def flush_due(self, now_ms: int) -> bool:
-        """Return True if ``flush.messages`` or ``flush.ms`` requires a flush now; with ``flush.messages=1``, after each
-        append."""
+        """Return True if ``flush.messages`` or ``flush.ms`` requires a flush now. With ``flush.messages=1``, this is
+        the case after each append."""
         return self._durability.due(self.log_end_offset, self.config, now_ms)
 
     def flush(self, up_to: int | None = None) -> None:
-        """Sync everything below ``up_to`` (default: the log end) to disk and move the recovery point there.
+        """Sync everything below ``up_to`` (default: the log end) to disk and advance the recovery point to it.
 
         Blocks, but does not delay appends and reads. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
@@ -593,7 +593,7 @@ class Log(ReadableLog):
                         self.producers.take_snapshot(self.log_end_offset)
                     active = self._segments.active
                     if active.damage and active.damage[-1].end == active.size:
-                        self._roll(self.log_end_offset)  # recovery would cut the damage off, and with it the log end
+                        self._roll(self.log_end_offset)  # otherwise recovery would cut off the damage at the end
                         active = self._segments.active
                     if active.writable or self._durability.has_changes:
                         active.trim(self.log_end_offset)

@@ -23,18 +23,18 @@ PlacedBatch = tuple[int, BatchHeader]
 
 
 class Origin(Enum):
-    """The author of the batches in an append."""
+    """The author of the appended batches."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    """This broker itself: group and transaction state, offset commits, end markers."""
+    """A coordinator of this broker: group and transaction state, offset commits, end markers."""
 
 
 class AppendInfo(NamedTuple):
     """The result of an append. For a ``duplicate``, the result of the first append of the same batch.
 
-    ``log_append_time_ms`` is -1 if records keep their own timestamps. If nothing was appended (a follower's fetch
-    without a whole batch), ``record_count`` is 0 and the last offset is lower than the first.
+    ``log_append_time_ms`` is -1 if the records keep the producer's timestamps. If nothing was appended (a follower
+    fetched no complete batch), ``record_count`` is 0 and the last offset is lower than the first.
     """
 
     first_offset: int
@@ -54,8 +54,8 @@ def place(
     leader_epoch: int,
     append_time: int | None,
 ) -> list[PlacedBatch]:
-    """Assign offsets from ``offset`` on, the leader epoch and, if given, the append time. Returns the batches with
-    their new headers."""
+    """Set the batches' offsets, from ``offset`` on, their leader epoch and, if given, their append time. Returns the
+    batches with their new headers."""
     placed = []
     for at, header in found:
         assigned = assign(batches, at, header, offset, leader_epoch, append_time)
@@ -117,7 +117,7 @@ def check_sizes(found: Sequence[PlacedBatch], total_bytes: int, config: LogConfi
 def fetched_batches(buffer: Buffer, log_end_offset: int) -> list[PlacedBatch]:
     """Return the whole batches in a leader's response to a fetch from ``log_end_offset``.
 
-    Raises ``CorruptRecord`` for a wrong checksum, or if the offsets do not rise from the log end offset.
+    Raises ``CorruptRecord`` for a wrong checksum, or if the offsets do not increase from the log end offset.
     """
     found, expected = [], log_end_offset
     for at, header in headers(buffer):
@@ -130,7 +130,7 @@ def fetched_batches(buffer: Buffer, log_end_offset: int) -> list[PlacedBatch]:
 
 
 def runs(found: Sequence[PlacedBatch], segment_bytes: int) -> Iterator[list[PlacedBatch]]:
-    """Split the batches into groups that each fit in one segment; a batch larger than that is its own group."""
+    """Split the batches into groups that each fit in one segment. A batch larger than a segment forms a group alone."""
     run: list[PlacedBatch] = []
     size = 0
     for at, header in found:

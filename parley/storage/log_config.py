@@ -2,7 +2,7 @@
 
 Sizes are in bytes, times in milliseconds; -1 means "no limit" if a limit can be disabled. The broker creates one value
 per topic from its own configuration and the topic's overrides, and assigns a new value to a running log when they
-change. A log reads it for each decision, so a change takes effect at the next roll, flush or clean.
+change. A log reads it for each decision, so a change takes effect at the next roll, flush or compaction.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NEVER: Final = 2**63 - 1
 class LogConfig:
     """The settings of one partition's log. Attribute names are Kafka's topic configuration keys with underscores."""
 
-    # When the active segment is sealed and a new one begins.
+    # When the active segment is sealed and a new one is started.
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * DAY_MS
     segment_jitter_ms: int = 0
@@ -59,8 +59,8 @@ class LogConfig:
 
     @property
     def roll_ms(self) -> int:
-        """How long a segment takes appends (ms). In a compacted log, not longer than its records may stay dirty
-        (KIP-354)."""
+        """How long a segment takes appends, in milliseconds. In a compacted log, this is at most the time that its
+        records may stay dirty (KIP-354)."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
 
     @property

@@ -30,17 +30,18 @@ class CopiesOwner(Protocol):
     """The part of the log manager that copies use."""
 
     async def prepare_successor(self, log: Log, copy: Log, directory: LogDirectory) -> None:
-        """Note in the copy's directory what the log may lack. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+        """Record in the copy's directory that the copy may lack the same records as the log. Raises ``KafkaError``
+        KAFKA_STORAGE_ERROR."""
 
     def settle(self, log: Log) -> None:
-        """Forget what the log may lack."""
+        """Forget that the log may lack records."""
 
     def succeed(self, log: Log, copy: Log) -> None:
-        """Note that a copy in another directory has replaced the log."""
+        """Record that a copy in another directory has replaced the log."""
 
     @property
     def compaction_paused(self) -> Callable[[Log], AbstractAsyncContextManager[None]]:
-        """A function that returns a context manager, which stops the compaction of a log."""
+        """A function that returns a context manager in which the log is not compacted."""
 
     async def run(self, directory: LogDirectory, work: Callable[..., T], *args: Any) -> T:
         """Return ``work(*args)``, run in a thread. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
@@ -68,7 +69,7 @@ class LogCopies:
         self.in_progress: dict[TopicPartition, tuple[Log, LogDirectory]] = {}
         """The copies in progress, and their directories."""
         self.begun: dict[TopicPartition, LogDirectory] = {}
-        """Copies that the last broker did not finish, and their directories. The copied data is discarded."""
+        """Copies that the previous process did not finish, and their directories. Their data is discarded."""
 
     @property
     def logs(self) -> list[Log]:
@@ -76,8 +77,8 @@ class LogCopies:
         return [copy for copy, _ in list(self.in_progress.values())]
 
     def is_moving(self, partition: TopicPartition) -> bool:
-        """Return True if the log is being copied, or was when the last broker stopped. In that case the copy begins
-        again."""
+        """Return True if the log is being copied, or was being copied when the previous process ended. Such a copy
+        starts from the beginning."""
         return partition in self.in_progress or partition in self.begun
 
     async def begin(self, log: Log, directory: LogDirectory) -> Log:
@@ -116,12 +117,12 @@ class LogCopies:
                 self._maintenance.remove_later(known[1], [copy.directory], 0)
 
     def leave(self, copy: Log) -> None:
-        """Stop making a copy. The next startup finds it in ``begun``."""
+        """Stop copying, but keep the files, so that the next startup finds the copy in ``begun``."""
         del self.in_progress[copy.topic, copy.partition]
         copy.release()
 
     async def prepare(self, log: Log, copy: Log) -> None:
-        """Flush a copy that is about to replace the log, and mark it as the successor.
+        """Flush a copy that is about to replace the log, and mark it as the log's successor.
 
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
@@ -132,10 +133,10 @@ class LogCopies:
         await self._owner.run(directory, mark_successor, log, copy)
 
     def replace(self, log: Log, copy: Log) -> None:
-        """Replace the partition's log with a prepared, complete copy. Call ``retire`` next.
+        """Replace the partition's log with a prepared, complete copy. The caller calls ``retire`` next.
 
-        Runs on the event loop, in one step with copying the last bytes. Raises ``KafkaError`` KAFKA_STORAGE_ERROR if
-        the disk fails, or the log is being deleted or truncated. Then nothing has changed.
+        Must run on the event loop, in the same step that found the copy complete. Raises ``KafkaError``
+        KAFKA_STORAGE_ERROR, and changes nothing, if the disk fails or the log is being deleted or truncated.
         """
         key = (log.topic, log.partition)
         if self._locations.is_busy(key) or not self._locations.is_current(key, log):
@@ -153,7 +154,7 @@ class LogCopies:
         self._owner.succeed(log, copy)
 
     async def retire(self, log: Log, directory: LogDirectory) -> None:
-        """Set aside the log in ``directory`` that a copy has replaced, and remove it later.
+        """Mark the log in ``directory`` that a copy has replaced for deletion, and remove its files later.
 
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """

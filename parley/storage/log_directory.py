@@ -3,10 +3,10 @@
 Rules (docs/storage.md has them all):
 
 1. A directory belongs to one broker of one cluster (``meta.properties``) and to one process at a time (``.lock``).
-2. A partition's directory is ``topic-partition``. Deleting it immediately renames it to
-   ``topic-partition.<unique>-delete``; its files are removed later. A log that belongs to no partition becomes
-   ``-stray`` and is kept.
-3. Everything else in the directory is left alone, whatever its name.
+2. A partition's directory is named ``topic-partition``. To delete it, the broker renames it to
+   ``topic-partition.<unique>-delete`` and removes its files later. A log that belongs to no partition of this broker is
+   renamed to ``-stray`` and kept.
+3. All other names in the directory are ignored.
 4. An ``OSError`` takes the directory offline with all its logs until the broker restarts, except if the process has run
    out of file descriptors or memory (``parley.storage.resource_exhaustion``).
 """
@@ -49,7 +49,7 @@ _OF_LOG = re.compile(
     r"\d{20}\..+|(leader-epoch-checkpoint|appended-leader-epochs|damaged-ranges|removed-tombstones-checkpoint|partition\.metadata)(\..+)?",
     re.ASCII,
 )
-"""The names of files in a partition's directory."""
+"""The file names by which a partition's directory is recognized."""
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})", re.ASCII)
 _MARKED = re.compile(r"[a-zA-Z0-9._-]+-[0-9]+\.[0-9a-f]{32}-(delete|future|stray)", re.ASCII)
 _NOT_LOGS = {
@@ -57,9 +57,9 @@ _NOT_LOGS = {
     "remote-log-index-cache": "a cache",
 }
 _EMBEDDED_STORE = "coordination"
-"""The folder of the embedded coordination store, which is expected here."""
+"""The folder of the embedded coordination store, which may be in a log directory."""
 _FLOCK = struct.Struct("hhqqi0q")
-"""Type, whence, start, length (0: to the end), pid (0 for a lock of the open file) of C's ``struct flock``."""
+"""C's ``struct flock``: type, whence, start, length (0: to the end), pid (0 for a lock of the open file)."""
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,8 @@ class DirectoryInUse(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The partitions in a directory, the deleted ones whose files still exist, and unfinished copies (KIP-113)."""
+    """The partitions in a directory, the deleted partitions whose files still exist, and unfinished copies
+    (KIP-113)."""
 
     partitions: dict[tuple[str, int], Path]
     deleted: list[Path]
@@ -100,28 +101,28 @@ def partition_name(topic: str, partition: int) -> str:
 
 
 def _is_log(path: Path) -> bool:
-    """Return True if a directory may be a partition's: it is empty or contains a file of a log, and it is not one of
-    the broker's own directories."""
+    """Return True if a directory may contain a partition's log: it is empty or contains a file of a log, and it is not
+    itself a log directory of a broker."""
     names = os.listdir(path)
     is_ours = not names or any(_OF_LOG.fullmatch(name) for name in names)
     return is_ours and LOCK_FILE not in names and DIRECTORY_FILE not in names
 
 
 class Mark(Enum):
-    """The reason why a partition's directory was set aside: the suffix of its name."""
+    """The reason why a partition's directory was set aside. The value is the suffix of its new name."""
 
     DELETE = "delete"
     STRAY = "stray"
 
 
 def is_stray(name: str) -> bool:
-    """Return True for the name of a directory that was set aside as a stray."""
+    """Return True if ``name`` is that of a partition's directory that was set aside as a stray."""
     marked = _MARKED.fullmatch(name)
     return marked is not None and marked[1] == Mark.STRAY.value
 
 
 def set_aside_name(name: str, random: Random, mark: Mark) -> str:
-    """Return the name under which the partition directory ``name`` is set aside. A long topic name is shortened."""
+    """Return a new name for the partition directory ``name`` that is set aside. A long topic name is shortened."""
     topic, _, partition = name.rpartition("-")
     suffix = f"-{partition}.{random.getrandbits(128):032x}-{mark.value}"
     return topic[: NAME_MAX - len(suffix)] + suffix
@@ -142,14 +143,14 @@ class LogDirectory:
         self.cleaner_offsets = OffsetCheckpoint(path / CLEANER_OFFSETS)
         self.unwritten_logs = UnwrittenLogs(path / UNWRITTEN_LOGS)
         self.kept_unwritten: dict[TopicPartition, UnwrittenLog] = {}
-        """Logs without files that this startup did not create again: they were being moved to another directory, and a
-        directory is offline."""
+        """Logs without files that were being moved to another directory when the previous process ended. This startup
+        did not create them again, because a directory is offline."""
         self.error: OSError | None = None
         """The error that took the directory offline; None while it is online."""
         self.id: UUID | None = None
         """The directory's id (``directory.id`` in ``meta.properties``, KIP-858); None until ``open``."""
         self.is_new = False
-        """True if no broker had used the directory before this startup: it is new, or was emptied."""
+        """True if the directory had no owner before this startup, because it is new or was emptied."""
         self._lock_fd = -1
         self._renames = 0
         self._synced = 0
@@ -164,11 +165,12 @@ class LogDirectory:
         return self.error is None
 
     def open(self, cluster_id: str, broker_id: int, random: Random) -> None:
-        """Create the directory if it is missing, lock it, and check that it belongs to this broker. Claims a new
-        directory.
+        """Create the directory if it is missing, lock it, and check that it belongs to this broker. A new directory is
+        assigned to this broker.
 
-        A directory without an id gets a permanent one, drawn from ``random``. Raises ``DirectoryInUse``,
-        ``InconsistentIdentity`` or ``MalformedIdentity``, which must stop the broker; ``OSError`` if the disk fails.
+        A directory without an id gets a permanent one, generated with ``random``. Raises ``DirectoryInUse``,
+        ``InconsistentIdentity`` or ``MalformedIdentity``, which must stop the broker, and ``OSError`` if the disk
+        fails.
         """
         make_directories(self.path)
         self._lock()
@@ -227,7 +229,7 @@ class LogDirectory:
         return True
 
     def contents(self) -> Contents:
-        """Return the partitions in the directory, and the leftovers of deleted ones. Raises ``OSError``."""
+        """Return the contents of the directory; log other names that look like partitions. Raises ``OSError``."""
         found = Contents({}, [], {})
         with os.scandir(self.path) as entries:
             for entry in sorted((entry for entry in entries if entry.is_dir()), key=lambda entry: entry.name):
@@ -258,7 +260,8 @@ class LogDirectory:
             )
 
     def create(self, name: str, topic_id: UUID | None, partition: int) -> Path:
-        """Create the directory of a partition if it does not exist; ``sync`` makes that durable. Raises ``OSError``."""
+        """Create the directory of a partition if it does not exist. ``sync`` makes its name durable. Raises
+        ``OSError``."""
         path = self.path / name
         path.mkdir(exist_ok=True)
         if topic_id is not None:
@@ -266,7 +269,7 @@ class LogDirectory:
         return path
 
     def set_aside(self, path: Path, random: Random, mark: Mark) -> Path:
-        """Rename a partition's directory durably and return its new path. Raises ``OSError``."""
+        """Rename a partition's directory, and sync the new name to disk. Returns the new path. Raises ``OSError``."""
         target = path.with_name(set_aside_name(path.name, random, mark))
         path.rename(target)
         self._sync_names()
@@ -277,7 +280,7 @@ class LogDirectory:
         self._sync_names()
 
     def _sync_names(self) -> None:
-        """Make the caller's name change durable. Threads that wait here share the next sync."""
+        """Make all name changes so far durable. Threads that wait here share the next sync."""
         self._renames += 1
         mine = self._renames
         with self._syncing:

@@ -1,11 +1,12 @@
-"""The failure of a log directory's disk: it takes the directory and all its logs offline until the broker restarts.
+"""Handles the failure of a log directory's disk: takes the directory and all its logs offline until the broker
+restarts.
 
 Rules (docs/storage.md has them all):
 
 1. Any ``OSError`` is a failure of the disk, unless the process has run out of file descriptors or memory
    (``parley.storage.resource_exhaustion``).
-2. A directory fails once. Its logs are removed from the table on the event loop, and their files are closed later.
-3. If no directory is left, the broker must stop.
+2. A directory fails only once. Its logs are removed from the table on the event loop, and their files are closed later.
+3. If no directory is online, the broker must stop.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class LogDirectoryFailures:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def watch(self) -> None:
-        """Handle the failures that threads report on the running event loop. Threads' earlier reports are ignored."""
+        """Handle the failures that threads report, on the running event loop. Reports before this call are ignored."""
         self._loop = asyncio.get_running_loop()
 
     def failed(self, directory: LogDirectory, error: OSError) -> KafkaError:
@@ -65,7 +66,7 @@ class LogDirectoryFailures:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory}: {error}")
 
     def on_io_error(self, directory: LogDirectory, error: OSError) -> None:
-        """Take the directory offline because one of its logs met ``error``. Any thread may call this."""
+        """Take the directory offline because ``error`` occurred in one of its logs. Any thread may call this."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._fail, directory, error)
 

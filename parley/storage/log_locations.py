@@ -1,7 +1,7 @@
-"""The locations of a broker's logs, and which partitions are locked by a task. Used on the event loop only.
+"""The locations of a broker's logs, and the partitions that a task has locked. Used on the event loop only.
 
-Several directories may contain a log of one partition (twins). One of them is current; the others wait to be set aside.
-A partition whose directory is offline keeps its location, although its log is not available.
+Several directories may contain a log of one partition (twins). One of the twins is current; the others will be set
+aside. A partition whose directory is offline keeps its location, although its log is not available.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from parley.storage.log_directory import LogDirectory
 
 
 class LogLocations:
-    """The table of the logs in some directories."""
+    """The table of all logs in the broker's directories."""
 
     def __init__(self, directories: Sequence[LogDirectory]) -> None:
         self.directories = directories
@@ -40,7 +40,8 @@ class LogLocations:
         return log
 
     def only(self, key: TopicPartition) -> Log | None:
-        """Return the log of a partition if it is certainly the only one, and no task is working on it."""
+        """Return the log of a partition, or None if the partition may have twins, has no log, or is locked by a
+        task."""
         return self._logs.get(key) if len(self.directories) == 1 and key not in self._busy else None
 
     def is_unknown(self, key: TopicPartition) -> bool:
@@ -57,7 +58,7 @@ class LogLocations:
         return self._homes
 
     def home_of(self, key: TopicPartition) -> LogDirectory:
-        """Return the directory of an existing log of a partition."""
+        """Return the directory of the partition's log, online or not. The log must exist."""
         return self._homes[key]
 
     @property
@@ -74,22 +75,22 @@ class LogLocations:
         return self._logs.get(key) is log
 
     def twins(self, key: TopicPartition) -> list[tuple[LogDirectory, Log]]:
-        """Return every log of a partition, with its directory."""
+        """Return all logs of a partition, each with its directory."""
         return [(directory, logs[key]) for directory, logs in self._in.items() if key in logs]
 
     def mark(self, directory: LogDirectory) -> object:
-        """Return an object that is another one after each change of the directory's logs (``note_change``)."""
+        """Return an object that is replaced at each change of the directory's logs (``note_change``)."""
         return self._marks[directory]
 
     # --- Changes ---
 
     def note_change(self, directory: LogDirectory) -> None:
-        """Note that logs were added to the directory or removed from it, or that one got files or a topic id. Any
-        thread may call this."""
+        """Record that a log was added to the directory or removed from it, or got files or a topic id. Any thread may
+        call this."""
         self._marks[directory] = object()
 
     def add(self, key: TopicPartition, log: Log, directory: LogDirectory, *, is_current: bool = True) -> None:
-        """Add a log, and with ``is_current`` make it the partition's current one."""
+        """Add a log; with ``is_current``, make it the partition's current log."""
         self._in[directory][key] = log
         self.note_change(directory)
         if is_current:
@@ -100,7 +101,7 @@ class LogLocations:
         self._logs[key], self._homes[key] = log, directory
 
     def keep(self, keys: Sequence[TopicPartition], directory: LogDirectory) -> None:
-        """Remember the directory of partitions whose directory is offline."""
+        """Record that the logs of these partitions are in ``directory``, which is offline."""
         self._homes.update(dict.fromkeys(keys, directory))
 
     def remove(self, key: TopicPartition, log: Log, directory: LogDirectory) -> None:
@@ -121,7 +122,7 @@ class LogLocations:
         return [log for _, log in lost]
 
     def clear(self) -> None:
-        """Remove everything."""
+        """Remove all logs and locations."""
         for logs in self._in.values():
             logs.clear()
         self._logs.clear()
@@ -130,17 +131,17 @@ class LogLocations:
     # --- Locks ---
 
     async def free(self, key: TopicPartition) -> None:
-        """Wait until no task creates, truncates or deletes a log of the partition."""
+        """Wait until no task has locked the partition to create, truncate or delete a log."""
         while (busy := self._busy.get(key)) is not None:
             await asyncio.wait([busy])
 
     async def all_free(self) -> None:
-        """Wait until no task works on any log."""
+        """Wait until no partition is locked."""
         while self._busy:
             await asyncio.wait(self._busy.values())
 
     def is_busy(self, key: TopicPartition) -> bool:
-        """Return True if ``free`` would wait."""
+        """Return True if a task has locked the partition, so that ``free`` would wait."""
         return key in self._busy
 
     @contextmanager

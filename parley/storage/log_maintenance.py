@@ -2,12 +2,12 @@
 
 Rules:
 
-1. Each kind of work in each directory is one loop: wait for the interval, do one round over the logs, wait again. So
-   there is at most one round of a kind at a time, and no disk waits for another.
-2. A round visits the logs in chunks, each of which is one job in the executor.
-3. A checkpoint is written from what the logs report at that moment, unless the file already contains the same. A job in
-   the executor asks the logs, because there may be tens of thousands. Callers that request a checkpoint while it is
-   being written share the next write.
+1. Each kind of work has one loop per directory: wait for the interval, do one round over the logs, wait again. A
+   directory has therefore at most one round of a kind at a time, and no disk waits for another disk.
+2. A round processes the logs in chunks, each of which is one job in the executor.
+3. A checkpoint contains the current values of the logs, and is not written if the file already contains them. A job in
+   the executor collects the values, because there may be tens of thousands of logs. Callers that request a checkpoint
+   while it is being written share the next write.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceIntervals:
-    """The interval of each kind of work in milliseconds, with Kafka's defaults. NEVER disables it."""
+    """The interval of each kind of work in milliseconds, with Kafka's defaults. NEVER disables that kind."""
 
     retention_check_ms: int = 300_000
     """``log.retention.check.interval.ms``"""
@@ -57,7 +57,7 @@ class MaintenanceIntervals:
 
 
 class StartTask(Protocol):
-    """Start ``work`` as a background task called ``name``. The task logs its failure."""
+    """A function that starts ``work`` as a background task called ``name``, whose failure is logged."""
 
     def __call__(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]: ...
 
@@ -66,16 +66,16 @@ class Owner(Protocol):
     """The part of the log manager that the maintenance uses."""
 
     def unwritten_mark(self, directory: LogDirectory) -> object:
-        """Return a value that differs from earlier ones if the result of ``unwritten_logs`` may differ."""
+        """Return a value that changes whenever the result of ``unwritten_logs`` may have changed."""
 
     def is_copying(self, partition: TopicPartition) -> bool:
         """Return True if the partition's log is being copied to another directory."""
 
     def cut_by_power_in(self, directory: LogDirectory) -> list[Log]:
-        """Return the logs that a power cut may have cut."""
+        """Return the logs that may lack records because of a power cut."""
 
     def is_unproven(self, log: Log) -> bool:
-        """Return True if the replica may have had another log before, and this one has not been in sync yet."""
+        """Return True if the replica may have had another log before, and this log has not been in sync yet."""
 
     def logs_in(self, directory: LogDirectory) -> list[Log]:
         """Return the logs in a directory; none if it is offline."""
@@ -86,7 +86,7 @@ class Owner(Protocol):
 
 
 class Checkpoint(Generic[V]):
-    """One checkpoint file of one directory, written from values of logs."""
+    """One checkpoint file of one directory, with a value for each log."""
 
     def __init__(
         self,
@@ -99,9 +99,10 @@ class Checkpoint(Generic[V]):
         mark: Callable[[LogDirectory], object] = lambda directory: object(),
         written: Callable[[Iterable[Log], dict[TopicPartition, V]], None] = lambda logs, values: None,
     ) -> None:
-        """``values`` returns the values of ``logs``; by default these are the directory's logs. ``write`` replaces the
-        file and blocks until it is on disk. A thread calls both. Nothing is done if ``mark`` returns the same as when
-        the file was last up to date. Otherwise ``written`` is called with the logs and the values in the file.
+        """``logs`` returns the logs, by default all logs of the directory, and ``values`` their values. ``write``
+        replaces the file and blocks until it is on disk. A thread of the executor calls both ``values`` and ``write``,
+        and then ``written`` is called with the logs and the values. Nothing is called if ``mark`` returns the same
+        object as when the file was last up to date.
         """
         self._owner = owner
         self._logs = logs or owner.logs_in
@@ -117,7 +118,7 @@ class Checkpoint(Generic[V]):
         self._written: dict[TopicPartition, V] | None = None
 
     async def write(self) -> None:
-        """Write the checkpoint. The file then contains what the logs reported at the time of the call, or later.
+        """Write the checkpoint. The file then contains the values of the logs at the time of the call, or later.
 
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
@@ -136,9 +137,10 @@ class Checkpoint(Generic[V]):
             self._served = serving
 
     async def extend(self, extend: Callable[[], None]) -> None:
-        """Extend the file, between two writes. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+        """Add to the file by calling ``extend`` in a thread, between two writes. Raises ``KafkaError``
+        KAFKA_STORAGE_ERROR."""
         async with self._writing:
-            self._written = self._written_mark = None  # the next write must replace what is added now
+            self._written = self._written_mark = None  # the next write must not be skipped
             await self._owner.run(self._directory, extend)
 
     def _update(self, logs: Iterable[Log]) -> dict[TopicPartition, V]:
@@ -163,14 +165,14 @@ def note_checkpointed(logs: Iterable[Log], points: dict[TopicPartition, int]) ->
 
 
 def log_start_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
-    """Return the log start offset of each log that has files. If a log's first segments are missing at the next
-    startup, the checkpoint reveals it."""
+    """Return the log start offset of each log that has files. From these, the next startup notices if the first
+    segments of a log are missing."""
     return {(log.topic, log.partition): log.log_start_offset for log in logs if log.is_written}
 
 
 def unwritten_logs(owner: Owner, directory: LogDirectory, logs: Iterable[Log]) -> dict[TopicPartition, UnwrittenLog]:
-    """Return each log of the directory that has no files yet, except unproven logs: the next startup must not find them
-    again."""
+    """Return the logs of the directory that have no files yet, except unproven logs, which the next startup must not
+    create again. Includes the directory's ``kept_unwritten`` logs."""
     found = directory.kept_unwritten.copy()
     of_topic: dict[UUID, UnwrittenLog] = {}
     for log in logs:
@@ -206,7 +208,7 @@ class LogMaintenance:
         now_ms: Callable[[], int],
         known_high_watermark: Callable[[Log], int],
     ) -> None:
-        """``known_high_watermark`` returns the high watermark of a log that the next startup must know."""
+        """``known_high_watermark`` returns the high watermark that the checkpoint must contain for a log."""
         self._owner = owner
         self._start_task = start_task
         self._intervals = intervals
@@ -270,7 +272,8 @@ class LogMaintenance:
         task.add_done_callback(self._tasks.pop)
 
     async def stop(self) -> None:
-        """End the loops and wait for the work in progress. The next startup does the pending removals. Idempotent."""
+        """End the loops and wait for the work in progress. Pending removals are left to the next startup.
+        Idempotent."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -280,7 +283,7 @@ class LogMaintenance:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _known_high_watermarks(self, logs: Iterable[Log]) -> dict[TopicPartition, int]:
-        """Return the high watermark of each log that has files, or has lost them."""
+        """Return the high watermark of each log that has files, or had files before they were lost."""
         known = ((log, self._known_high_watermark(log)) for log in logs)
         return {(log.topic, log.partition): offset for log, offset in known if log.is_written or offset}
 
@@ -297,22 +300,24 @@ class LogMaintenance:
         await self._power_cuts[directory].write()
 
     async def checkpoint_unwritten(self, directory: LogDirectory) -> None:
-        """Record now which logs have no files yet. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+        """Write the list of logs that have no files yet. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
         await self._unwritten[directory].write()
 
     async def add_unwritten(self, directory: LogDirectory, logs: Iterable[Log]) -> None:
-        """Record now that these logs have no files yet. A crash of the machine may lose this. Raises ``KafkaError``
-        KAFKA_STORAGE_ERROR."""
+        """Add these logs to the list of logs that have no files yet, without a sync: a crash of the machine may lose
+        the addition. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
         added = unwritten_logs(self._owner, directory, logs)
         if added:
             await self._unwritten[directory].extend(partial(directory.unwritten_logs.add, added))
 
     async def checkpoint_power_cut(self, directory: LogDirectory) -> None:
-        """Record now which logs a power cut may have cut. Raises ``KafkaError`` KAFKA_STORAGE_ERROR."""
+        """Write the list of logs that may lack records because of a power cut. Raises ``KafkaError``
+        KAFKA_STORAGE_ERROR."""
         await self._power_cuts[directory].write()
 
     def forget_power_cut(self, directory: LogDirectory) -> None:
-        """Record in a task that no log is left that a power cut may have cut. A directory that fails goes offline."""
+        """Start a task that records that no log lacks records because of a power cut any more. If the disk fails, the
+        directory goes offline."""
         self._start(self._forget_power_cut(directory), f"forgetting a power cut of {directory}")
 
     async def _forget_power_cut(self, directory: LogDirectory) -> None:

@@ -2,7 +2,7 @@
 
 Rules (docs/storage.md has them all):
 
-1. Work that may wait for a disk runs in the executor; the tables here change on the event loop only.
+1. Work that may wait for a disk runs in the executor. The tables in this module change on the event loop only.
 2. A directory whose disk fails goes offline with all its logs (``parley.storage.log_directory_failure``).
 3. A deleted log's checkpoint entries are removed before its name can be used again.
 4. Only one task at a time creates, identifies or deletes the log of a partition.
@@ -72,15 +72,15 @@ class LogManager:
         executor: Executor | None = None,
         closing: Executor | None = None,
     ) -> None:
-        """``default_config`` applies to topics without a configuration of their own; ``start_task`` starts the
-        maintenance. ``highest_leader_epoch`` is the highest of all partitions that the directories know
-        (``LastKnown``). ``measured_flush`` returns a context manager that surrounds each flush of a log, in any thread.
+        """``default_config`` applies to topics without a configuration. ``start_task`` starts the maintenance.
+        ``highest_leader_epoch`` is the highest leader epoch of all partitions (``LastKnown``). Each flush of a log runs
+        in a context manager that ``measured_flush`` returns, in any thread.
 
         Calls ``on_offline`` for each directory that fails, with its logs, which must not be used any more, and
-        ``on_all_offline`` after the last one. While ``open`` takes long, calls ``on_opening`` with the number of open
-        logs, and of all logs. Work that waits for a disk runs in ``executor``; ``close`` closes the
-        logs in ``closing``. The default of both is the loop's executor. Raises ``ValueError`` if a directory is named
-        twice.
+        ``on_all_offline`` after the last one. If ``open`` takes long, it repeatedly calls ``on_opening`` with the
+        number of open logs and the number of all logs. Work that waits for a disk runs in ``executor``; ``close``
+        closes the logs in ``closing``. Both default to the loop's executor. Raises ``ValueError`` if ``directories``
+        contains a directory twice.
         """
         resolved = [path.resolve() for path in directories]
         for path in resolved:
@@ -112,29 +112,30 @@ class LogManager:
             on_all_offline=on_all_offline,
         )
         self._preferred: dict[TopicPartition, LogDirectory] = {}
-        self._shared: dict[LogDirectory, SharedByLogs] = {}  # shared by the logs that were created last
+        self._shared: dict[LogDirectory, SharedByLogs] = {}  # of the last log that was created in each directory
         self.copies = LogCopies(self, self._settings, self._locations, self._maintenance, self.failures)
         self.was_deleted: Callable[[UUID], bool] = lambda topic_id: False
-        """Returns True if the topic with this id is known to have been deleted. A log of any other unknown topic is a
-        stray."""
+        """Returns True if the topic with this id is known to have been deleted. The log of a topic that is neither
+        known nor known to be deleted is a stray."""
         self.broker_epoch: Callable[[], int] = lambda: NO_EPOCH
         """Returns the latest broker epoch of this process; ``NO_EPOCH`` before the broker is registered. A clean
-        shutdown writes it into the markers (KIP-966)."""
+        shutdown writes the epoch into the markers (KIP-966)."""
         self.previous_broker_epoch = NO_EPOCH
-        """The broker epoch in the markers of the last shutdown; ``NO_EPOCH`` unless all directories were shut down
+        """The broker epoch in the markers of the previous shutdown; ``NO_EPOCH`` unless all directories were shut down
         cleanly."""
         self.compaction_paused: Callable[[Log], AbstractAsyncContextManager[None]] = lambda log: nullcontext()
-        """Returns a context manager that stops the compaction of the log, and prevents another until the block ends."""
+        """Returns a context manager that stops a compaction of the log and prevents another until the block ends."""
         self.lost_below: dict[Log, int] = {}
         """The logs that ended below their persisted high watermark at this startup, each with that high watermark. A
-        log is removed once it contains all committed records again, or the cluster has given up the missing ones."""
+        log is removed from here once it contains all committed records again, or the cluster has accepted their
+        loss."""
         self.unproven: dict[Log, int] = {}
         """New logs of replicas that may have had another log before, each with the partition epoch at its creation.
-        Such a log proves nothing about committed records until it has been in sync. The next startup forgets it if it
-        has no files."""
+        Until such a log has been in sync, it may lack committed records. The next startup does not create it again if
+        it has no files."""
         self._cut_by_power: dict[LogDirectory, set[Log]] = {}
-        """The logs that may lack acknowledged records that were not synced before a power cut, until they are settled,
-        by directory. Each directory has a note with them."""
+        """By directory: the logs that may lack acknowledged records, because these were not synced before a power cut,
+        and that are not settled yet. A file in each directory lists them."""
         self._created: list[Log] = []  # since the last call of ``note_new_logs``
         self._loaders: Sequence[DirectoryLoader] = ()
         self._open = False
@@ -144,9 +145,9 @@ class LogManager:
     async def open(self, cluster_id: str, broker_id: int) -> None:
         """Lock the directories and open every log in them.
 
-        After a crash, recovers the logs, however long that takes, and logs the progress. Raises ``NoLogDirectory``, the
+        After a crash, recovers the logs, which may take long, and logs the progress. Raises ``NoLogDirectory``, the
         errors of ``LogDirectory.open`` that must stop the broker, and ``OSError`` if the process has run out of file
-        descriptors or memory. After a failure everything is closed again.
+        descriptors or memory. After a failure, everything is closed again.
         """
         self.failures.watch()
         settings = replace(self._settings, config=replace(self._settings.config, cleanup_policy=frozenset()))
@@ -220,7 +221,7 @@ class LogManager:
         self._maintenance.remove_later(directory, loader.deleted, 0)
 
     def _adopt_unwritten(self, loader: DirectoryLoader) -> None:
-        """Create the logs that had no files again, unless another directory may contain them with records."""
+        """Create again the logs that had no files, unless another directory may contain them with records."""
         if not loader.directory.online:
             return
         some_are_offline = len(self.online()) < len(self.directories)
@@ -233,10 +234,10 @@ class LogManager:
                 self._locations.add(partition, log, loader.directory, is_current=not twins)
 
     def _adopt_missing(self, loader: DirectoryLoader) -> None:
-        """Create the logs whose directories have disappeared again, empty, unless another directory may contain them.
+        """Create empty logs for those whose directories have disappeared, unless another directory may contain them.
 
-        So the report to the controller shows what they lack, however early or late the broker hosts the partitions, and
-        the checkpoint of high watermarks keeps it until it is settled.
+        The report to the controller then includes the missing records, even before the broker hosts the partitions, and
+        the checkpoint of high watermarks keeps the high watermarks until the logs are settled.
         """
         if not loader.directory.online or len(self.online()) < len(self.directories):
             return
@@ -259,11 +260,11 @@ class LogManager:
         return NewLog(key, topic_id, shared)
 
     async def note_new_logs(self) -> None:
-        """Record in which directory each log without files is. If the broker is killed before that, it forgets these
-        logs, and the controller must assume that their records are lost.
+        """Record the directory of each log without files. If the broker is killed before this, it forgets these logs,
+        and the controller must assume that their records are lost.
 
-        With a single directory, this is cheaper, because a crash of the machine may lose it: the log can only be there.
-        A directory that fails meanwhile goes offline.
+        With a single directory, the record is cheaper, because it is not synced: after a crash of the machine, the
+        directory of a log is still clear. A directory that fails meanwhile goes offline.
         """
         created, self._created = self._created, []
         for directory in self.online():
@@ -292,13 +293,14 @@ class LogManager:
         self._forget()
 
     async def abandon(self) -> None:
-        """Close the files as if the process were killed: flush nothing and mark no directory as cleanly shut down."""
+        """Close the files as if the process were killed, without flushing or marking a directory as cleanly shut
+        down."""
         if await self._end():
             await self.failures.release(self.logs)
             self._forget()
 
     async def _end(self) -> bool:
-        """Wait for the work in progress and start no more. Returns False if the manager was closed before."""
+        """Start no more work, and wait for the work in progress. Returns False if the manager was already closed."""
         if not self._open:
             return False
         self._open = False
@@ -349,8 +351,7 @@ class LogManager:
         return self._locations.home_of((log.topic, log.partition))
 
     def unwritten_mark(self, directory: LogDirectory) -> object:
-        """Return a value that differs from earlier ones if other logs than before belong into
-        ``unwritten-log-checkpoint``."""
+        """Return a value that changes whenever the contents of ``unwritten-log-checkpoint`` may have changed."""
         copying, kept = tuple(self.copies.in_progress), directory.kept_unwritten.copy()
         return self._locations.mark(directory), tuple(self.unproven), copying, kept
 
@@ -359,26 +360,27 @@ class LogManager:
         return partition in self.copies.in_progress
 
     def known_high_watermark(self, log: Log) -> int:
-        """Return the highest known high watermark: with all committed records, the log reaches at least this offset."""
+        """Return the highest known high watermark: a log with all committed records ends at or above this offset."""
         return max(log.high_watermark, self.lost_below.get(log, 0))
 
     @property
     def unsettled(self) -> list[Log]:
-        """The logs that lack committed records, may lack some, or are unproven. ``settle`` removes a log."""
+        """The logs that lack committed records, may lack some because of a power cut, or are unproven. ``settle``
+        removes a log."""
         return [*self.lost_below, *self.unproven, *chain.from_iterable(self._cut_by_power.values())]
 
     def may_be_cut_by_power(self, log: Log) -> bool:
-        """Return True if the log may lack acknowledged records that were not synced before a power cut."""
+        """Return True if the log may lack acknowledged records because they were not synced before a power cut."""
         return any(log in logs for logs in self._cut_by_power.values())
 
     def is_unproven(self, log: Log) -> bool:
-        """Return True if the replica may have had another log before, and this one has not been in sync yet."""
+        """Return True if the replica may have had another log before, and this log has not been in sync yet."""
         return log in self.unproven
 
     def settle(self, log: Log) -> None:
-        """Note that the log contains all committed records again, or that the missing ones no longer matter.
+        """Record that the log contains all committed records again, or that the missing records no longer matter.
 
-        A directory's power cut is forgotten once all its logs are settled.
+        Once all logs of a directory are settled, its list of logs that a power cut may have damaged is emptied.
         """
         self.lost_below.pop(log, None)
         self.unproven.pop(log, None)
@@ -389,12 +391,12 @@ class LogManager:
                 self._maintenance.forget_power_cut(directory)
 
     def cut_by_power_in(self, directory: LogDirectory) -> list[Log]:
-        """Return the logs in the directory, and the copies that are about to replace logs, that a power cut may have
-        cut."""
+        """Return the logs in the directory that may lack records because of a power cut, and copies that are about to
+        replace such logs."""
         return list(self._cut_by_power.get(directory, ()))
 
     async def prepare_successor(self, log: Log, copy: Log, directory: LogDirectory) -> None:
-        """Note in the copy's directory that the copy, which is about to replace the log, lacks the same records.
+        """Record in the copy's directory that the copy, which is about to replace the log, may lack the same records.
 
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
@@ -403,9 +405,9 @@ class LogManager:
             await self._maintenance.checkpoint_power_cut(directory)
 
     def succeed(self, log: Log, copy: Log) -> None:
-        """Note that a copy in another directory has replaced the log: it lacks the same records.
+        """Record that a copy in another directory has replaced the log, and may lack the same records.
 
-        ``prepare_successor`` has noted the power cut.
+        ``prepare_successor`` has already recorded this for a power cut.
         """
         for facts in (self.lost_below, self.unproven):
             if log in facts:
@@ -423,11 +425,12 @@ class LogManager:
         is_new: bool = True,
         unproven_since: int | None = None,
     ) -> Log:
-        """Return the log of a partition. If there is none, create it in the directory with the fewest partitions.
+        """Return the log of a partition. If there is none, create it in the directory of ``prefer``, or else in the one
+        with the fewest logs.
 
-        Call ``note_new_logs`` after creating logs, before clients rely on them.
+        After creating logs, the caller calls ``note_new_logs`` before clients rely on them.
 
-        ``is_new`` is False for a replica that existed before: then the log is not created while a directory is offline,
+        ``is_new`` is False for a replica that existed before: its log is not created while a directory is offline,
         because that directory may contain it. If the replica may have had another log before, ``unproven_since`` is the
         partition epoch, and a log that is created is ``unproven``. Raises ``KafkaError``: KAFKA_STORAGE_ERROR;
         INCONSISTENT_TOPIC_ID if the log belongs to an earlier topic of the same name (delete that log first).
@@ -451,7 +454,7 @@ class LogManager:
         return log
 
     def prefer(self, topic: str, partition: int, directory: LogDirectory) -> None:
-        """Record the directory in which the partition's log will be created, if it has no log yet (KIP-113)."""
+        """Set the directory in which the partition's log will be created if it has no log yet (KIP-113)."""
         self._preferred[topic, partition] = directory
 
     def _create(
@@ -493,7 +496,7 @@ class LogManager:
     async def delete(self, topic: str, partition: int, *, topic_id: UUID | None = None) -> bool:
         """Delete the log of a partition. Returns False if there is none. The name can be used again when this returns.
 
-        With a ``topic_id``, deletes only a log of that topic, or one without a topic id. Raises ``KafkaError``
+        With a ``topic_id``, deletes only a log of that topic, or a log without a topic id. Raises ``KafkaError``
         KAFKA_STORAGE_ERROR.
         """
         key = (topic, partition)
@@ -507,7 +510,7 @@ class LogManager:
                 self._locations.remove(key, log, directory)
                 self.settle(log)
                 aside = await self.run(directory, self.set_aside, directory, log, Mark.DELETE)
-                if aside:  # the checkpoints of offsets do not name a log without files
+                if aside:  # the checkpoints of offsets do not contain a log without files
                     await self._maintenance.checkpoint(directory)
             self._maintenance.remove_later(directory, aside, log.config.file_delete_delay_ms)
         return True
@@ -525,8 +528,8 @@ class LogManager:
     # --- Strays ---
 
     async def set_strays_aside(self, is_wanted: Callable[[Log], bool]) -> None:
-        """Set aside the logs for which ``is_wanted`` returns False, and all twins; call this once the metadata is
-        known.
+        """Set aside the logs for which ``is_wanted`` returns False, and all twins that are not current. Called once the
+        metadata is known.
 
         A log is deleted if ``was_deleted`` returns True for its topic; otherwise it is renamed to ``-stray`` and kept.
         """
@@ -537,7 +540,7 @@ class LogManager:
                     await self._set_stray_aside(key, log, directory)
 
     async def set_stray_aside(self, topic: str, partition: int, *, topic_id: UUID) -> None:
-        """Rename the log of this topic's partition to ``-stray``, if there is one, and keep it."""
+        """Set aside the log of this topic's partition, if there is one, as ``set_strays_aside`` does."""
         key = (topic, partition)
         for directory in self.online():
             log = self._locations.logs_in(directory).get(key)
@@ -545,7 +548,7 @@ class LogManager:
                 await self._set_stray_aside(key, log, directory)
 
     async def _choose_twin(self, key: TopicPartition, topic_id: UUID) -> None:
-        """If the partition has several logs, make the one of this topic the current one and set the others aside."""
+        """If the partition has several logs, make the log of this topic the current one and set the others aside."""
         twins = self._locations.twins(key)
         right = next((twin for twin in twins if twin[1].topic_id == topic_id), None)
         if right is not None:
@@ -567,7 +570,7 @@ class LogManager:
                 aside = await self.run(
                     directory, self.set_aside, directory, log, Mark.DELETE if deleted else Mark.STRAY
                 )
-                if deleted:  # before the checkpoints, which may need the room on a full disk
+                if deleted:  # before the checkpoints are written, which may need the space on a full disk
                     for path in aside:
                         await self.run(directory, directory.remove, path)
                 await self._maintenance.checkpoint(directory)
@@ -583,15 +586,16 @@ class LogManager:
             _log.warning("a stray log is set aside: remove it if its records are not needed", extra=facts)
 
     async def checkpoint(self, log: Log) -> None:
-        """Write the checkpoints of the log's directory now, after its end or start moved back.
+        """Write the checkpoints of the log's directory. Called after the log's end or start moved back, or after a
+        flush.
 
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         await self._maintenance.checkpoint(self.directory_of(log))
 
     async def cut(self, log: Log, cut: Callable[[Log], None]) -> None:
-        """Truncate the log by calling ``cut``, then write its checkpoints. The caller must not append before this
-        returns.
+        """Truncate the log by calling ``cut`` in a thread, then write the checkpoints of its directory. The caller must
+        not append before this returns.
 
         Raises ``KafkaError``: KAFKA_STORAGE_ERROR if the disk fails or the log was deleted meanwhile; CORRUPT_MESSAGE.
         """
@@ -612,7 +616,7 @@ class LogManager:
         CORRUPT_MESSAGE.
         """
         directory = self.directory_of(log)
-        if log.cleaned_up_to is not None:  # it was lowered: after a crash, the mended range must be dirty too
+        if log.cleaned_up_to is not None:  # it was lowered: the mended range must also be dirty after a crash
             await self._maintenance.checkpoint_cleaner(directory)
         self.remove_replaced(log, await self.run(directory, mending.finish))
 
@@ -626,7 +630,7 @@ class LogManager:
     def remove_replaced(self, log: Log, paths: Sequence[Path]) -> None:
         """Remove the renamed files of segments that were replaced, after ``file.delete.delay.ms``.
 
-        If the log was deleted or moved, they are removed with its old directory.
+        If the log was deleted or moved, the files are removed with its old directory.
         """
         if self._open and self._locations.is_current((log.topic, log.partition), log):
             self._maintenance.remove_later(self.directory_of(log), paths, log.config.file_delete_delay_ms)
