@@ -1,1 +1,1 @@
-"""Partition logs on disk, in Kafka's own layout. docs/storage.md has the rules."""
+"""Partition logs on disk, in Kafka's layout. docs/storage.md has the rules."""

@@ -1,13 +1,13 @@
-"""Tells a crash of the process from a crash of the machine, by the id that Linux gives to each boot.
+"""Distinguishes a crash of the process from a crash of the machine, by the id that Linux assigns to each boot.
 
-If the machine has not restarted, its page cache has lost nothing that the last broker wrote. Anything that recovery
-then finds damaged or missing is real damage, not a write that never reached the disk.
+If the machine has not restarted, its page cache has lost nothing that the previous process wrote. Anything that
+recovery then finds damaged or missing is real damage, not a write that never reached the disk.
 
-A machine without boot ids cannot be told from one that has restarted, nor can a data directory on another machine. A
-restart counts as a power cut unless the broker was shut down cleanly, because it may have been one.
+On a machine without boot ids, or if the data directory was moved to another machine, the broker assumes a restart. A
+restart without a clean shutdown counts as a power cut, because it may have been one.
 
-The file with the id also tells a log directory of Parley from one that only Apache Kafka has used. It is on disk before
-Parley appends anything.
+The file with the id also distinguishes a log directory of Parley from one that only Apache Kafka has used. The file is
+on disk before Parley appends anything.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from parley.storage.checkpoints import (
 BOOT_FILE = ".boot-id"
 """A file in each log directory: the id of the boot during which a broker last recovered the directory."""
 POWER_CUT_FILE = ".power-cut"
-"""A file in each log directory with logs that a restart of the machine without a clean shutdown may have cut. It lists
-these logs, in the format of a checkpoint. If it is empty or malformed, it means all logs."""
+"""A file in a log directory that lists the logs that may lack records, because the machine restarted without a clean
+shutdown. It has the format of a checkpoint. If it is empty or malformed, it stands for all logs."""
 _CURRENT = Path("/proc/sys/kernel/random/boot_id")
 
 _log = logging.getLogger(__name__)
@@ -63,12 +63,13 @@ def note_boot(directory: Path) -> None:
     """
     current, path = _current(), directory / BOOT_FILE
     if not path.is_dir():
-        # A crash of the machine makes the id wrong, so it may be lost. The first file must not be.
+        # A crash of the machine makes the id wrong anyway, so a new id may be lost. The first file must not be lost.
         write_atomically(path, current, sync=not path.exists())
 
 
 def cut_by_power(directory: Path, present: Collection[TopicPartition]) -> set[TopicPartition]:
-    """Return those of the present logs that a power cut may have cut, as far as it was noted. Raises ``OSError``."""
+    """Return those of the ``present`` logs that may lack records, according to ``note_power_cut``. Raises
+    ``OSError``."""
     path = directory / POWER_CUT_FILE
     if not path.exists():
         return set()
@@ -76,8 +77,8 @@ def cut_by_power(directory: Path, present: Collection[TopicPartition]) -> set[To
 
 
 def note_power_cut(directory: Path, logs: Collection[TopicPartition]) -> None:
-    """Note that these logs in the directory may lack records that were acknowledged but not synced. If there are none,
-    the power cut is forgotten. Raises ``OSError``."""
+    """Record that these logs in the directory may lack records that were acknowledged but not synced. Without logs, the
+    file is removed. Raises ``OSError``."""
     path = directory / POWER_CUT_FILE
     if logs:
         write_atomically(path, encode(f"{topic} {partition}" for topic, partition in logs))

@@ -1,4 +1,4 @@
-"""Checkpoint files: small text files with offsets. A version line, a count line, then one entry per line.
+"""Checkpoint files: small text files with offsets. They contain a version line, a count line, and one line per entry.
 
 Rules:
 
@@ -6,8 +6,8 @@ Rules:
    directory is synced. A crash leaves the old file or the new one, never a mixture.
 2. A malformed file is treated as missing, and logged. Its contents can be recovered from the log (recovery points,
    leader epochs) or are safe to lose.
-3. Kafka's format has no checksum. A file with the offsets of many logs has one: an altered log start would hide
-   records, and an altered high watermark would raise a false alarm.
+3. Kafka's format has no checksum. Parley adds one to files with the offsets of many logs: an altered log start would
+   hide records, and an altered high watermark would raise a false alarm.
 4. A disk error does not make a file malformed: ``OSError`` is passed on, so that the directory goes offline.
 """
 
@@ -28,7 +28,7 @@ Entry = TypeVar("Entry")
 TopicPartition = tuple[str, int]
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
-"""The offset up to which each log is known to be on disk. Recovery after a crash begins there."""
+"""The offset up to which each log is known to be on disk. Recovery after a crash starts there."""
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 """The last known high watermark of each replica."""
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
@@ -37,7 +37,7 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 """The offset up to which each log was last compacted."""
 
 CHECKSUM = ":crc32c:"
-"""The topic in the line with the checksum. If one byte of it is altered, it is still not a topic's name."""
+"""The topic in the line with the checksum. Even if one byte is altered, it is not a valid topic name."""
 
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
@@ -54,10 +54,10 @@ class MalformedCheckpoint(ValueError):
 
 
 def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Replace the file at ``path`` with ``data``; a crash leaves either the old content or the new.
+    """Replace the contents of the file at ``path`` with ``data``. A crash leaves either the old contents or the new.
 
-    Blocks for two syncs. With ``sync=False``, nothing is synced: the file survives a crash of the process, but perhaps
-    not a crash of the machine. If this raises ``OSError``, the old file is intact.
+    Blocks for two syncs. With ``sync=False``, nothing is synced: the new file survives a crash of the process, but
+    perhaps not a crash of the machine. If this raises ``OSError``, the old file is intact.
     """
     temporary = path.with_name(path.name + ".tmp")
     with with_room(open, temporary, "wb") as file:
@@ -76,8 +76,7 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directories(path: Path) -> None:
-    """Create a directory and its missing parents durably: all of them survive a crash of the machine. Raises
-    ``OSError``."""
+    """Create a directory and its missing parents, and sync all of them to disk. Raises ``OSError``."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for each in missing:
@@ -156,8 +155,9 @@ def has_valid_checksum(data: bytes) -> bool:
 class OffsetCheckpoint:
     """A file of ``topic partition offset`` lines in one log directory, such as ``RECOVERY_POINTS``.
 
-    The last line has the CRC-32C of the lines with offsets, twice, so that an altered checksum is told from altered
-    offsets. To Apache Kafka it is the offset of a partition that does not exist: Kafka ignores it, and writes none.
+    The last line contains the CRC-32C of the lines with offsets, twice, so that an altered checksum can be
+    distinguished from altered offsets. For Apache Kafka, it is the offset of a partition that does not exist: Kafka
+    ignores the line, and does not write one.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,8 +1,8 @@
 """Clean shutdown of a log directory: closes all its logs in several threads, and reads and writes the marker.
 
 The marker (``.kafka_cleanshutdown``, as in Kafka) means that every log was closed and is on disk, so the next startup
-scans nothing. It contains the epoch under which the broker was registered (KIP-966): a marker with an earlier epoch, in
-a directory that was restored from a copy, proves nothing about the last shutdown.
+scans nothing. It contains the epoch under which the broker was registered (KIP-966): a marker with an earlier epoch,
+from a directory that was restored from a copy, proves nothing about the previous shutdown.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 
 
 CLOSERS = 16
-"""The maximum number of threads that close the logs of one directory. They spend nearly all their time waiting for
-syncs, and the disk and the journal of the file system serve concurrent syncs together."""
+"""The number of threads that close the logs of one directory. They spend nearly all their time waiting for syncs, and
+the disk and the journal of the file system can complete concurrent syncs together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def remove_marker(directory: Path) -> None:
 
 
 def _broker_epoch(data: bytes) -> int:
-    """Return the broker epoch in a marker. Older brokers wrote none."""
+    """Return the broker epoch in a marker; NO_EPOCH if it contains none, because an older broker wrote it."""
     try:
         epoch = json.loads(data)["brokerEpoch"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -89,7 +89,7 @@ class DirectoryCloser:
         self._waiting = deque(logs.values())
 
     def work(self) -> None:
-        """Close logs until none is left. Sets ``clean`` to False if a log cannot be closed."""
+        """Close logs until all are closed. Sets ``clean`` to False if a log cannot be closed cleanly."""
         while True:
             try:
                 log = self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""The arguments of a new log: its place, and the settings that all logs of a broker share."""
+"""The arguments for creating or opening a log: its place, and the settings that all logs of a broker share."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class LogEvents:
     on_io_error: Callable[[OSError], None] = lambda error: None
     """Called for each failure of the disk."""
     on_first_files: Callable[[str, int, UUID], None] = lambda topic, partition, topic_id: None
-    """Called before a log with a topic id that had no files creates them. May raise ``OSError``."""
+    """Called before a log that has a topic id and no files creates its files. May raise ``OSError``."""
     on_files: Callable[[], None] = lambda: None
-    """Called, in any thread, when a new log has got its files."""
+    """Called, in any thread, after a new log has created its files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,15 @@ class LogSettings:
     random: Random
     producer_expiration_ms: int = 86_400_000
     highest_leader_epoch: int = NO_EPOCH
-    """The highest leader epoch of any partition that the data directories knew at startup; NO_EPOCH if none."""
+    """The highest leader epoch of any partition that was found in the log directories at startup; NO_EPOCH if none
+    was."""
     measured_flush: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Returns a context manager that surrounds each flush of a log, in any thread."""
+    """Returns a context manager in which a log is flushed, in any thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedByLogs:
-    """The state shared by new logs in the same log directory with the same configuration."""
+    """The state that new logs with the same configuration in the same log directory share."""
 
     root: Path
     """The log directory."""

@@ -1,13 +1,13 @@
-"""Plans and executes reads: which bytes of which segment file a fetch returns.
+"""Plans and executes reads: decides which bytes of which segment file a fetch returns, and reads them.
 
 Rules (docs/storage.md has them all):
 
 1. A read returns whole batches of one segment, starting with the batch that contains the requested offset, below
    ``up_to`` and within ``max_bytes``; only the first batch may be larger.
-2. Planning a read usually touches no file, because the log remembers the boundaries at which consumers and followers
-   stopped.
+2. Planning a read usually touches no file, because the log remembers the batch boundaries at which earlier reads ended.
 3. A read keeps its file open, so its bytes stay readable if the segment is deleted meanwhile.
-4. A read verifies bytes that this process has not verified yet. It begins after damage and ends before it.
+4. A read verifies the bytes that this process has not verified yet. It contains no damage: it starts after damage, or
+   ends before it.
 5. Any thread may read while another appends. ``LogEnd`` and the tuple of segments are replaced as a whole.
 """
 
@@ -29,7 +29,7 @@ _REMEMBERED: Final = 16
 _SEALED_OPEN: Final = 8
 
 Failed = Callable[[OSError], KafkaError]
-"""Report a failure of the disk, and return the error to raise."""
+"""Reports a failure of the disk, and returns the error to raise."""
 
 
 class LogEnd(NamedTuple):
@@ -41,12 +41,11 @@ class LogEnd(NamedTuple):
 
 
 class LogRead:
-    """Bytes of a log to be sent: ``size`` bytes at ``position`` of ``fd``. A read may be empty, in which case ``fd`` is
-    -1.
+    """A planned read of ``size`` bytes at ``position`` of ``fd``. A read may be empty; ``fd`` is then -1.
 
-    Call ``try_read`` and then, if that would wait for the disk, ``read`` in a thread; or ``os.sendfile`` with ``fd``,
-    which stays open as long as this object lives. ``next_offset`` is the offset at which the next read continues, or
-    None if only the batches can tell.
+    Call ``try_read`` and, if it would wait for the disk, ``read`` in a thread; or call ``os.sendfile`` with ``fd``,
+    which stays open while this object exists. ``next_offset`` is the offset at which the next read continues, or None
+    if it can only be determined from the batches.
     """
 
     __slots__ = ("_failed", "_file", "next_offset", "offset", "position", "segment_base_offset", "size")
@@ -95,7 +94,7 @@ class LogRead:
         return LogRead(self.offset, None, base, self._file, position, end - position, self._failed)
 
     def try_read(self) -> bytearray:
-        """Return the bytes if they are in memory. Raises ``BlockingIOError`` if they are not; otherwise as ``read``."""
+        """Return the bytes if they are in memory. Raises ``BlockingIOError`` if not, and the errors of ``read``."""
         return self._read(nowait=True)
 
     def read(self) -> bytearray:
@@ -125,8 +124,8 @@ class LogRead:
 class Boundaries:
     """The most recent boundaries between batches that were appended or read: offset -> (segment, position).
 
-    Two generations of a fixed size, so old entries disappear without being counted. An entry also means that no earlier
-    byte of the segment belongs to that offset or a later one.
+    There are two generations of a fixed size; the older one is dropped when the recent one is full. An entry also means
+    that no earlier byte of the segment belongs to that offset or a later one.
     """
 
     __slots__ = ("_older", "_recent")
@@ -136,7 +135,7 @@ class Boundaries:
         self._older: dict[int, tuple[Segment, int]] = {}
 
     def remember(self, offset: int, segment: Segment, position: int) -> None:
-        """Remember that the first batch from ``offset`` on begins, or will begin, at ``position`` of ``segment``."""
+        """Remember that the first batch from ``offset`` on starts, or will start, at ``position`` of ``segment``."""
         recent = self._recent
         if len(recent) >= _REMEMBERED:
             self._older = recent
@@ -144,12 +143,12 @@ class Boundaries:
         recent[offset] = (segment, position)
 
     def get(self, offset: int) -> tuple[Segment, int] | None:
-        """Return the place where ``offset`` begins, if it is remembered."""
+        """Return the segment and position at which ``offset`` starts, or None if they are not remembered."""
         return self._recent.get(offset) or self._older.get(offset)
 
 
 class View(NamedTuple):
-    """The segments of a log between two changes of their list, and the boundaries remembered in them."""
+    """The segments of a log, unchanged between two changes of the list, and the boundaries remembered in them."""
 
     segments: tuple[Segment, ...]
     bases: list[int]
@@ -161,7 +160,7 @@ class View(NamedTuple):
         return cls(segments, [segment.base_offset for segment in segments], Boundaries())
 
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
-        """Return the segments from the one that covers ``offset`` on."""
+        """Return the segment that covers ``offset`` and all later segments."""
         return self.segments[max(bisect_right(self.bases, offset) - 1, 0) :]
 
 
@@ -177,7 +176,7 @@ class LogReader:
         self.show(segments, end_offset)
 
     def show(self, segments: tuple[Segment, ...], end_offset: int) -> None:
-        """Plan over these segments from now on, and forget every boundary."""
+        """Use these segments for all later plans, and forget every boundary."""
         self.view = View.of(segments)
         self.end = LogEnd(end_offset, segments[-1], segments[-1].size)
         self._opened = [segment for segment in self._opened if segment in segments[:-1]]
@@ -192,11 +191,11 @@ class LogReader:
         self.view.boundaries.remember(*end)
 
     def plan(self, offset: int, max_bytes: int, up_to: int, *, min_one_batch: bool, nowait: bool) -> LogRead:
-        """Return the read that begins with the batch that contains ``offset``, by the rules above.
+        """Return the read that starts with the batch that contains ``offset``, according to the module's rules.
 
         ``offset`` must lie in the log. Raises ``CorruptRecord``, ``OSError``. With ``nowait``, raises
-        ``BlockingIOError`` if finding the place, or verifying the bytes, would wait for the disk: plan again in a
-        thread, without ``nowait``.
+        ``BlockingIOError`` if finding the position, or verifying the bytes, would wait for the disk: the caller plans
+        again in a thread, without ``nowait``.
         """
         while True:
             view, end = self.view, self.end
@@ -235,16 +234,16 @@ class LogReader:
                 raise BlockingIOError
             if self._integrity.verify_read(segment, start, limit):
                 return None
-        if segment.damage:  # perhaps another thread has just verified these bytes, and found it
+        if segment.damage:  # another thread may have just verified these bytes, and found the damage
             limit, following = _before_damage(segment, start, limit, following)
-            if limit == start:  # it was found after ``start`` was located
+            if limit == start:  # the damage was found after ``start`` was located
                 return None
         if following is not None:
             view.boundaries.remember(following, segment, limit)
         return LogRead(offset, following, segment.base_offset, segment.file, start, limit - start, self._failed)
 
     def _locate(self, view: View, end: LogEnd, offset: int, nowait: bool) -> tuple[Segment, int] | None:
-        """Return the place where the first batch that ends at ``offset`` or later begins, or None at the log end.
+        """Return the segment and position of the first batch that ends at or after ``offset``, or None at the log end.
 
         Raises ``DamagedOffset`` if the offset lies in damage.
         """
@@ -271,7 +270,7 @@ class LogReader:
         return None
 
     def _verify_around(self, segment: Segment, offset: int, nowait: bool) -> None:
-        """Verify the batches among which ``offset`` is searched, so that no damaged header misleads the search."""
+        """Verify the batches that a search for ``offset`` will read, so that no damaged header misleads the search."""
         begin = segment.offset_index.lookup(offset).position
         if self._integrity.is_unverified(segment, begin, begin + 1):
             if nowait:
@@ -279,12 +278,13 @@ class LogReader:
             self._integrity.verify_read(segment, begin, begin + 1)
 
     def _finds_damage(self, view: View, offset: int) -> bool:
-        """Verify the segment whose headers cannot be read at ``offset``. Returns True if that found damage."""
+        """Verify the segment whose headers cannot be read at ``offset``. Returns True if new damage was found, or the
+        segment has changed meanwhile: the read must then be planned again."""
         segment = view.from_offset(offset)[0]
         return self._integrity.verify(segment, 0, segment.size).outdates_reads
 
     def _note_opened(self, segment: Segment) -> None:
-        """Close the files of the sealed segment that was read longest ago, if too many are open."""
+        """Record that a sealed segment is open, and close the one that was opened longest ago if too many are open."""
         opened = self._opened
         if segment in opened:
             return
@@ -298,7 +298,7 @@ def _failed_after_release(error: OSError) -> KafkaError:
 
 
 def _behind_damage(segment: Segment, offset: int, position: int) -> int:
-    """Return ``position``, or the end of the damage that begins there. Raises ``DamagedOffset`` if ``offset`` lies in
+    """Return ``position``, or the end of the damage that starts there. Raises ``DamagedOffset`` if ``offset`` lies in
     damage."""
     for damaged in segment.damage:
         if damaged.first_offset <= offset <= damaged.last_offset:
@@ -309,7 +309,8 @@ def _behind_damage(segment: Segment, offset: int, position: int) -> int:
 
 
 def _before_damage(segment: Segment, start: int, limit: int, following: int | None) -> tuple[int, int | None]:
-    """Return the end of a read from ``start``, and the offset that follows, before the next damage."""
+    """Return ``limit`` and ``following``, or the position and the first offset of the next damage if it lies before
+    ``limit``."""
     for damaged in segment.damage:
         if start <= damaged.position < limit:
             return damaged.position, damaged.first_offset
@@ -336,8 +337,10 @@ def _limit(view: View, end: LogEnd, segment: Segment, up_to: int, nowait: bool) 
 def _cut(
     segment: Segment, start: int, wanted: int, limit: int, min_one_batch: bool, nowait: bool
 ) -> tuple[int, int | None]:
-    """Return the last known boundary at or before ``wanted``, or the end of the first batch if that is
-    already larger."""
+    """Return a batch boundary at or before ``wanted``, and the offset that follows, if known.
+
+    With ``min_one_batch``, returns the end of the first batch if it lies after ``wanted`` but not after ``limit``.
+    """
     boundary, following = segment.boundary(start, wanted, nowait=nowait)
     if boundary == start and min_one_batch:
         first = next(segment.batches(start, chunk=HEADER_SIZE, nowait=nowait), None)

@@ -1,8 +1,8 @@
 """``meta.properties`` of a log directory: the cluster and the broker that the directory belongs to.
 
-Version 0 is written by brokers with a separate coordination store (``broker.id``: Parley, and Apache Kafka up to 3.9
-with ZooKeeper), version 1 by Apache Kafka in KRaft mode (``node.id``, KIP-631). Parley reads both and keeps the version
-it finds.
+Version 0 (``broker.id``) is written by brokers with a separate coordination store: Parley, and Apache Kafka up to 3.9
+with ZooKeeper. Version 1 (``node.id``, KIP-631) is written by Apache Kafka in KRaft mode. Parley reads both and keeps
+the version of an existing file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class MalformedIdentity(ValueError):
 
 
 class InconsistentIdentity(ValueError):
-    """The directory belongs to another owner. The message names the owner and what to do."""
+    """The directory belongs to another owner. The message names the owner and says what to do."""
 
 
 class InconsistentClusterId(InconsistentIdentity):
@@ -47,7 +47,8 @@ class DirectoryIdentity:
 
     @classmethod
     def read(cls, directory: Path) -> DirectoryIdentity | None:
-        """Return the identity of ``directory``, or None if no broker has used it yet.
+        """Return the identity of ``directory``, or None if it has no ``meta.properties``, because no broker has used
+        it.
 
         Raises ``MalformedIdentity``, and ``OSError`` if the disk fails.
         """
@@ -104,8 +105,7 @@ class DirectoryIdentity:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the keys and values of a Java properties file. Values that continue over several lines are not
-    supported."""
+    """Return the keys and values of a Java properties file. Values that continue on the next line are not supported."""
     properties = {}
     for line in re.split(r"\r\n|\r|\n", text):
         stripped = line.lstrip(" \t\f")

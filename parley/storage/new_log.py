@@ -1,19 +1,18 @@
 """A log that was created but not used yet: its state before the first append.
 
-Most partitions of a cluster are used rarely, and a topic may have thousands. So a new log has no files, and keeps only
-its names, its configuration and the epoch of its leader in memory. A ``NewLog`` itself implements everything that
-follows from being empty. Anything else needs the parts of a log (segments, producers, epochs, locks). The first use of
-a part creates them all and turns the object into a plain ``Log``. It stays the same object, so its users do not notice.
+Most partitions are rarely used, and a topic may have thousands. A new log therefore has no files, and keeps only its
+names, its configuration and the epoch of its leader in memory. ``NewLog`` implements what can be answered for an empty
+log. Everything else needs the parts of a log (segments, producers, epochs, locks): the first use of a part creates all
+parts and turns the object into a plain ``Log``. Its users do not notice, because it stays the same object.
 
 Rules:
 
-1. A ``NewLog`` has no records and no files. So its offsets are 0, and it knows at most one leader epoch, which begins
-   at offset 0. A later epoch replaces it, as in a ``LeaderEpochCache``.
+1. A ``NewLog`` has no records and no files. Its offsets are 0, and it knows at most one leader epoch, which starts at
+   offset 0. A later epoch replaces it, as in a ``LeaderEpochCache``.
 2. What must survive a restart is in ``unwritten-log-checkpoint`` (``parley.storage.unwritten_logs``), not here.
 3. Creating the parts touches no file; the first append creates the files. A plain ``Log`` never becomes new again.
 4. Any thread may call any method. Another thread may create the parts while a method of this class runs, so a method
-   that changes something checks again under the lock. At that point the object may lack the other methods of this
-   class.
+   that changes something checks the class again under the lock: the object may already be a plain ``Log``.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from parley.storage.log_reader import LogRead
 from parley.storage.producer_state import ProducerState
 
 _MAKING = threading.RLock()
-"""Held while the parts of a log are created, and while a method checks that they do not exist. Never held while waiting
-for a disk."""
+"""Held while the parts of a log are created, and while a method checks whether they exist. Never held while waiting for
+a disk."""
 
 
 class NewLog(Log):
@@ -58,7 +57,7 @@ class NewLog(Log):
         self._led_epoch = NO_EPOCH
         self._shared = shared
 
-    if not TYPE_CHECKING:  # a type checker should report attributes that no log has
+    if not TYPE_CHECKING:  # hidden from type checkers, so that they report attributes that no log has
 
         def __getattr__(self, name: str) -> Any:
             """Create the parts, because Python did not find an attribute that belongs to one of them."""
@@ -84,7 +83,7 @@ class NewLog(Log):
         self.on_damage, self.tombstones_kept_from, self._closed = on_damage, kept_from, is_closed
         self.__class__ = Log  # type: ignore[assignment]  # mypy does not support objects that change their class
 
-    # --- What is known of an empty log ---
+    # --- The state of an empty log ---
 
     @property
     def size_bytes(self) -> int:
@@ -116,7 +115,7 @@ class NewLog(Log):
 
     @high_watermark.setter
     def high_watermark(self, offset: int) -> None:
-        pass  # the log start is at most the log end
+        pass  # it stays 0, between the log start and the log end
 
     @property
     def last_stable_offset(self) -> int:
@@ -152,11 +151,12 @@ class NewLog(Log):
         return (self._shared.root / partition_name(self.topic, self.partition)).exists()
 
     def rest(self) -> None:
-        pass  # it has no files
+        pass  # there are no files to close
 
 
 def _closed_without_parts(log: Log) -> bool:
-    """Close the log and return True, unless its parts exist. A later append that creates them is refused."""
+    """Close a log without parts and return True. Returns False if its parts exist. After a close, an append that
+    creates the parts is rejected."""
     with _MAKING:
         if type(log) is not NewLog:
             return False

@@ -1,7 +1,7 @@
 """The offset index of a segment (``.index``): offset -> position in the ``.log`` file.
 
-An entry is the offset relative to the segment's base (int32) and the position (int32). The batch at that position ends
-with that offset. Both rise from entry to entry.
+An entry is an offset relative to the segment's base offset (int32), and the position (int32) of the batch that ends
+with that offset. Both increase from entry to entry.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _INT: Final = struct.Struct(">i")
 
 
 class OffsetPosition(NamedTuple):
-    """An entry: the batch that ends with ``offset`` begins at byte ``position``."""
+    """An entry: the batch that ends with ``offset`` starts at byte ``position``."""
 
     offset: int
     position: int
 
 
 class OffsetIndex(MappedIndex):
-    """The offset index. It has at most one entry per ``index.interval.bytes`` of log, so each lookup is followed by a
-    short walk."""
+    """The offset index. It contains at most one entry per ``index.interval.bytes`` of the log, so after each lookup a
+    few batches must be read."""
 
     ENTRY = _OFFSET_ENTRY
     __slots__ = ()
@@ -36,7 +36,7 @@ class OffsetIndex(MappedIndex):
     def open(cls, path: Path, base_offset: int, log_bytes: int) -> OffsetIndex:
         """Open the index of a segment that was sealed or closed and contains ``log_bytes`` of records.
 
-        Raises ``CorruptIndex`` if its size or last entry is impossible, ``FileNotFoundError``.
+        Raises ``CorruptIndex`` if its size or last entry is invalid, and ``FileNotFoundError``.
         """
         count = entries_in(path, cls.ENTRY.size)
         index = cls(path, base_offset, count)
@@ -49,21 +49,21 @@ class OffsetIndex(MappedIndex):
 
     @property
     def last(self) -> OffsetPosition:
-        """The last entry; the beginning of the segment if there is none."""
+        """The last entry; the start of the segment if there is none."""
         if not self.count:
             return OffsetPosition(self.base_offset, 0)
         relative, position = self._entry(self.count - 1)
         return OffsetPosition(self.base_offset + relative, position)
 
     def append(self, offset: int, position: int) -> None:
-        """Record that the batch ending with ``offset`` begins at ``position``. Raises ``OSError`` if the
-        disk is full."""
+        """Record that the batch that ends with ``offset`` starts at ``position``. Raises ``OSError`` if the disk is
+        full."""
         _OFFSET_ENTRY.pack_into(self._room(), self.count * 8, self._check_relative(offset), position)
         self.count += 1
 
     def lookup(self, offset: int) -> OffsetPosition:
-        """Return the last entry not after ``offset``, or the beginning of the segment: the place where the
-        walk starts."""
+        """Return the last entry whose offset is at most ``offset``, or the start of the segment. A search for the batch
+        starts there."""
         count = self.count
         if not count:
             return OffsetPosition(self.base_offset, 0)
@@ -72,7 +72,7 @@ class OffsetIndex(MappedIndex):
         return self._at(entries, found - 1)
 
     def lookup_position(self, position: int) -> OffsetPosition:
-        """Return the last entry at or before byte ``position``, or the beginning of the segment; always a batch
+        """Return the last entry at or before byte ``position``, or the start of the segment; always a batch
         boundary."""
         count = self.count
         if not count:
@@ -86,7 +86,7 @@ class OffsetIndex(MappedIndex):
         return [OffsetPosition(self.base_offset + o, p) for o, p in map(self._entry, range(self.count))]
 
     def truncate_to(self, offset: int) -> None:
-        """Remove the entries of batches that end at ``offset`` or later."""
+        """Remove the entries of batches that end at or after ``offset``."""
         relative = offset - self.base_offset
         self.count = bisect_right(range(self.count), relative - 1, key=lambda at: self._entry(at)[0])
 

@@ -1,7 +1,8 @@
-"""``partition.metadata``: the id of the topic that a partition's directory belongs to (KIP-516), and the partition.
+"""``partition.metadata``: the topic id (KIP-516) and the partition that a partition's directory belongs to.
 
-The id distinguishes a topic from an earlier, deleted topic of the same name. The line with the partition is Parley's:
-nothing else in a log shows that the directories of two partitions of a topic were exchanged. Apache Kafka ignores it.
+The id distinguishes a topic from an earlier, deleted topic of the same name. The line with the partition is an addition
+of Parley's, which Apache Kafka ignores: nothing else in a log shows that the directories of two partitions of a topic
+were exchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def encode_id(value: UUID) -> str:
 
 
 def decode_id(text: str) -> UUID:
-    """Return the id that ``encode_id`` encoded. Raises ``MalformedIdentity``."""
+    """Return the id that ``encode_id`` has encoded. Raises ``MalformedIdentity``."""
     try:
         data = base64.b64decode(text + "==", altchars=b"-_", validate=True)
         return UUID(bytes=data)
@@ -42,7 +43,7 @@ def decode_id(text: str) -> UUID:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """The contents of a ``partition.metadata``."""
+    """The contents of a ``partition.metadata`` file."""
 
     topic_id: UUID
     partition: int | None
@@ -61,7 +62,8 @@ def read_partition_metadata(partition_directory: Path) -> PartitionMetadata | No
 
 
 def read_topic_id(partition_directory: Path) -> UUID | None:
-    """Return the topic id in ``partition.metadata``, or None. Raises what ``read_partition_metadata`` raises."""
+    """Return the topic id in ``partition.metadata``, or None if the file is missing. Raises the errors of
+    ``read_partition_metadata``."""
     found = read_partition_metadata(partition_directory)
     return None if found is None else found.topic_id
 
@@ -72,10 +74,10 @@ def write_partition_metadata(partition_directory: Path, topic_id: UUID, partitio
 
 
 def rewrite_partition_metadata(files: Mapping[Path, tuple[UUID, int]]) -> None:
-    """Replace the ``partition.metadata`` in each of these directories by one with this topic id and partition.
+    """Replace the ``partition.metadata`` file in each of these directories, with the given topic id and partition.
 
-    One sync covers all new files before they replace the old ones: a sync of each would take minutes for thousands. A
-    crash leaves the old or the new file in each directory. Raises ``OSError``.
+    One sync covers all new files before they replace the old ones: to sync thousands of files one by one would take
+    minutes. A crash leaves the old or the new file in each directory. Raises ``OSError``.
     """
     for directory, (topic_id, partition) in files.items():
         (directory / _TEMPORARY).write_bytes(_encode(topic_id, partition))

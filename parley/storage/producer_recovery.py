@@ -1,4 +1,4 @@
-"""Learns the producers of a log from its batches, as far as the producer snapshots lack them."""
+"""Restores the producers of a log from its batches, if the producer snapshots lack them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from parley.storage.segment import Segment
 from parley.storage.segment_file import LOOKUP_CHUNK, read_batch
 
 RECALLED_BYTES: Final = 4 << 20
-"""How far back from the log end to search for a producer's batches that were in flight when a broker stopped: a few
-milliseconds of work."""
+"""The number of bytes before the log end that are searched for the last batches of a producer. This takes a few
+milliseconds."""
 
 _log = logging.getLogger(__name__)
 
 
 def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int) -> None:
-    """Learn the producers from the batches of a segment, from ``offset`` on. The segment's transactions are already
-    indexed.
+    """Apply the batches of a segment, from ``offset`` on, to ``producers``. The transaction index of the segment must
+    be complete.
 
-    Ignores batches after a damaged one. Blocks. Raises ``OSError``.
+    Ignores batches after a damaged batch. Blocks. Raises ``OSError``.
     """
     try:
         begin = segment.find(offset)
         for position, header in segment.batches(begin[0]) if begin is not None else ():
-            if header.producer_id >= 0:  # the first batch may begin before the log start, which lies inside it
+            if header.producer_id >= 0:  # the first batch may start before ``offset``, and contain it
                 marker = None
                 if header.is_control:
                     marker = marker_of(header, read_batch(segment.file, position, header), 0)
@@ -39,16 +39,16 @@ def replay(segment: Segment, offset: int, producers: ProducerState, now_ms: int)
 
 
 def recall(segments: Sequence[Segment], producers: ProducerState, producer_id: int) -> None:
-    """Restore the last batches of a producer whose snapshot contains only one, if they are near the end of the log.
+    """Restore the last batches of a producer from the end of the log, because its snapshot contains only one of them.
 
-    Reads headers once for each producer of a snapshot. Raises ``OSError``.
+    Called at most once for each producer of a snapshot. Reads headers only. Raises ``OSError``.
     """
     headers = headers_near_end(segments)
     producers.recall(producer_id, [each for each in headers if each.producer_id == producer_id and not each.is_control])
 
 
 def headers_near_end(segments: Sequence[Segment]) -> Iterator[BatchHeader]:
-    """Return the headers of the batches in the last ``RECALLED_BYTES`` of a log, in log order. Raises ``OSError``."""
+    """Yield the headers of the batches in the last ``RECALLED_BYTES`` of a log, in log order. Raises ``OSError``."""
     left = RECALLED_BYTES
     parts: list[tuple[Segment, int]] = []
     for segment in reversed(segments):

@@ -1,6 +1,6 @@
 """One producer of a log, a row of the table in ``producer_state``: its epoch, its last batches, its open transaction.
 
-Sequence numbers wrap: the one after ``MAX_SEQUENCE`` is 0. A new epoch forgets the batches of the earlier ones.
+Sequence numbers wrap: the one after ``MAX_SEQUENCE`` is 0. The batches of earlier epochs are forgotten.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ MAX_SEQUENCE = (1 << 31) - 1
 
 
 def advance(sequence: int, by: int) -> int:
-    """Return the sequence number ``by`` places after ``sequence``. It wraps at both ends, and the one after -1 is 0."""
+    """Return the sequence number ``by`` places after ``sequence``. Numbers wrap at both ends, and 0 follows -1."""
     return (sequence + by) & MAX_SEQUENCE
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The first append of a batch that was sent again: its offsets, and its maximum timestamp (ms)."""
+    """The first append of a batch that was sent again: its offsets, and its largest timestamp (ms)."""
 
     first_offset: int
     last_offset: int
@@ -31,8 +31,8 @@ class Duplicate:
 
 
 class Batch(NamedTuple):
-    """A batch of the producer, not a marker. ``offset_delta`` is the delta of its last record, ``timestamp`` its
-    largest timestamp (ms)."""
+    """A batch of the producer, but not a marker. ``offset_delta`` is the offset delta of its last record, ``timestamp``
+    its largest timestamp (ms)."""
 
     first_sequence: int
     last_sequence: int
@@ -42,14 +42,14 @@ class Batch(NamedTuple):
 
     @property
     def first_offset(self) -> int:
-        """The offset of its first record."""
+        """The offset of the batch's first record."""
         return self.last_offset - self.offset_delta
 
 
 class Producer:
-    """One row of the table. ``seen_ms`` is the time of the producer's last write, for its expiry.
+    """One row of the table. ``seen_ms`` is the time of the producer's last write, from which it expires.
 
-    ``lacks_batches`` is True if batches before the first in ``batches`` may also count as retries when they are sent
+    ``lacks_batches`` is True if batches earlier than those in ``batches`` may also count as retries if they are sent
     again.
     """
 
@@ -66,7 +66,7 @@ class Producer:
     )
 
     def __init__(self, snapshots: int = 0) -> None:
-        self.snapshots = snapshots  # the snapshots taken when the row was created; later snapshots share the row
+        self.snapshots = snapshots  # the number of snapshots taken before the row was created; later ones share the row
         self.epoch = NO_EPOCH
         self.batches: list[Batch] = []
         self.lacks_batches = False
@@ -77,7 +77,8 @@ class Producer:
         self.transaction_first_offset = NO_OFFSET
 
     def copied(self, snapshots: int) -> Producer:
-        """Return a copy for the table; ``snapshots`` keep this row."""
+        """Return a copy that replaces this row in the table, because a snapshot shares this row. ``snapshots`` is the
+        number of snapshots taken so far."""
         copy = Producer(snapshots)
         copy.epoch = self.epoch
         copy.batches = self.batches.copy()
@@ -101,7 +102,7 @@ class Producer:
         self.timestamp = batch.timestamp
 
     def adopt(self, epoch: int) -> None:
-        """Begin a new epoch at sequence 0. Does nothing if it is the current epoch."""
+        """Start a new epoch at sequence 0. Does nothing if ``epoch`` is the current epoch."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches.clear()
@@ -109,7 +110,7 @@ class Producer:
             self.next_sequence = 0
 
     def first_append_of(self, header: BatchHeader) -> Duplicate | None:
-        """Return the first append of a batch that is sent again; None if the batch equals none of the last batches."""
+        """Return the first append of a batch that was sent again; None if it is none of the last batches."""
         first = header.base_sequence
         for batch in self.batches:
             if batch.first_sequence == first and batch.last_sequence == advance(first, header.last_offset_delta):
@@ -139,7 +140,7 @@ class Producer:
         )
 
     def last_batches(self) -> LastBatches:
-        """Return the positions of the last batches in the log. Compaction must keep them."""
+        """Return the offsets of the last batches. Compaction must keep these batches."""
         batches = self.batches
         return LastBatches(
             epoch=self.epoch,

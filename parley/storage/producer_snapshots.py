@@ -1,8 +1,7 @@
-"""Producer snapshots: the files that hold a log's producers as they were at one offset (``<offset>.snapshot``, version
-1).
+"""Producer snapshots: files with the state of a log's producers at one offset (``<offset>.snapshot``, version 1).
 
-A snapshot taken while appends continue is written later, by ``SnapshotFiles.flush`` in another thread. A crash before
-that loses nothing, because the recovery point waits for it.
+A snapshot that is taken during appends is written later, by ``SnapshotFiles.flush`` in another thread. A crash before
+that loses nothing, because the recovery point does not pass a snapshot that is not on disk.
 
 Layout, big-endian: version int16, CRC-32C uint32 of everything after it, number of entries int32, then entries of 46
 bytes. A file is written once and never changed, so the checksum reveals any damage.
@@ -30,20 +29,20 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 _NAME = re.compile(r"([0-9]{20})\.snapshot", re.ASCII)
 
 WAITING_PRODUCERS_MAX: Final = 200_000
-"""The maximum number of producers in all unwritten snapshots of a log. Beyond it, the oldest of these snapshots are
-never written."""
+"""The maximum number of producers in all unwritten snapshots of a log. Beyond this, the oldest unwritten snapshots are
+dropped."""
 
 
 class CorruptSnapshot(ValueError):
-    """The file is not a complete snapshot of a supported version."""
+    """The file is not a valid snapshot of a supported version."""
 
 
 class ProducerEntry(NamedTuple):
-    """The state of one producer. Offsets and sequence numbers are -1 if there are none.
+    """The state of one producer. Offsets and sequence numbers that do not exist are -1.
 
-    ``last_sequence``, ``last_offset`` and ``timestamp`` (ms) are those of its last batch, or ``timestamp`` is that of a
-    later marker. ``offset_delta`` is that batch's last offset minus its first. ``transaction_first_offset`` is the
-    first offset of its open transaction.
+    ``last_sequence`` and ``last_offset`` are those of the producer's last batch; ``offset_delta`` is the batch's last
+    offset minus its first. ``timestamp`` (ms) is the largest timestamp of that batch or of a later marker.
+    ``transaction_first_offset`` is the first offset of the producer's open transaction.
     """
 
     producer_id: int
@@ -101,16 +100,16 @@ class _Waiting(NamedTuple):
 
 
 class SnapshotFiles:
-    """The snapshots of the log in ``directory``, including those still to be written.
+    """The snapshots of the log in ``directory``, including those that are not written yet.
 
-    Only one thread may call at a time, except that any number of threads may run ``flush`` concurrently. Methods that
-    remove files wait for a flush in progress; methods that add files do not.
+    Calls must be serialized, except that any number of threads may run ``flush`` at any time. Methods that remove files
+    wait for a flush in progress; methods that add files do not.
     """
 
     def __init__(self, directory: Path, offsets: Iterable[int]) -> None:
         """``offsets`` are the offsets of the existing snapshots, lowest first."""
         self.directory = directory
-        """The directory of the files. Assign the new path when the log's directory is renamed."""
+        """The directory of the files. To be assigned when the log's directory is renamed."""
         self._offsets = list(offsets)
         self._waiting: deque[_Waiting] = deque()
         self._writing = threading.Lock()
@@ -121,7 +120,7 @@ class SnapshotFiles:
         return tuple(self._offsets)
 
     def path(self, offset: int) -> Path:
-        """Return the path of the snapshot at ``offset``, whether it is written yet or not."""
+        """Return the path of the snapshot at ``offset``, which may not be written yet."""
         return snapshot_path(self.directory, offset)
 
     def write(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
@@ -131,7 +130,8 @@ class SnapshotFiles:
             self._add(offset)
 
     def write_later(self, offset: int, producers: int, entries: Callable[[], Iterable[ProducerEntry]]) -> None:
-        """Let the next ``flush`` write ``entries()``, the state of ``producers`` producers as of this call."""
+        """Have the next ``flush`` write a snapshot, unless one exists at ``offset``. ``entries`` returns the state of
+        ``producers`` producers as of this call."""
         if offset in self._offsets:
             return
         self._waiting.append(_Waiting(offset, producers, entries))

@@ -4,9 +4,10 @@ Rules (docs/storage.md has them all):
 
 1. A batch that does not continue its producer's last batch is rejected, unless the producer is unknown (KIP-360). A
    batch equal to one of the last five is a retry, unless the transaction of that batch has ended.
-2. A newer epoch begins at sequence 0 and permanently fences all older epochs.
-3. The table at any offset follows from the batches before it; snapshots only make it unnecessary to read them all.
-4. Only one thread may call at a time, except that any number of threads may run ``ProducerState.flush`` concurrently.
+2. A newer epoch starts at sequence 0 and permanently fences all older epochs.
+3. The state at any offset follows from the batches before that offset. Snapshots only make it unnecessary to read all
+   of them.
+4. Calls must be serialized, except that any number of threads may run ``ProducerState.flush`` at any time.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from parley.storage.producer_snapshots import (
 )
 
 PRODUCERS_MAX = 100_000
-"""The maximum number of producers that one log keeps (40 MB), so that a client that invents producer ids cannot exhaust
-the memory."""
+"""The maximum number of producers that one log keeps (40 MB), so that a client that makes up producer ids cannot
+exhaust the memory."""
 REMEMBERED_MS = 900_000
-"""The time (ms) after its last write before which a producer is never forgotten to make room for a new one. A producer
-retries for ``delivery.timeout.ms``, 2 minutes by default, and its retry must not be appended again."""
+"""The minimum time (ms) after its last write for which a producer is kept, even if a new producer needs its room. A
+producer retries for ``delivery.timeout.ms``, 2 minutes by default, and its retry must not be appended again."""
 OPEN_TRANSACTIONS_MAX = 20_000
-"""The maximum number of transactions that clients may have open in one log. The producers of open transactions are
-never forgotten early."""
+"""The maximum number of transactions that clients may have open in one log. The producers of open transactions are not
+forgotten to make room."""
 STRICT_MARKERS_VERSION = 2
 """From this transaction version on, a marker has a higher epoch than the records of its transaction (KIP-890)."""
 
@@ -74,20 +75,20 @@ class ProducerState:
     """The producers of the log in ``directory``. It is empty until ``load``."""
 
     def __init__(self, directory: Path, *, expiration_ms: int = 86_400_000, is_new: bool = False) -> None:
-        """``is_new`` means that the log has no files yet, so there is no snapshot to look for. Raises ``OSError``."""
+        """``is_new`` means that the log has no files yet, so there are no snapshots to list. Raises ``OSError``."""
         self.expiration_ms = expiration_ms
         self.first_unstable_offset: int | None = None
         """The first offset of the earliest transaction that is open, or completed but not replicated; None if there is
         none."""
         self._producers: OrderedDict[int, Producer] = OrderedDict()
-        # The producer idle longest comes first. Producers with an open transaction may be further back.
+        # The producer that has been idle longest comes first. Producers with an open transaction may be further back.
         self._open: dict[int, int] = {}  # first offset -> producer id, lowest offset first
         self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset, lowest marker first
         self._files = SnapshotFiles(directory, () if is_new else snapshot_offsets(directory))
         self._taken = 0  # snapshots and frozen states that share rows with the table
-        self._end = 0  # no batch of a producer at or after this offset is in the table
+        self._end = 0  # the table contains no batch at or above this offset
         self._loaded = False
-        self._refused_ms = 0  # when the log last said that new producers are refused
+        self._refused_ms = 0  # the time of the last warning that new producers are refused
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -107,7 +108,8 @@ class ProducerState:
         return partial(_entries, self._frozen_rows())
 
     def frozen_batches(self) -> Callable[[], dict[int, LastBatches]]:
-        """Return a function that returns the last batches of each producer as of this call. See ``frozen``."""
+        """Return a function that returns the last batches of each producer as of this call. Any thread may call the
+        function, without the log's lock."""
         return partial(_last_batches, self._frozen_rows())
 
     def _frozen_rows(self) -> list[tuple[int, Producer]]:
@@ -116,7 +118,7 @@ class ProducerState:
 
     @property
     def directory(self) -> Path:
-        """The directory of the snapshots. Assign the new path when the log's directory is renamed."""
+        """The directory of the snapshots. To be assigned when the log's directory is renamed."""
         return self._files.directory
 
     @directory.setter
@@ -140,7 +142,7 @@ class ProducerState:
         Raises ``KafkaError``: OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID (a sequence number of a transaction
         that has ended), INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE (records outside the producer's open transaction),
         INVALID_RECORD (no sequence number or no epoch), NOT_ENOUGH_REPLICAS (which clients retry) for a new producer if
-        ``PRODUCERS_MAX`` producers have written within ``REMEMBERED_MS``.
+        each of ``PRODUCERS_MAX`` producers has an open transaction or has written within ``REMEMBERED_MS``.
         """
         producer_id = header.producer_id
         if producer_id < 0:
@@ -209,7 +211,7 @@ class ProducerState:
         return producer_id in self._producers
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Return True if a transaction that the producer began under this epoch is open."""
+        """Return True if the producer has an open transaction, and ``epoch`` is its current epoch."""
         producer = self._producers.get(producer_id)
         return producer is not None and producer.transaction_first_offset >= 0 and producer.epoch == epoch
 
@@ -233,13 +235,13 @@ class ProducerState:
         return header.base_sequence == producer.next_sequence or producer.first_append_of(header) is not None
 
     def lacks_batches(self, header: BatchHeader) -> bool:
-        """Return True if a batch that seems out of order may be a retry of an unknown batch. ``recall`` then learns the
-        missing batches."""
+        """Return True if a batch that seems out of order may be a retry of a batch that is only in the log. The caller
+        then passes the producer's last batches to ``recall`` and checks the batch again."""
         producer = self._producers.get(header.producer_id)
         return producer is not None and producer.lacks_batches and producer.epoch == header.producer_epoch
 
     def recall(self, producer_id: int, batches: Iterable[BatchHeader]) -> None:
-        """Learn the last batches of a producer. ``batches`` are those found in the log, in log order."""
+        """Add the last batches of a producer that are missing. ``batches`` are those found in the log, in log order."""
         producer = self._row(producer_id)
         known = producer.batches
         earlier = [
@@ -253,11 +255,12 @@ class ProducerState:
     def apply(
         self, header: BatchHeader, *, now_ms: int, control: ControlMarker | None = None
     ) -> CompletedTransaction | None:
-        """Update the state with a batch that is in the log. Call this in log order, live or during recovery.
+        """Update the state with a batch that is in the log. Must be called in log order, after appends and during
+        recovery.
 
-        ``control`` is the marker in a control batch; None there means a batch that compaction emptied, which is
-        ignored. Returns the transaction that the marker ended, if it was open. If it was aborted, the caller indexes
-        it.
+        ``control`` is the marker in a control batch. A control batch without a marker is ignored: compaction has
+        emptied it. Returns the transaction that the marker ended, if one was open. If it was aborted, the caller adds
+        it to the transaction index.
         """
         producer_id = header.producer_id
         if producer_id < 0 or (header.is_control and control is None):
@@ -285,7 +288,7 @@ class ProducerState:
         return None
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Treat completed transactions whose markers lie below ``high_watermark`` as stable."""
+        """Record that the completed transactions whose markers lie below ``high_watermark`` are stable."""
         if not self._unreplicated:
             return
         stable = [first for first, marker in self._unreplicated.items() if marker < high_watermark]
@@ -294,8 +297,8 @@ class ProducerState:
         self._find_first_unstable()
 
     def _row(self, producer_id: int) -> Producer:
-        """Return the producer's row, ready to be changed. If there are too many rows, remove the producer that has been
-        idle longest."""
+        """Return the producer's row, which the caller may change. Creates the row if it is missing; if there are then
+        too many rows, removes the producer that has been idle longest."""
         producers = self._producers
         producer = producers.get(producer_id)
         if producer is None:
@@ -309,7 +312,7 @@ class ProducerState:
         return producer
 
     def _forget_longest_silent(self) -> None:
-        """Remove the producer that has been idle longest, unless every producer has an open transaction."""
+        """Remove the producer that has been idle longest, unless all others have an open transaction."""
         producer_id = self._longest_silent()
         if producer_id is not None:
             del self._producers[producer_id]
@@ -317,8 +320,8 @@ class ProducerState:
     def _longest_silent(self) -> int | None:
         """Return the producer without an open transaction that has been idle longest, but never the last writer.
 
-        Producers with an open transaction move to the end of the table, as their markers will move them anyway, so the
-        next search does not meet them again.
+        Moves producers with an open transaction to the end of the table, so that the next search does not find them
+        again. Their markers will move them there anyway.
         """
         producers = self._producers
         for _ in range(len(producers) - 1):
@@ -329,7 +332,7 @@ class ProducerState:
         return None
 
     def expire(self, now_ms: int) -> int:
-        """Remove the producers that have not written for the expiration time, and return their number."""
+        """Remove the producers that have not written for the expiration time. Returns their number."""
         expired = [key for key, producer in self._producers.items() if self._is_expired(producer, now_ms)]
         for producer_id in expired:
             del self._producers[producer_id]
@@ -340,8 +343,8 @@ class ProducerState:
     def load(self, log_start: int, log_end: int, now_ms: int) -> int:
         """Restore the table from the newest snapshot inside the log, after a startup or ``truncate``.
 
-        Returns the offset from which the caller must pass every batch to ``apply``, up to ``log_end``; that is
-        ``log_end`` itself if the table is up to date. Deletes snapshots outside the log. Raises ``OSError``.
+        Returns an offset: the caller must pass the batches in [that offset, ``log_end``) to ``apply``. It is
+        ``log_end`` if the table is up to date. Deletes snapshots outside the log. Raises ``OSError``.
         """
         self._files.flush()
         self._files.remove([offset for offset in self.snapshots if not log_start <= offset <= log_end])
@@ -366,10 +369,10 @@ class ProducerState:
         return self._end
 
     def as_of(self, offset: int, now_ms: int) -> tuple[ProducerState, int]:
-        """Return a separate table, restored from the newest snapshot at or before ``offset``, and that snapshot's
+        """Return a separate state, restored from the newest snapshot at or before ``offset``, and that snapshot's
         offset.
 
-        Without a usable snapshot, the table is empty, as of offset 0. Changes nothing. Raises ``OSError``.
+        Without a usable snapshot, returns an empty state and 0. Does not change this state. Raises ``OSError``.
         """
         state = ProducerState(self.directory, expiration_ms=self.expiration_ms)
         for snapshot in reversed(self.snapshots):
@@ -383,11 +386,11 @@ class ProducerState:
         return state, 0
 
     def take_snapshot(self, offset: int, *, sync: bool = True) -> None:
-        """Write the current table to disk as the snapshot at ``offset``; every batch before ``offset`` has been
+        """Write the current table to disk as the snapshot at ``offset``. Every batch below ``offset`` must have been
         applied.
 
-        With ``sync=False``, a later ``flush`` writes it, as it is now. Does nothing if a snapshot exists at ``offset``.
-        Raises ``OSError``.
+        With ``sync=False``, a later ``flush`` writes the table as it is now. Does nothing if a snapshot exists at
+        ``offset``. Raises ``OSError``.
         """
         if sync:
             self._files.flush()
@@ -400,7 +403,7 @@ class ProducerState:
         self._files.flush()
 
     def truncate(self, offset: int) -> None:
-        """Delete the snapshots after ``offset``, where the log now ends; the caller calls ``load`` next. Raises
+        """Delete the snapshots above ``offset``, the new log end. The caller calls ``load`` next. Raises
         ``OSError``."""
         self._files.remove([snapshot for snapshot in self.snapshots if snapshot > offset])
         if self._end > offset:
@@ -408,23 +411,24 @@ class ProducerState:
             self._loaded = False
 
     def truncate_fully(self, offset: int) -> None:
-        """Remove all producers and snapshots, because the log is empty and begins at ``offset``. Raises ``OSError``."""
+        """Remove all producers and snapshots, because the log is empty and starts at ``offset``. Raises ``OSError``."""
         self._files.remove(self.snapshots)
         self._forget()
         self._end = offset
         self._loaded = True
 
     def on_log_start_advanced(self, offset: int) -> None:
-        """Record that the log begins at ``offset``. Producers stay known even if all their records were deleted
+        """Record that the log starts at ``offset``. Producers stay known even if all their records were deleted
         (KIP-360)."""
         self.on_high_watermark(offset)
 
     def remove_snapshots_before(self, offset: int) -> None:
-        """Delete the snapshots below ``offset``, once the segments that begin there are deleted. Raises ``OSError``."""
+        """Delete the snapshots below ``offset``, because the segments below it are deleted. Raises ``OSError``."""
         self._files.remove([snapshot for snapshot in self.snapshots if snapshot < offset])
 
     def remove_stray_snapshots(self, bases: Collection[int]) -> None:
-        """Delete the snapshots at which no segment begins, except the latest. Raises ``OSError``."""
+        """Delete the snapshots at offsets that are not in ``bases``, the base offsets of the segments, except the
+        latest snapshot. Raises ``OSError``."""
         self._files.remove([snapshot for snapshot in self.snapshots[:-1] if snapshot not in bases])
 
     # --- Internals ---

@@ -1,6 +1,6 @@
-"""Updates of the producer state and the transaction index for each batch.
+"""Updates the producer state and the transaction index for each batch.
 
-The same code serves a batch that is appended, one that is fetched from the leader, and one that recovery reads again.
+The same code is used for batches that are appended, fetched from the leader, or read again by recovery.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 def marker_of(header: BatchHeader, buffer: Buffer, position: int) -> ControlMarker | None:
     """Return the marker that ends a transaction in the batch at ``position``; None for any other batch.
 
-    An unreadable control batch is ignored: refusing it here would not undo it at the leader.
+    An unreadable control batch is logged and ignored: rejecting it here would not remove it from the leader's log.
     """
     if not header.is_control or header.producer_id < 0:
         return None

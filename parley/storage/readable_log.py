@@ -87,8 +87,8 @@ class ReadableLog:
             measured=settings.measured_flush,
         )
         self.on_damage: Callable[[DamagedRange], None] = ignore_damage
-        """Called, in any thread, for each damaged range that a read or ``verify_segment`` finds. Assign it after
-        ``open``, and then read ``damage``."""
+        """Called, in any thread, for each damaged range that a read or ``verify_segment`` finds. The owner assigns it
+        after ``open``, and then reads ``damage``, which contains the ranges found before."""
         self._tombstone_checkpoint = TombstoneCheckpoint(
             self.directory / TOMBSTONE_CHECKPOINT, is_new=not loaded.is_written
         )
@@ -117,7 +117,7 @@ class ReadableLog:
         )
         self._closed = False
         self.is_written = loaded.is_written
-        """False until the first append to a new log, which creates its directory and its files."""
+        """False if the log is new and has no directory and no files yet; its first append creates them."""
         for damaged in self.damage:
             self._integrity.report(damaged)
 
@@ -133,8 +133,8 @@ class ReadableLog:
 
     @property
     def tombstones_removed_up_to(self) -> int:
-        """The offset below which tombstones and transaction markers may be missing, together with everything that they
-        delete."""
+        """The offset below which tombstones and transaction markers may be missing, together with the records that they
+        delete or end."""
         return self._tombstone_checkpoint.up_to
 
     @property
@@ -149,7 +149,7 @@ class ReadableLog:
 
     @property
     def latest_epoch(self) -> int | None:
-        """The newest leader epoch that the log knows, from a record or from this broker's own leadership. None if there
+        """The newest leader epoch that the log knows, from a record or because this broker became leader; None if there
         is none."""
         return self.leader_epochs.latest_epoch
 
@@ -160,8 +160,8 @@ class ReadableLog:
 
     @property
     def high_watermark(self) -> int:
-        """The offset below which everything is committed. The partition sets it; it stays between the log's start and
-        end."""
+        """The offset below which all records are committed. The partition sets it; values outside the log are limited
+        to the log start or the log end."""
         return self._high_watermark
 
     @high_watermark.setter
@@ -185,11 +185,11 @@ class ReadableLog:
     def read(
         self, offset: int, max_bytes: int, *, up_to: int, min_one_batch: bool = True, nowait: bool = False
     ) -> LogRead:
-        """Plan a read of whole batches, from the one that contains ``offset`` to before ``up_to``
+        """Plan a read of whole batches, from the batch that contains ``offset`` up to, excluding, ``up_to``
         (``parley.storage.log_reader``).
 
-        Reads nothing yet, and usually touches no file. With ``nowait``, raises ``BlockingIOError`` if finding the
-        position would have to wait for the disk: call it again in a thread, without ``nowait``. Raises ``KafkaError``:
+        Reads no records yet, and usually touches no file. With ``nowait``, raises ``BlockingIOError`` if planning would
+        have to wait for the disk: the caller then repeats it in a thread, without ``nowait``. Raises ``KafkaError``:
         OFFSET_OUT_OF_RANGE (``offset`` below the log start or above the log end), CORRUPT_MESSAGE (``offset`` lies in
         ``damage``), KAFKA_STORAGE_ERROR.
         """
@@ -214,11 +214,11 @@ class ReadableLog:
             return read
 
     def verify_segment(self, segment: Segment, position: int, max_bytes: int) -> int:
-        """Read at least ``max_bytes`` of a segment again and verify them. Returns the position after them.
+        """Read at least ``max_bytes`` of a segment from the disk and verify them. Returns the position after them.
 
-        Damage is added to ``damage`` and reported to ``on_damage``. If the log lost batches or segments meanwhile,
-        returns ``position``: if the log still contains the segment, verify it again from there. Blocks. Raises
-        ``KafkaError`` KAFKA_STORAGE_ERROR.
+        Damage is added to ``damage`` and reported to ``on_damage``. Returns ``position`` if batches or segments were
+        removed from the log meanwhile: if the log still contains the segment, the caller repeats the call. Blocks.
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         removals = self._durability.removals
         try:
@@ -232,7 +232,7 @@ class ReadableLog:
         return position if verified_to is None else verified_to
 
     def write_missing_digest(self, segment: Segment) -> None:
-        """Write the digest of a sealed segment that has none, after verifying all of it. Blocks.
+        """Verify a sealed segment without a complete digest, and write its digest. Blocks.
 
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
@@ -250,10 +250,10 @@ class ReadableLog:
         return self._durability.removals
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions with records from ``start`` to before ``end``, for a read_committed fetch.
+        """Return the aborted transactions with records in [``start``, ``end``), for a read_committed fetch.
 
-        They apply to records that were located earlier, unless ``removals`` has changed since then. Reads the
-        transaction index of each segment that has one. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        They apply to records that were located before this call, unless ``removals`` has changed since. Reads the
+        transaction indexes of the segments from ``start`` on. Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         found: list[AbortedTransaction] = []
         with self._lock, self._disk():
@@ -294,7 +294,8 @@ class ReadableLog:
                 raise no_memory(f"a search in {self!r}") from error
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return the largest known epoch up to ``epoch``, and its end offset; (-1, -1) if there is none."""
+        """Return the largest known epoch not above ``epoch``, and its end offset
+        (``LeaderEpochCache.end_offset_for``)."""
         return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
 
     # --- Failing disks ---
@@ -308,7 +309,7 @@ class ReadableLog:
             raise self._failed(error) from error
 
     def _failed(self, error: OSError) -> KafkaError:
-        # Errors about closed files, or about a process without descriptors or memory, say nothing about the disk.
+        # After a close, or if the process lacks descriptors or memory, an error does not mean that the disk has failed.
         reserve = reserve_for(error)
         if reserve is not None:
             reserve.make_room()

@@ -1,8 +1,8 @@
 """The read side of a segment: its batches, looked up by offset and by time in its indexes.
 
-``size`` counts whole batches of the log. The file may be longer during an append, after a failed write, or by
-preallocation: nothing after ``size`` is ever read. Damage found while reading costs an error or a longer walk, but
-never yields a batch that does not exist.
+``size`` counts whole batches of the log. The file may be longer during an append, after a failed write, or because of
+preallocation: nothing after ``size`` is ever read. Damage found during a read causes an error or a longer search, but
+never returns a batch that does not exist.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _log = logging.getLogger(__name__)
 
 
 class ReadableSegment:
-    """The batches from ``base_offset`` to ``end_offset`` (the next segment's base offset, or UNSEALED), in ``size``
-    bytes."""
+    """The read side of a segment, which contains the offsets [``base_offset``, ``end_offset``) in ``size`` bytes.
+    ``end_offset`` is the next segment's base offset, or UNSEALED."""
 
     __slots__ = (
         "_directory",
@@ -88,7 +88,7 @@ class ReadableSegment:
 
     @property
     def file(self) -> SegmentFile:
-        """The ``.log`` file, opened when it is first needed."""
+        """The ``.log`` file, which is opened when it is first needed. Raises ``OSError``."""
         opened = self._file
         if opened is None:
             opened = self._file = SegmentFile(self.path_of(LOG_SUFFIX))
@@ -99,8 +99,8 @@ class ReadableSegment:
     def batches(
         self, position: int = 0, *, chunk: int = SCAN_CHUNK, nowait: bool = False
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield the position and the header of each batch, from the boundary ``position`` on. Raises ``CorruptRecord``,
-        ``OSError``."""
+        """Yield the position and the header of each batch, starting at ``position``, which must be a batch boundary.
+        Leaves out known damage. Raises ``CorruptRecord``, ``OSError``."""
         if not self.size:
             return iter(())
         if not self.damage:
@@ -115,7 +115,8 @@ class ReadableSegment:
         yield from batches(self.file, position, self.size, chunk=chunk, nowait=nowait)
 
     def find(self, offset: int, *, nowait: bool = False) -> tuple[int, BatchHeader] | None:
-        """Return the first batch that ends at ``offset`` or later, or None if the segment has none.
+        """Return the position and the header of the first batch that ends at or after ``offset``, or None if there is
+        none in the segment.
 
         Raises ``CorruptRecord``, ``OSError``; ``BlockingIOError`` only with ``nowait``.
         """
@@ -126,12 +127,11 @@ class ReadableSegment:
         return next((found for found in walk if found[1].last_offset >= offset), None)
 
     def boundary(self, start: int, limit: int, *, nowait: bool = False) -> tuple[int, int | None]:
-        """Return the end of a read from ``start``: a boundary at or before ``limit``, and the offset that follows, if
-        known.
+        """Return the end of a read from ``start``: a batch boundary at or before ``limit``, and the offset that
+        follows, if known.
 
-        Because the index is sparse, the read may leave out some batches that would have fitted, but never all. Returns
-        ``start`` if not even the first batch fits. Raises ``CorruptRecord``, ``OSError``; ``BlockingIOError`` only with
-        ``nowait``.
+        Because the index is sparse, the read may leave out some batches that would have fit. Returns ``start`` only if
+        not even the first batch fits. Raises ``CorruptRecord``, ``OSError``; ``BlockingIOError`` only with ``nowait``.
         """
         indexed = self._before_damage(self.offset_index.lookup_position(limit))
         if indexed.position > start:
@@ -146,7 +146,7 @@ class ReadableSegment:
         return end, following
 
     def _before_damage(self, hint: OffsetPosition) -> OffsetPosition:
-        """Return the index entry ``hint``, or the last one before the damage that ``hint`` points into."""
+        """Return the index entry ``hint``, or, if it points into damage, the last entry before that damage."""
         for damaged in reversed(self.damage):
             if damaged.position <= hint.position < damaged.end:
                 hint = self.offset_index.lookup_position(damaged.position - 1) if damaged.position else self._start
@@ -157,7 +157,7 @@ class ReadableSegment:
         return OffsetPosition(self.base_offset, 0)
 
     def _indexed(self, hint: OffsetPosition, *, nowait: bool) -> BatchHeader | None:
-        """Return the batch that an index entry points to. If there is no such batch, empty the index and
+        """Return the header of the batch that an index entry points to. If no such batch is there, empty the index and
         return None."""
         if 0 <= hint.position < self.size:
             try:
@@ -171,9 +171,9 @@ class ReadableSegment:
         return None
 
     def find_timestamp(self, timestamp: int) -> int:
-        """Return the position from which to search for the first batch that reaches ``timestamp``.
+        """Return the position from which to search for the first batch with a timestamp of at least ``timestamp``.
 
-        Uses the time index if its entry agrees with the batch; otherwise the search begins at 0. Raises
+        Uses the entry of the time index if it agrees with the batch that it points to; otherwise returns 0. Raises
         ``CorruptRecord``, ``OSError``.
         """
         return self._reaching(self.time_index.lookup(timestamp))
@@ -201,8 +201,8 @@ class ReadableSegment:
     def largest(self) -> TimestampOffset:
         """The largest timestamp, and the last offset of its batch; (-1, base offset) if no batch has a timestamp.
 
-        The first use reads the time index and the batches after its last entry; ignores the batches after a damaged
-        one. Raises ``OSError``.
+        The first use reads the time index and the batches after its last entry, but ignores batches after an unreadable
+        batch. Raises ``OSError``.
         """
         largest = self._largest
         if largest is None:
@@ -219,15 +219,15 @@ class ReadableSegment:
 
     @property
     def largest_timestamp_ms(self) -> int:
-        """The time that retention compares: the largest record timestamp, or the file's modification time if there is
-        none."""
+        """The time with which retention compares: the largest record timestamp; if there is none, the file's
+        modification time; for an empty segment, its creation time."""
         if not self.size:
             return self.created_ms
         timestamp = self.largest.timestamp
         return timestamp if timestamp >= 0 else os.stat(self.path_of(LOG_SUFFIX)).st_mtime_ns // 1_000_000
 
     def _timestamp_of_first_batch(self) -> int:
-        """Return the largest timestamp of the first batch; -1 if there is none or it is damaged."""
+        """Return the largest timestamp of the first batch; -1 if there is no batch or it is damaged."""
         try:
             return next((header.max_timestamp for _, header in self.batches(chunk=LOOKUP_CHUNK)), -1)
         except CorruptRecord:
@@ -242,6 +242,6 @@ class ReadableSegment:
         self.time_index.release()
 
     def rest_if_sealed(self) -> None:
-        """Close the files of a sealed segment, after work that visits one segment after another."""
+        """Close the files if the segment is sealed. Called by work that goes through all segments."""
         if self.end_offset != UNSEALED:
             self.rest()

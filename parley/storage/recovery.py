@@ -3,14 +3,14 @@
 Rules (docs/storage.md has them all):
 
 1. After a clean shutdown nothing is scanned. After a crash, every segment that extends beyond the recovery point is
-   scanned, and so is any segment with a missing or impossible index. A scan rebuilds the indexes.
-2. Bad or missing batches below the recovery point are damage: the damage is reported, and everything after it is kept.
-   Above the recovery point this is true only if the machine did not restart. Otherwise the log ends at the first bad
-   batch, because systems write to disk in any order. A cut is synced immediately, so the next crash cannot undo it.
-   Segments that end early are not damage in a directory that only Apache Kafka has used: its compaction leaves them.
-3. Leader epochs and producers are learned from the batches again. Without a digest, a leader epoch counts as damage if
-   the batch was not appended in it (``appended_epochs``), or if that is not known and it does not fit in between its
-   neighbors (``altered_epochs``), unless only Apache Kafka wrote the log.
+   scanned. A segment with a missing or invalid index is always scanned. A scan rebuilds the indexes.
+2. Bad or missing batches below the recovery point are damage, which is reported, and everything after them is kept. So
+   are those above the recovery point if the machine has not restarted. If it has, the log ends at the first bad batch,
+   because systems write to disk in any order. A cut is synced immediately, so the next crash cannot undo it. Segments
+   that end early are not damage in a directory that only Apache Kafka has used: its compaction leaves them.
+3. Leader epochs and producers are restored from the batches. Without a digest, a leader epoch counts as damage if the
+   batch was not appended in it (``appended_epochs``), or, if that is unknown, if it does not fit between its neighbors
+   (``altered_epochs``), unless only Apache Kafka wrote the log.
 """
 
 from __future__ import annotations
@@ -50,23 +50,24 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LastKnown:
-    """What is known of a log before it is opened: whether the last broker shut down cleanly, and its checkpoints."""
+    """The facts about a log that are known before it is opened: whether the previous process shut down cleanly, and its
+    checkpoints."""
 
     clean: bool = False
     recovery_point: int = 0
     log_start_offset: int = 0
     knows_log_start: bool = False
-    """True if ``log_start_offset`` comes from a checkpoint. Then segments are missing if the first one
-    begins above it."""
+    """True if ``log_start_offset`` is known from a checkpoint or from the leader epochs. If the first segment starts
+    above it, segments are then missing."""
     same_boot: bool = False
-    """True if the machine has not restarted since. Then no write was lost, and anything wrong is damage."""
+    """True if the machine has not restarted since. No write was lost then, so bad or missing batches are damage."""
     cleaned_up_to: int | None = None
     """The offset up to which the log was last compacted; None if it never was."""
     highest_leader_epoch: int = NO_EPOCH
     """The highest leader epoch of any partition that the broker knows; NO_EPOCH if the data directories do not contain
-    it, like those of Apache Kafka. Then no leader epoch counts as altered."""
+    it, like those of Apache Kafka. No leader epoch counts as altered then."""
     is_kafkas: bool = False
-    """True if only Apache Kafka has used the log directory. Then any of its segments may end early."""
+    """True if only Apache Kafka has used the log directory. Any of its segments may end early then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class LoadedLog:
     appended_epochs: AppendedEpochs
     recorded_damage: RecordedDamage
     missing: tuple[DamagedRange, ...]
-    """The ranges between segments, or before the first one, whose batches are not in any file."""
+    """The ranges, between segments or before the first one, whose batches are in no file."""
     cleaned_up_to: int | None
     """The offset up to which the log was last compacted; None if it never was."""
     is_on_disk: bool
@@ -109,11 +110,12 @@ def unwritten(
 def with_log_start(
     known: LastKnown, directory: Path, epochs: LeaderEpochCache, appended_epochs: AppendedEpochs
 ) -> LastKnown:
-    """Take the log start from the leader epochs if no checkpoint contains it, and the epochs begin before the first
-    segment.
+    """Return ``known`` with the log start from the leader epochs, if no checkpoint contains a log start and the epochs
+    start before the first segment.
 
     A broker that is killed soon after its first startup has no checkpoint. Retention writes the checkpoint before it
-    removes files. So if there is no checkpoint, segments that the epochs know were not removed by retention.
+    removes files. Without a checkpoint, retention has therefore removed no segments, and those that the epochs show are
+    missing.
     """
     bases = _bases(directory)
     starts = [entries[0].start_offset for entries in (epochs.entries, appended_epochs.runs) if entries]
@@ -124,11 +126,11 @@ def with_log_start(
 
 
 def _retention_deleted(deleted: Sequence[int], first: int, known: LastKnown) -> bool:
-    """Return True if the interrupted deletion of segments with these base offsets explains why the log begins at
-    ``first``.
+    """Return True if the log starts at ``first`` because of an interrupted deletion of segments, whose base offsets are
+    ``deleted``.
 
-    A compaction sets segments aside, too, but others took their place: if these are gone, they are missing. Parley
-    writes the log start before retention deletes a segment. Apache Kafka does not.
+    A compaction also deletes segments, but new ones replace them: if the new ones do not exist, they are missing.
+    Parley writes the log start before retention deletes a segment. Apache Kafka does not.
     """
     compacted = 0 if known.is_kafkas or known.cleaned_up_to is None else known.cleaned_up_to
     return any(compacted <= base < first for base in deleted)
@@ -146,8 +148,8 @@ def load(
 ) -> LoadedLog:
     """Open the log in ``directory``; an empty directory becomes an empty log at the log start offset.
 
-    Brings ``producers``, ``epochs``, ``appended_epochs`` and ``recorded_damage`` to their state at the log end. Blocks
-    for the disk. Raises ``OSError``.
+    Updates ``producers``, ``epochs``, ``appended_epochs`` and ``recorded_damage`` to their state at the log end.
+    Blocks. Raises ``OSError``.
     """
     deleted = settle(directory)
     known = with_log_start(known, directory, epochs, appended_epochs)
@@ -238,10 +240,10 @@ class _Loader:
         self.scanned: set[int] = set()
         """The base offsets of the segments that must be scanned."""
         self._scanned_from = UNSEALED
-        """The base offset from which on all segments are scanned. The scan learns all epochs from there on, so it may
-        remove wrong ones."""
+        """The base offset of the first of the last segments that are all scanned. The scan finds all epochs from there
+        on, so it may remove wrong ones."""
         self.missing: list[DamagedRange] = []
-        """The ranges between segments whose batches are not in any file."""
+        """The ranges between segments whose batches are in no file."""
         self.log_end = known.log_start_offset
         self._last_batch: BatchHeader | None = None
         """The last batch of the last segment, once ``_check_tail`` has found it."""
@@ -251,16 +253,17 @@ class _Loader:
         self._whole: dict[int, SegmentDigest] = {}
         """The digests of the segments whose files have the size in the digest, by base offset."""
         self._wrong: set[int] = set()
-        """The base offsets of segments with good batches whose digest disagrees with them."""
+        """The base offsets of segments whose digest differs from their batches, which are good."""
         self._shrunk: set[int] = set()
-        """The base offsets of segments whose files do not have the size in the digest."""
+        """The base offsets of segments whose files have another size than the digest contains."""
         self._without_transactions: set[int] = set()
         """The base offsets of segments whose transaction index differs from the digest."""
 
     def remove_what_follows_nothing(self) -> None:
         """Remove all segments of a log that was never synced, if a crash lost its first segment.
 
-        Retention removes the first segments too; until the recovery point is written, it leaves ``.deleted`` files.
+        Not called if there are ``.deleted`` files: retention, which also removes the first segments, leaves them until
+        the recovery point is written.
         """
         start = self.known.log_start_offset
         if self.known.clean or self.known.recovery_point > start:
@@ -269,7 +272,7 @@ class _Loader:
         if not bases or bases[0] <= start:
             return
         if self.known.same_boot or any(entry.start_offset >= bases[0] for entry in self._epochs.entries[:1]):
-            return  # files were removed; or the log began here, and only the checkpoints were lost
+            return  # files were removed; or the log started here, and only the checkpoints were lost
         _log.warning("%s lost its segments from %d to %d: deleting the rest", self._directory, start, bases[0] - 1)
         for path in sorted(self._directory.iterdir()):
             if base_offset_of(path.name) in bases:
@@ -277,7 +280,7 @@ class _Loader:
         sync_directory(self._directory)
 
     def open_segments(self) -> list[Segment]:
-        """Open all segments. A segment whose files cannot be trusted is returned empty, to be scanned."""
+        """Open all segments. Segments whose files cannot be trusted are returned empty, and will be scanned."""
         bases = _bases(self._directory)
         self.first = bases[0] if bases else None
         segments = []
@@ -295,7 +298,7 @@ class _Loader:
         return segments
 
     def _to_be_scanned(self, base: int, following: int) -> Segment:
-        """Return the segment at ``base``, empty, to be scanned. ``following`` is the base offset of the
+        """Return the segment at ``base``, empty, and mark it to be scanned. ``following`` is the base offset of the
         next segment."""
         self.scanned.add(base)
         trusted = not self._in_doubt(following) and base not in self._without_transactions
@@ -304,8 +307,8 @@ class _Loader:
     def _scan_unknown_epochs(self, segments: list[Segment]) -> None:
         """Scan the segments at the end of the log whose leader epochs are not in ``leader-epoch-checkpoint``.
 
-        The file was lost, or is older than the log. A replica that does not know the epoch of its last batch would not
-        notice that its log differs from its leader's.
+        In that case the file was lost, or is older than the log. A replica that does not know the epoch of its last
+        batch would not notice that its log differs from its leader's.
         """
         following = UNSEALED
         for number, segment in reversed([*enumerate(segments)]):
@@ -321,11 +324,11 @@ class _Loader:
             following = base
 
     def _remove_wrong_epochs(self, last: BatchHeader | None) -> bool:
-        """Remove the entries of ``leader-epoch-checkpoint`` that a segment's last batch contradicts, and all that
-        follow. Return True if there were any.
+        """Remove the entries of ``leader-epoch-checkpoint`` that a segment's last batch contradicts, and all later
+        entries. Returns True if there were any.
 
-        The entry for the batch's offset has a higher epoch than the batch. A leader that believed it would tell its
-        followers that their logs diverge.
+        A contradicted entry has a higher epoch for the batch's offset than the batch. As a leader, this broker would
+        otherwise send its followers end offsets of epochs according to which their logs diverge.
         """
         if last is None:
             return False
@@ -340,8 +343,8 @@ class _Loader:
         return True
 
     def _knows_epoch(self, last: BatchHeader | None) -> bool:
-        """Return True if the leader epoch of a segment's last batch is known. Then all its epochs are known: they never
-        fall."""
+        """Return True if the leader epoch of a segment's last batch is known. All earlier epochs are then known,
+        because epochs never decrease."""
         if last is None:
             return False
         known = self._epochs.epoch_at(last.base_offset)
@@ -355,8 +358,8 @@ class _Loader:
         """Compare a sealed segment's size and end with its digest. ``following`` is the base offset of the next
         segment.
 
-        Returns the segment, or None if it must be scanned, and the offset at which it ends. That is below ``following``
-        if the segments between them are missing.
+        Returns the segment, or None if it must be scanned, and the offset at which it ends. The offset is below
+        ``following`` if segments between the two are missing.
         """
         if self._in_doubt(following):
             return segment, following
@@ -380,7 +383,7 @@ class _Loader:
         return None, digest.end_offset
 
     def _check_transactions(self, segment: Segment | None, digest: SegmentDigest) -> Segment | None:
-        """Compare the transaction index of a segment with its digest. Returns None if the segment must be scanned."""
+        """Compare the transaction index of a segment with the digest. Returns None if the segment must be scanned."""
         if segment is None or digest.transactions in (None, segment.transactions.checksum()):
             return segment
         _log.warning("scanning %r: its transaction index is damaged or missing", segment)
@@ -391,8 +394,8 @@ class _Loader:
     def _was_rewritten(self, segment: Segment, digest: SegmentDigest, following: int) -> bool:
         """Return True if Apache Kafka has appended to the segment, or compacted it, since its digest was written.
 
-        In that case its size has changed, and all its batches are good. If it has become smaller, it also lies in the
-        compacted part of the log; otherwise its end was lost. ``following`` is the base offset of the next segment.
+        Then its size has changed, and all its batches are good. A segment that has become smaller must also lie in the
+        compacted part of the log: otherwise its end was lost. ``following`` is the base offset of the next segment.
         Reads the whole segment.
         """
         cleaned_up_to = self.known.cleaned_up_to or 0
@@ -414,7 +417,7 @@ class _Loader:
         return True
 
     def _unflushed(self, end_offset: int) -> bool:
-        """Return True if a crash may have damaged the segment that ends at ``end_offset``."""
+        """Return True if the last shutdown was not clean and the segment that ends at ``end_offset`` was not synced."""
         return not self.known.clean and end_offset > self.known.recovery_point
 
     def _open(self, base: int) -> Segment | None:
@@ -430,8 +433,8 @@ class _Loader:
         """Find the log end. After a clean shutdown, compare the log end and the last segment's size with the segment's
         digest.
 
-        Returns the segment, or None if it must be scanned, and the offset before which the log ends; UNSEALED if that
-        is not known. If the segment differs from the digest but is intact, Apache Kafka has written it since.
+        Returns the segment, or None if it must be scanned, and an upper limit of the log end; UNSEALED if it has none.
+        If the segment differs from the digest but is intact, Apache Kafka has written to it since.
         """
         if segment is not None:
             segment = self._check_tail(segment)
@@ -476,7 +479,7 @@ class _Loader:
         return segment
 
     def repair(self, segments: list[Segment]) -> None:
-        """Scan the segments that must be scanned, learn epochs and producers, and decide where the log ends."""
+        """Scan the segments that must be scanned, restore epochs and producers, and determine the log end."""
         if not segments:
             return
         start = max(self.known.log_start_offset, segments[0].base_offset)
@@ -536,7 +539,7 @@ class _Loader:
         segments[-1].end_offset = UNSEALED
 
     def _is_left_over(self, previous: Segment, last: Segment) -> bool:
-        """Return True if the last segment has no good batch, and the segment before it also lacks its last batches."""
+        """Return True if the last segment contains no good batch, and the previous segment lacks its last batches."""
         before, scan = self._scans.get(previous.base_offset), self._scans.get(last.base_offset)
         if before is None or scan is None or not scan.is_empty or not self._unflushed(previous.end_offset):
             return False
@@ -545,7 +548,7 @@ class _Loader:
         return before.tail is not None or before.end < previous.end_offset
 
     def _close_gap(self, scan: Scan) -> None:
-        """Determine the end of a scanned segment that is not the last one, and what is lost there."""
+        """Set the end of a scanned segment that is not the last one, and record the batches that are missing there."""
         segment = scan.segment
         if scan.tail is not None:
             segment.skip(scan.tail)
@@ -562,7 +565,7 @@ class _Loader:
         segment.trim(segment.end_offset)
 
     def _unlike_digest(self, segment: Segment) -> tuple[DamagedBytes, ...]:
-        """Return the damage that the digest reveals. Without it, the scan would learn from wrong offsets and leader
+        """Return the damage that the digest reveals, so that the scan ignores batches with wrong offsets and leader
         epochs."""
         digest = self._whole.get(segment.base_offset)
         if digest is None:
@@ -575,7 +578,8 @@ class _Loader:
         return checked.damage
 
     def _are_epochs_covered(self, segment: Segment) -> bool:
-        """Return True if leader epochs need no check: the digest covers them, or only Apache Kafka wrote the log."""
+        """Return True if leader epochs need no check, because the digest covers them or only Apache Kafka wrote the
+        log."""
         base, digest = segment.base_offset, self._whole.get(segment.base_offset)
         has_digest = digest is not None and digest.covers_headers and base not in self._wrong
         return has_digest or self.known.highest_leader_epoch == NO_EPOCH
@@ -584,7 +588,8 @@ class _Loader:
         return self._appended_epochs.is_honest(header, self._epochs_noted)
 
     def _must_continue(self, segment: Segment) -> bool:
-        """Return True if the offsets after the last batch of a sealed segment are lost, not removed by compaction."""
+        """Return True if the batches after the last one of a sealed segment were lost, and not removed by
+        compaction."""
         base = segment.base_offset
         if base in self._shrunk:
             return True
@@ -594,13 +599,14 @@ class _Loader:
     def _may_end_early(self, segment: Segment) -> bool:
         """Return True if Apache Kafka may have removed the last batch of a segment.
 
-        Kafka writes down how far it has compacted a log when it has compacted all of it. It may be killed before.
+        Kafka writes the offset up to which it has compacted a log only after it has compacted all segments, and may be
+        killed before that.
         """
         return self.known.is_kafkas or self._was_compacted_by_kafka(segment)
 
     def _was_compacted_by_kafka(self, segment: Segment) -> bool:
-        """Return True if Apache Kafka may have compacted a segment, and has synced it. Kafka also compacts above the
-        recovery point."""
+        """Return True if Apache Kafka may have compacted, and therefore synced, a segment. Kafka also compacts above
+        the recovery point."""
         return segment.end_offset <= (self.known.cleaned_up_to or 0)
 
     def _learn(self, header: BatchHeader, batch: Buffer, segment: Segment) -> None:
@@ -610,14 +616,15 @@ class _Loader:
         if latest is None or epoch > latest:
             self._epochs.assign(epoch, header.base_offset)
         elif header.base_offset >= self._scanned_from:
-            self._epochs.insert(epoch, header.base_offset)  # before a wrong epoch that the scan has not reached
+            self._epochs.insert(epoch, header.base_offset)  # a later, wrong epoch is removed when the scan reaches it
         if header.producer_id >= 0:
             seen_ms = min(header.max_timestamp, self._now_ms)
             note(header, marker_of(header, batch, 0), self._producers, segment, seen_ms)
 
 
 def _start_of_suffix(bases: Sequence[int], scanned: Collection[int]) -> int:
-    """Return the first of the last base offsets that are all in ``scanned``; UNSEALED if the last one is not."""
+    """Return the lowest base offset such that it and all higher ones are in ``scanned``; UNSEALED if the last is
+    not."""
     start = UNSEALED
     for base in reversed(bases):
         if base not in scanned:
@@ -627,7 +634,7 @@ def _start_of_suffix(bases: Sequence[int], scanned: Collection[int]) -> int:
 
 
 def _last_batch(segment: Segment) -> BatchHeader | None:
-    """Return the last batch of a segment; None if its index or its batches are damaged. Raises ``OSError``."""
+    """Return the header of a segment's last batch; None if its index or batches are damaged. Raises ``OSError``."""
     last = None
     try:
         for _, header in segment.batches(segment.offset_index.last.position):

@@ -3,8 +3,8 @@
 Rules (docs/operations.md, "When file descriptors or memory run out"):
 
 1. A shortage is a fault of the process, never of a disk.
-2. At a shortage, any thread releases the reserve and has the owners of files and maps close what they can open again.
-   The work that met the shortage is then repeated (``with_room``), or fails and leaves room for the rest.
+2. At a shortage, the thread that meets it releases the reserve and has the owners of files and maps close what they can
+   open again. The failed work is then repeated (``with_room``), or fails and leaves room for other work.
 3. The limits apply to the process, and so do the reserves. They are empty before ``Reserve.hold``, which only ``parley
    start`` calls; the broker refills them when it can (``parley.broker.runtime.exhaustion_watch``).
 """
@@ -38,15 +38,15 @@ _log = logging.getLogger(__name__)
 
 
 class Reserve(ABC):
-    """A part of one of the process's resources, held back until there is a shortage. Any thread may use it."""
+    """An amount of one of the process's resources that is held back until a shortage. Any thread may use it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         """The name of the resource in log lines and in ``/healthz``."""
         self.shortages = 0
-        """How often work has met a shortage since the process began."""
+        """The number of shortages since the process started."""
         self.lost_work: BaseException | None = None
-        """The first shortage that ended some work partway through: the state in memory may be half changed."""
+        """The first shortage that ended work midway, which may have left the state in memory half changed."""
         self._relief: list[Callable[[], object]] = []
         self._lock = threading.RLock()
 
@@ -61,15 +61,15 @@ class Reserve(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Give up everything that the reserve holds."""
+        """Release everything that the reserve holds."""
 
     @abstractmethod
     def refill(self) -> bool:
-        """Hold the whole reserve again. Returns False, and takes nothing, if too little of the resource would remain
-        free."""
+        """Acquire what is missing of the reserve. Returns False, and acquires nothing, if too little of the resource
+        would remain free."""
 
     def call_when_short(self, relieve: Callable[[], object]) -> None:
-        """Call ``relieve``, in any thread, at every shortage: it closes what can be opened again."""
+        """Register a function that closes what can be opened again. It is called at every shortage, in any thread."""
         self._relief.append(relieve)
 
     def forget(self, relieve: Callable[[], object]) -> None:
@@ -77,12 +77,12 @@ class Reserve(ABC):
         self._relief.remove(relieve)
 
     def make_room(self) -> None:
-        """Record a shortage and call ``relieve``."""
+        """Count a shortage, release the reserve, and have the users of the resource close what they can open again."""
         self.shortages += 1
         self.relieve()
 
     def relieve(self) -> None:
-        """Release the reserve, and have the users of the resource close what they can open again."""
+        """Do the same as ``make_room``, without counting a shortage."""
         with self._lock:
             self.release()
             for relieve in tuple(self._relief):
@@ -177,7 +177,7 @@ RESERVES: Final[tuple[Reserve, ...]] = (DESCRIPTORS, MEMORY)
 
 
 def reserve_for(error: BaseException) -> Reserve | None:
-    """Return the reserve against the shortage that ``error`` reports; None if it is another error."""
+    """Return the reserve of the resource whose shortage ``error`` reports; None if it is another error."""
     if isinstance(error, MemoryError):
         return MEMORY
     if isinstance(error, OSError):
@@ -186,10 +186,10 @@ def reserve_for(error: BaseException) -> Reserve | None:
 
 
 def note_lost_work(error: BaseException) -> bool:
-    """Record that ``error`` ended some work partway through. Returns False if it is not a shortage.
+    """Record that ``error`` ended some work midway. Returns False, and does nothing, if it is not a shortage.
 
     A failed system call leaves the state as it was. Memory can run out between any two steps: after that, the state in
-    memory cannot be trusted, and ``MEMORY.lost_work`` holds the error.
+    memory cannot be trusted, and ``MEMORY.lost_work`` is set to the error.
     """
     reserve = reserve_for(error)
     if reserve is None:
@@ -201,17 +201,16 @@ def note_lost_work(error: BaseException) -> bool:
 
 
 def no_memory(what: str) -> KafkaError:
-    """Make room after a MemoryError that ended work without side effects, and return the error to raise instead.
+    """Make room after a MemoryError in work without side effects, and return the error to raise instead.
 
-    ``what`` names that work. The error is KAFKA_STORAGE_ERROR, after which clients repeat their requests.
+    ``what`` names the work. The error is KAFKA_STORAGE_ERROR, after which clients repeat their requests.
     """
     MEMORY.make_room()
     return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Not enough memory for {what}.")
 
 
 def with_room(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return ``work(*args, **kwargs)``. If it meets a shortage, make room and repeat it once, so ``work`` must be
-    repeatable.
+    """Return ``work(*args, **kwargs)``. At a shortage, make room and repeat the call once: ``work`` must be repeatable.
 
     Raises the errors of ``work``.
     """

@@ -1,14 +1,13 @@
-"""Which of a log's oldest segments may be deleted: by log start offset, by size, by age. The log acts on these
-decisions.
+"""Decides which of a log's oldest segments to delete, by log start offset, by size and by age. The log deletes them.
 
 Rules:
 
-1. Segments are deleted as a whole, oldest first, and never if they contain an offset at or above the high watermark:
-   followers still need those.
+1. Segments are deleted as a whole, oldest first, and never if they contain an offset at or above the high watermark,
+   which followers still need.
 2. A segment that ends at or below the log start offset (DeleteRecords) is deleted under any clean-up policy.
-3. With the policy ``delete``, a segment is deleted if the rest of the log is still at least ``retention.bytes`` large,
-   or if its largest record timestamp (without one, the file's modification time) is older than ``retention.ms``.
-4. The active segment, if not empty, may be deleted by age too; the log begins a new one first.
+3. With the policy ``delete``, a segment is deleted if the rest of the log is at least ``retention.bytes`` large, or if
+   its largest record timestamp (without one, the file's modification time) is older than ``retention.ms``.
+4. The active segment, if not empty, may also be deleted by size or by age. The log starts a new one first.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def expired(
     high_watermark: int,
     now_ms: int,
 ) -> int:
-    """Return the number of oldest segments to delete. Looks up their largest timestamps. Raises ``OSError``."""
+    """Return how many of the oldest segments to delete. May read their largest timestamps. Raises ``OSError``."""
     surplus = sum(segment.size for segment in segments) - config.retention_bytes
     count = 0
     for segment in segments:

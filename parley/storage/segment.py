@@ -3,9 +3,9 @@
 Rules:
 
 1. Only the last segment of a log takes appends. Sealing a segment fixes its end, records its largest timestamp and
-   trims preallocated space. After that its files change only by removal.
-2. ``size`` counts whole batches of the log. The file may be longer during an append, after a failed write, or by
-   preallocation: nothing after ``size`` is ever read.
+   trims preallocated space. After that, its files are only renamed or removed.
+2. ``size`` counts whole batches of the log. The file may be longer during an append, after a failed write, or because
+   of preallocation: nothing after ``size`` is ever read.
 
 ``readable_segment.py`` contains the reads, ``segment_names.py`` the names of the files.
 """
@@ -84,7 +84,7 @@ class Segment(ReadableSegment):
 
     @classmethod
     def create(cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int, suffix: str = "") -> Segment:
-        """Create an empty segment, replacing any files of that name. Raises ``OSError``."""
+        """Create an empty segment, replacing any files of the same names. Raises ``OSError``."""
         path = directory / file_name(base_offset, LOG_SUFFIX + suffix)
         (directory / file_name(base_offset, TRANSACTION_INDEX_SUFFIX + suffix)).unlink(missing_ok=True)
         remove_digest(directory / file_name(base_offset, DIGEST_SUFFIX + suffix))
@@ -95,15 +95,15 @@ class Segment(ReadableSegment):
         try:
             return cls._with_new_indexes(directory, base_offset, now_ms, suffix)
         except OSError:
-            path.unlink()  # otherwise recovery would treat it as a segment
+            path.unlink()  # otherwise recovery would treat the file as a segment
             raise
 
     @classmethod
     def unwritten(cls, directory: Path, now_ms: int) -> Segment:
-        """Return the empty segment of a log that has no files yet. Before an append, a segment from ``create`` must
-        replace it.
+        """Return the empty segment of a log that has no files yet. A segment from ``create`` must replace it before the
+        first append.
 
-        Its indexes stay empty, so they need no paths of their own.
+        Its indexes are never written, so they have no real paths.
         """
         return cls(
             directory,
@@ -119,8 +119,8 @@ class Segment(ReadableSegment):
     def open(cls, directory: Path, base_offset: int, now_ms: int, suffix: str = "") -> Segment:
         """Open a segment that was sealed, or closed cleanly.
 
-        Raises ``CorruptIndex``, ``CorruptTransactionIndex`` or ``FileNotFoundError`` if an index must be rebuilt first;
-        ``OSError`` if the disk fails.
+        Raises ``CorruptIndex``, ``CorruptTransactionIndex`` or ``FileNotFoundError`` if an index must be rebuilt first,
+        and ``OSError`` if the disk fails.
         """
 
         def path_of(kind: str) -> Path:
@@ -158,7 +158,7 @@ class Segment(ReadableSegment):
         *,
         keep_transactions: bool = False,
     ) -> Segment:
-        """Return a segment with new, empty indexes and a ``size`` of 0: recovery counts and indexes its batches.
+        """Open a segment with new, empty indexes and a ``size`` of 0. The caller adds its batches with ``adopt``.
 
         The digest on disk stays until ``trim`` replaces it, so that a broker that is killed meanwhile finds the same
         damage again. With ``keep_transactions``, keeps a valid transaction index, because damaged batches cannot be
@@ -230,10 +230,10 @@ class Segment(ReadableSegment):
             self._digest.add(data, headers)
 
     def adopt(self, header: BatchHeader, data: Buffer | None, index_interval: int) -> None:
-        """Count and index a batch that is already in the file, directly after ``size``. Recovery uses this instead of
+        """Count and index a batch that is already in the file, directly after ``size``. Scans use this instead of
         ``append``.
 
-        Without its verified ``data``, the segment's digest will have no checksums.
+        If ``data``, the verified bytes of the batch, is None, the segment's digest will have no checksums.
         """
         if self._digest is not None:
             if data is None:
@@ -268,15 +268,15 @@ class Segment(ReadableSegment):
         ) or (not self.size and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET)
 
     def age_ms(self, latest_timestamp: int, now_ms: int) -> int:
-        """Return how long the segment has taken appends by record time, from its first batch to ``latest_timestamp``.
+        """Return the age of the segment by record time: from the timestamp of its first batch to ``latest_timestamp``.
 
-        If the first batch has no timestamp, returns the wall-clock time since the segment was created.
+        If the first batch has no timestamp, returns the wall-clock time since the segment was created or opened.
         """
         first = self.first_timestamp
         return latest_timestamp - first if first >= 0 else now_ms - self.created_ms
 
     def seal(self, end_offset: int) -> None:
-        """End the segment at ``end_offset``, because the next one takes the appends. Raises ``OSError``."""
+        """End the segment at ``end_offset``, because it takes no more appends. Raises ``OSError``."""
         self.trim(end_offset)
         self.end_offset = end_offset
 
@@ -304,11 +304,11 @@ class Segment(ReadableSegment):
 
     @property
     def writable(self) -> bool:
-        """True if ``append`` may be called. Call ``reopen`` first if it is False."""
+        """True if ``append`` may be called. If it is False, ``reopen`` must be called first."""
         return self.offset_index.writable
 
     def reopen(self, config: LogConfig) -> None:
-        """Make room for appends, because the segment is the active one (again). Raises ``OSError``."""
+        """Prepare the files for appends, because the segment is the active one, perhaps again. Raises ``OSError``."""
         if self._digest is None:
             known = self.digest()
             self._digest = DigestBuilder.of(known) if known is not None else None
@@ -355,7 +355,7 @@ class Segment(ReadableSegment):
     # --- The digest ---
 
     def digest(self) -> SegmentDigest | None:
-        """Return the digest of the bytes up to ``size``, from memory or else from the file; None if there is none.
+        """Return the digest of the first ``size`` bytes, from memory or else from the file; None if there is none.
 
         Raises ``OSError``.
         """
@@ -365,11 +365,12 @@ class Segment(ReadableSegment):
         return digest if digest is not None and digest.size == self.size else None
 
     def keep_digest(self, digest: SegmentDigest) -> None:
-        """Use ``digest``, which was taken as the bytes were appended, instead of the digest of the scanned bytes."""
+        """Use ``digest``, which was computed when the batches were appended, instead of a digest of the scanned
+        bytes."""
         self._digest = DigestBuilder.of(digest)
 
     def forget_digest(self) -> None:
-        """Let the digest have no checksums, because those of the current bytes would hide damage."""
+        """Write the digest without checksums, because checksums of the current bytes would hide damage."""
         self._digest = None
 
     def remove_digest(self) -> None:
@@ -390,7 +391,7 @@ class Segment(ReadableSegment):
             sync_digest(self.path_of(DIGEST_SUFFIX))
 
     def rename(self, suffix: str) -> None:
-        """Give the files another suffix ("" for none). Raises ``OSError``."""
+        """Rename the files to have another second suffix ("" for none). Raises ``OSError``."""
         self._move(self._directory, suffix)
 
     def moved(self, directory: Path) -> None:
@@ -423,7 +424,7 @@ class Segment(ReadableSegment):
         self.transactions.close()
 
     def delete(self) -> None:
-        """Remove the files; reads in progress are not disturbed. Raises ``OSError``."""
+        """Remove the files. Reads in progress can continue. Raises ``OSError``."""
         self.release()
         for kind in SUFFIXES:
             path = self.path_of(kind)
@@ -438,7 +439,7 @@ class Segment(ReadableSegment):
 
 
 def _write(fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
-    """Write everything, usually in one call."""
+    """Write all of ``data``, usually in one call. Raises ``OSError``."""
     written = os.pwrite(fd, data, position)
     while written < len(data):
         more = os.pwrite(fd, memoryview(data)[written:], position + written)

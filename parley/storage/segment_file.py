@@ -1,9 +1,9 @@
-"""A segment's ``.log`` file, and the walk along its batches by their headers, without reading the records in them.
+"""A segment's ``.log`` file, and the iteration over its batches, which reads only their headers.
 
 A v2 batch and a legacy message (v0 or v1, from older brokers) have offset, size and magic byte in the same place, so
-one walk serves segments that mix them. Here, each legacy message counts as a batch.
+one loop can read segments that mix them. Here, each legacy message counts as a batch.
 
-The file is read with ``pread`` in chunks and nothing in it is trusted: anything that cannot be a batch raises
+The file is read with ``pread`` in chunks. Nothing in it is trusted: bytes that cannot be a batch raise
 ``CorruptRecord``.
 """
 
@@ -26,8 +26,8 @@ SCAN_CHUNK: Final = 1 << 20
 
 
 class SegmentFile:
-    """An open ``.log`` file. It stays open while anything refers to it, so a read in progress can continue to read a
-    deleted segment."""
+    """An open ``.log`` file. It stays open while there is a reference to it, so a read in progress can continue to read
+    a deleted segment."""
 
     __slots__ = ("fd", "path")
 
@@ -54,8 +54,10 @@ class SegmentFile:
         return data if done == size else data[:done]
 
     def read_into(self, buffer: bytearray | memoryview, position: int, *, nowait: bool = False) -> int:
-        """Fill the buffer until the file ends, and return the number of bytes read. With ``nowait``, raises
-        ``BlockingIOError`` if it would have to wait."""
+        """Fill the buffer, or as much of it as the file provides. Returns the number of bytes read.
+
+        With ``nowait``, raises ``BlockingIOError`` if it would have to wait for the disk. Raises ``OSError``.
+        """
         flags = self.nowait_flag if nowait else 0
         try:
             done = os.preadv(self.fd, [buffer], position, flags)
@@ -76,7 +78,7 @@ class SegmentFile:
 def batches(
     file: SegmentFile, position: int, end: int, *, chunk: int = LOOKUP_CHUNK, nowait: bool = False
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the position and the header of each batch in the bytes from ``position`` to ``end``.
+    """Yield the position and the header of each batch in the bytes [``position``, ``end``).
 
     ``chunk`` is the number of bytes read at a time. Raises ``CorruptRecord`` if the bytes are not whole batches,
     ``OSError``; with ``nowait``, ``BlockingIOError`` if it would have to wait for the disk.
@@ -95,7 +97,7 @@ def batches(
 
 
 def read_batch(file: SegmentFile, position: int, header: BatchHeader) -> bytes | bytearray:
-    """Return the whole batch at ``position``. Raises ``CorruptRecord`` if the file ends inside it, ``OSError``."""
+    """Return the whole batch at ``position``. Raises ``CorruptRecord`` if the file ends inside it, and ``OSError``."""
     data = file.read(header.size_bytes, position)
     if len(data) < header.size_bytes:
         raise CorruptRecord(f"{file.path} ends inside the batch at byte {position}")

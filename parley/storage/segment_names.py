@@ -1,4 +1,4 @@
-"""The names of a segment's files: the base offset in twenty digits, and a suffix for the contents.
+"""The names of a segment's files: the base offset in twenty digits, and a suffix for the kind of file.
 
 A second suffix marks files that are being added (``.cleaned``, ``.swap``) or removed (``.deleted``).
 """
@@ -21,7 +21,7 @@ DELETED: Final = ".deleted"
 
 
 def file_name(base_offset: int, suffix: str) -> str:
-    """Return the name of a file of the segment that begins at ``base_offset``."""
+    """Return the name of a file of the segment that starts at ``base_offset``."""
     return f"{base_offset:020d}{suffix}"
 
 
@@ -32,10 +32,10 @@ def base_offset_of(name: str) -> int | None:
 
 
 def path_in(directory: Path, base_offset: int, suffix: str) -> Path:
-    """Return the path of a file of the segment in ``directory`` that begins at ``base_offset``."""
+    """Return the path of a file of the segment in ``directory`` that starts at ``base_offset``."""
     return directory / file_name(base_offset, suffix)
 
 
 def paths_in(directory: Path, base_offset: int, suffix: str) -> list[Path]:
-    """Return the paths of all files that a segment can have, with this second suffix."""
+    """Return the paths of all files that a segment can have, with ``suffix`` as the second suffix."""
     return [directory / file_name(base_offset, kind + suffix) for kind in SUFFIXES]

@@ -1,4 +1,4 @@
-"""Scans a segment whose indexes cannot be trusted (recovery), or that was just written (mending)."""
+"""Scans a segment whose indexes cannot be trusted (recovery) or do not exist yet (mending)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class Scan:
-    """Reads one segment from its beginning and adopts its good batches, including those after damage."""
+    """Reads one segment from its start and adds its good batches to the segment and its indexes (``Segment.adopt``)."""
 
     def __init__(
         self, segment: Segment, config: LogConfig, learn: Callable[[BatchHeader, Buffer, Segment], None]
@@ -44,9 +44,9 @@ class Scan:
     ) -> None:
         """Adopt the good batches: with ``past_damage`` all of them, otherwise those before the first damage.
 
-        ``known`` is damage that was found before. Without ``highest_epoch``, the highest leader epoch that the broker
-        knows, no leader epoch counts as altered. ``is_honest`` is ``AppendedEpochs.is_honest`` with the known epochs.
-        ``epoch_before`` is the leader epoch before the segment, if known. Raises ``OSError``.
+        ``known`` is damage that was found earlier. ``highest_epoch`` is the highest leader epoch that the broker knows;
+        if it is None, no leader epoch counts as altered. ``is_honest`` is ``AppendedEpochs.is_honest`` with the known
+        epochs. ``epoch_before`` is the leader epoch before the segment, if known. Raises ``OSError``.
         """
         segment, all_found = self.segment, self._found(known)
         if highest_epoch is not None:
@@ -82,14 +82,14 @@ class Scan:
                     position, expected = found.end, found.last_offset + 1
                 else:
                     position, expected = found.position + found.header.size_bytes, found.header.next_offset
-            if position < damaged.end:  # otherwise the file was damaged further since
+            if position < damaged.end:  # otherwise new damage covers the known damage
                 yield damaged
                 position, expected = damaged.end, damaged.last_offset + 1
         yield from checked.walk(position, self._file_bytes, expected)
 
     @property
     def is_empty(self) -> bool:
-        """True if the segment has no good batch."""
+        """True if the segment contains no good batch."""
         return not self.segment.size
 
     def cut(self) -> None:

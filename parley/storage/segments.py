@@ -1,14 +1,14 @@
-"""The segments of one log: which one takes the appends, when a new one begins, how old ones are removed.
+"""The list of a log's segments: which one takes appends, when a new one is started, how old ones are removed.
 
 Rules:
 
-1. The last segment is the active one. Only it takes appends; the others are sealed.
-2. A new segment begins if a batch does not fit (size, offset index, time index, offsets more than 2**31 - 1 above the
-   base), or if the active one has taken appends for ``segment.ms`` by record time, less a random part of
+1. The last segment is the active one. Only the active segment takes appends; the others are sealed.
+2. A new segment is started if a batch does not fit (size, offset index, time index, offsets more than 2**31 - 1 above
+   the base), or if the active segment has taken appends for ``segment.ms`` by record time, minus a random part of
    ``segment.jitter.ms``.
-3. To remove a segment, first hide it from readers, then count the removal, then rename or delete its files. A reader
-   that still uses the segment notices the count (``Durability.is_unchanged_since``). Files of visible segments are
-   renamed inside ``Durability.renaming``.
+3. A segment is removed in this order: it is hidden from readers, the removal is counted, its files are renamed or
+   deleted. A reader that still uses the segment sees that the count has changed (``Durability.is_unchanged_since``).
+   Files of visible segments are renamed inside ``Durability.renaming``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from parley.storage.segment_names import DELETED, LOG_SUFFIX
 
 
 class Segments:
-    """The segments of the log in ``directory``, which ends at ``end_offset``. ``all`` lists them oldest first. The log
-    calls every method under its lock."""
+    """The segments of the log in ``directory``, which ends at ``end_offset``. The log calls every method under its
+    lock."""
 
     def __init__(
         self,
@@ -59,14 +59,14 @@ class Segments:
         self._show([Segment.create(self.directory, self.active.base_offset, config, now_ms)])
 
     def appended(self, end_offset: int) -> None:
-        """Record that the active segment grew; the log now ends at ``end_offset``."""
+        """Record that batches were appended to the active segment, so that the log now ends at ``end_offset``."""
         self.end_offset = end_offset
         active = self.active
         self.reader.appended(LogEnd(end_offset, active, active.size))
 
     def takes(self, size: int, last_offset: int, latest_timestamp: int, config: LogConfig, now_ms: int) -> bool:
-        """Return True if the active segment has room for batches of ``size`` bytes; otherwise a new segment
-        must begin."""
+        """Return True if batches of ``size`` bytes may be appended to the active segment; False if a new segment must
+        be started first."""
         active = self.active
         if not active.has_room(size, last_offset, config):
             return False
@@ -74,7 +74,7 @@ class Segments:
         return not active.size or active.age_ms(latest_timestamp, now_ms) <= config.roll_ms - jitter
 
     def roll(self, base_offset: int, config: LogConfig, now_ms: int) -> None:
-        """Begin a new segment at ``base_offset``, unless the active one begins there. Raises ``OSError``."""
+        """Start a new segment at ``base_offset``, unless the active one starts there. Raises ``OSError``."""
         sealed = self.active
         if sealed.base_offset == base_offset:
             return
@@ -89,7 +89,8 @@ class Segments:
         self._show([*self.all, begun])
 
     def drop_first(self, count: int) -> list[Path]:
-        """Remove the ``count`` oldest, sealed segments; return their renamed files. Raises ``OSError``."""
+        """Remove the ``count`` oldest segments, which must be sealed. Returns their renamed files. Raises
+        ``OSError``."""
         dropped, kept = self.all[:count], self.all[count:]
         self._show(kept)
         self._durability.begins_at(kept[0].base_offset)
@@ -98,8 +99,8 @@ class Segments:
     def exchange(self, new: Sequence[Segment], old: Sequence[Segment]) -> list[Path]:
         """Replace adjacent sealed segments with ``.swap`` segments that are complete and on disk.
 
-        Returns the renamed files of the old ones. The caller syncs the directory, then calls ``settle``. If this raises
-        ``OSError``, recovery finishes the work.
+        Returns the renamed files of the old segments. The caller syncs the directory, then calls ``settle``. If this
+        raises ``OSError``, recovery finishes the replacement.
         """
         segments = self.all
         first = segments.index(old[0])
@@ -107,7 +108,7 @@ class Segments:
         return self._set_aside(old)
 
     def settle(self, new: Sequence[Segment]) -> None:
-        """Give the ``.swap`` segments that replaced others their final names. Raises ``OSError``."""
+        """Rename the ``.swap`` segments that have replaced other segments to their final names. Raises ``OSError``."""
         with self._durability.renaming():
             for segment in new:
                 segment.rename("")
@@ -117,7 +118,7 @@ class Segments:
         segments.
 
         Returns the renamed files of ``old``. The caller syncs the directory, then calls ``settle``. If this raises
-        ``OSError``, recovery finishes the work.
+        ``OSError``, recovery finishes the replacement.
         """
         kept = [segment for segment in self.all if segment is not old]
         self._show(sorted([*kept, new], key=lambda segment: segment.base_offset))
@@ -127,9 +128,9 @@ class Segments:
         return self._set_aside([old])
 
     def cut(self, offset: int, config: LogConfig) -> int:
-        """Remove everything from ``offset`` on, and return the new log end, which is a batch boundary.
+        """Remove everything from ``offset`` on. Returns the new log end, which is a batch boundary.
 
-        ``offset`` is not below the first segment. Raises ``OSError``, ``CorruptRecord``.
+        ``offset`` must not be below the first segment. Raises ``OSError``, ``CorruptRecord``.
         """
         dropped = [segment for segment in self.all if segment.base_offset > offset]
         kept = self.all[: len(self.all) - len(dropped)]
@@ -137,7 +138,7 @@ class Segments:
         for segment in reversed(dropped):
             segment.delete()
         self.end_offset = kept[-1].truncate_to(offset, config)
-        # Otherwise a crash could bring back what was cut, next to batches appended since.
+        # Otherwise, after a crash, the removed batches could reappear next to batches that were appended later.
         kept[-1].sync(indexes=False)
         sync_directory(self.directory)
         self._durability.cut(self.end_offset, kept[-1])
@@ -146,7 +147,7 @@ class Segments:
         return self.end_offset
 
     def restart(self, offset: int, config: LogConfig, now_ms: int) -> None:
-        """Remove everything and begin a new segment at ``offset``. Raises ``OSError``."""
+        """Remove all segments and start a new one at ``offset``. Raises ``OSError``."""
         self._durability.removed(self.all)
         for segment in reversed(self.all):
             segment.delete()
@@ -164,7 +165,7 @@ class Segments:
             segment.moved(directory)
 
     def release(self) -> None:
-        """Close the files without flushing. Reads in progress keep theirs."""
+        """Close the files without flushing. Reads in progress keep their files open."""
         for segment in self.all:
             segment.release()
         self.reader.release()

@@ -2,8 +2,8 @@
 
 docs/storage.md, "Replacing segments", describes the steps of a replacement and the suffixes of its files. If a
 ``.cleaned`` file exists, the replacement is rolled back: the ``.cleaned`` file and all ``.swap`` files from its offset
-on are removed. Any other ``.swap`` file is complete: the segments it replaces are removed, and it takes their place.
-Each step is on disk before the next one begins, because the machine may lose power here too.
+on are removed. Any other ``.swap`` file is complete: the segments that it replaces are removed, and it is renamed to
+its final name. Each step is on disk before the next one, because the machine may lose power again.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _log = logging.getLogger(__name__)
 
 
 def settle(directory: Path) -> list[int]:
-    """Leave only files of whole segments that do not overlap. Returns the base offsets of segments whose deletion was
-    interrupted. Raises ``OSError``."""
+    """Remove or rename files until only whole segments that do not overlap are left. Returns the base offsets of
+    segments whose deletion was interrupted. Raises ``OSError``."""
     names = sorted(os.listdir(directory))
     cleaned = [(base, name) for name in names if name.endswith(CLEANED) and (base := base_offset_of(name)) is not None]
     swapped = [(base, name) for name in names if name.endswith(SWAP) and (base := base_offset_of(name)) is not None]
     unfinished = min((base for base, _ in cleaned), default=None)
     aborted = [name for base, name in swapped if unfinished is not None and base >= unfinished]
-    # The .swap files first: the .cleaned files prove that they are incomplete.
+    # The .swap files are removed first: the .cleaned files show that they are incomplete.
     for removed in ([name for name in names if name.endswith(DELETED)], aborted, [name for _, name in cleaned]):
         for name in removed:
             (directory / name).unlink()
@@ -55,7 +55,7 @@ def settle(directory: Path) -> list[int]:
 
 
 def _finish(directory: Path, swapped: list[tuple[int, str]]) -> None:
-    """Remove the segments that the ``.swap`` files replace, and give the ``.swap`` files their final names."""
+    """Remove the segments that the ``.swap`` files replace, and rename the ``.swap`` files to their final names."""
     covered = [(base, _end_of(directory / name, base)) for base, name in swapped if name.endswith(LOG_SUFFIX + SWAP)]
     if covered:
         first, end = min(base for base, _ in covered), max(end for _, end in covered)
@@ -72,8 +72,10 @@ def _finish(directory: Path, swapped: list[tuple[int, str]]) -> None:
 
 
 def _renamed_already(directory: Path, base_offset: int) -> list[str]:
-    """Return the names of files of the new segment that were renamed before its ``.log`` file, because a crash keeps
-    renames in any order. A new segment with batches has a digest and a transaction index; otherwise neither is of use.
+    """Return the files of a new segment that already have their final names, although its ``.log`` file does not.
+
+    After a crash, renames may have reached the disk in any order. A complete new segment has a matching digest. Without
+    one, a digest or a transaction index with a final name belongs to the old segment.
     """
     size = (directory / file_name(base_offset, LOG_SUFFIX + SWAP)).stat().st_size
     digests = [read_digest(directory / file_name(base_offset, DIGEST_SUFFIX + suffix)) for suffix in ("", SWAP)]
@@ -84,7 +86,7 @@ def _renamed_already(directory: Path, base_offset: int) -> list[str]:
 
 
 def _end_of(path: Path, base_offset: int) -> int:
-    """Return the offset after the last batch in the file, but at least ``base_offset`` + 1."""
+    """Return the offset after the last batch in the file, or ``base_offset`` + 1 if there is none."""
     end = base_offset + 1
     file = SegmentFile(path)
     try:

@@ -1,7 +1,7 @@
 """The time index of a segment (``.timeindex``): timestamp -> offset.
 
-An entry is the largest timestamp so far (int64) and the relative offset of its batch (int32). Both rise from entry to
-entry.
+An entry is the largest timestamp so far (int64), and the last offset of its batch, relative to the segment's base
+offset (int32). Both increase from entry to entry.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _LONG: Final = struct.Struct(">q")
 
 
 class TimestampOffset(NamedTuple):
-    """A timestamp (ms), and the offset of its record, or of the end of its batch."""
+    """A timestamp (ms), and the offset of its record or the last offset of its batch."""
 
     timestamp: int
     offset: int
 
 
 class TimeIndex(MappedIndex):
-    """The time index. One slot is reserved for the largest timestamp, which is recorded when the segment is sealed."""
+    """The time index. One entry is reserved for the largest timestamp, which is recorded when the segment is sealed."""
 
     ENTRY = _TIME_ENTRY
     __slots__ = ()
@@ -34,7 +34,7 @@ class TimeIndex(MappedIndex):
     def open(cls, path: Path, base_offset: int) -> TimeIndex:
         """Open the index of a segment that was sealed or closed.
 
-        Raises ``CorruptIndex`` if its size or last entry is impossible, ``FileNotFoundError``.
+        Raises ``CorruptIndex`` if its size or last entry is invalid, and ``FileNotFoundError``.
         """
         count = entries_in(path, cls.ENTRY.size)
         index = cls(path, base_offset, count)
@@ -47,13 +47,13 @@ class TimeIndex(MappedIndex):
 
     @property
     def full(self) -> bool:
-        """True if the segment must be rolled because only the slot for its largest timestamp is left."""
+        """True if only the entry for the largest timestamp is left, so the segment must be rolled."""
         return self.count >= self._max_entries - 1
 
     @property
     def is_zero(self) -> bool:
-        """True if there is one entry, and it is zero: timestamp 0 at the base offset. A power cut that preserves the
-        file's size but not its contents leaves the same."""
+        """True if there is one entry, and it is zero: timestamp 0 at the base offset. The file looks the same after a
+        power cut that preserved its size but not its contents."""
         return self.count == 1 and self._entry(0) == (0, 0)
 
     @property
@@ -65,7 +65,7 @@ class TimeIndex(MappedIndex):
         return TimestampOffset(timestamp, self.base_offset + relative)
 
     def append(self, timestamp: int, offset: int) -> None:
-        """Record the largest timestamp so far and its offset; does nothing unless it exceeds the last recorded one.
+        """Record the largest timestamp so far and its offset. Does nothing unless it exceeds that of the last entry.
 
         Raises ``OSError`` if the disk is full.
         """
@@ -76,8 +76,8 @@ class TimeIndex(MappedIndex):
         self.count += 1
 
     def lookup(self, timestamp: int) -> TimestampOffset:
-        """Return the last entry not after ``timestamp``; no record before its offset has a later timestamp. Returns
-        (-1, base offset) if there is none."""
+        """Return the last entry whose timestamp is at most ``timestamp``. No earlier record in the segment has a later
+        timestamp than the entry. Returns (-1, base offset) if there is none."""
         count = self.count
         if not count:
             return TimestampOffset(-1, self.base_offset)
@@ -93,7 +93,7 @@ class TimeIndex(MappedIndex):
         return [TimestampOffset(t, self.base_offset + o) for t, o in map(self._entry, range(self.count))]
 
     def truncate_to(self, offset: int) -> None:
-        """Remove the entries whose offset is ``offset`` or later."""
+        """Remove the entries at or after ``offset``."""
         relative = offset - self.base_offset
         self.count = bisect_right(range(self.count), relative - 1, key=lambda at: self._entry(at)[1])
 

@@ -1,8 +1,8 @@
-"""Finding records by time: ListOffsets with a timestamp (KIP-79), and the latest record (KIP-734).
+"""Finds records by time: ListOffsets with a timestamp (KIP-79), and the record with the largest timestamp (KIP-734).
 
-Timestamps need not rise with offsets. The first record at or after a time lies in the first segment whose largest
-timestamp reaches that time. There, the time index says where to begin, and the largest timestamp in each batch header
-says which batch to read.
+Timestamps need not increase with offsets. The first record at or after a time lies in the first segment whose largest
+timestamp reaches that time. In that segment, the time index gives the position at which to start, and the largest
+timestamp in each batch header shows which batch to read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from parley.storage.segment_file import read_batch
 
 
 class FoundRecord(NamedTuple):
-    """A record found by time: its timestamp (ms), its offset, and its batch's leader epoch (-1 if there is none)."""
+    """A record found by time: its timestamp (ms), its offset, and the leader epoch of its batch (-1 if there is
+    none)."""
 
     timestamp: int
     offset: int
@@ -26,7 +27,7 @@ class FoundRecord(NamedTuple):
 def first_at_or_after(segments: Sequence[Segment], timestamp_ms: int, start_offset: int) -> FoundRecord | None:
     """Return the first record from ``start_offset`` on whose timestamp is at least ``timestamp_ms``, or None.
 
-    Usually reads and decompresses one batch. Raises ``KafkaError`` if the batch is damaged, ``OSError``.
+    Usually reads and decompresses one batch. Raises ``KafkaError`` if the batch is damaged, and ``OSError``.
     """
     for segment in segments:
         if segment.end_offset > start_offset and segment.largest.timestamp >= timestamp_ms:
@@ -48,9 +49,9 @@ def _first_in(segment: Segment, timestamp_ms: int, start_offset: int) -> FoundRe
 
 
 def latest(segments: Sequence[Segment], start_offset: int) -> FoundRecord | None:
-    """Return the first record with the largest timestamp of all; None if no record has a timestamp.
+    """Return the first record with the largest timestamp in the log; None if no record has a timestamp.
 
-    Reads and decompresses one batch. Raises ``KafkaError`` if the batch is damaged, ``OSError``.
+    Reads and decompresses one batch. Raises ``KafkaError`` if the batch is damaged, and ``OSError``.
     """
     best = max(segments, key=lambda segment: segment.largest.timestamp)
     largest = best.largest

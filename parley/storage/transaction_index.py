@@ -1,12 +1,12 @@
 """The transaction index of a segment (``.txnindex``): the aborted transactions whose markers lie in the segment.
 
-A read_committed fetch needs to know which transactions in its range were aborted. Rules:
+A read_committed fetch needs the transactions in its range that were aborted. Rules:
 
-1. Entries are in the order of their markers, so last offsets rise. A transaction is indexed in the segment that
-   contains its marker, although its records may begin in an earlier segment.
-2. An entry contains the last stable offset at the abort. No transaction aborted later can begin below it, so a search
-   ends at the first entry whose last stable offset reaches the end of the range.
-3. The first abort creates the file; most segments have none.
+1. Entries are in the order of their markers, so last offsets increase. A transaction is indexed in the segment that
+   contains its marker, although its first records may be in an earlier segment.
+2. An entry contains the last stable offset at the abort. No transaction that is aborted later can start below it, so a
+   search ends at the first entry whose last stable offset reaches the end of the range.
+3. The first abort creates the file; most segments have no such file.
 4. The segment's digest contains the checksum of the entries.
 """
 
@@ -25,7 +25,7 @@ _VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
 """Version, producer id, first offset, last offset, last stable offset."""
 _ENTRIES_FIRST_READ, _ENTRIES_PER_READ = 8, 1024
-"""Entries read at a time. Most searches end after a few, so reads begin small and grow."""
+"""The number of entries read at a time. Most searches end after a few entries, so the first read is small."""
 
 
 class CorruptTransactionIndex(ValueError):
@@ -47,11 +47,11 @@ class AbortedTransaction:
 
 
 class TransactionIndex:
-    """The index file at ``path``, whose name begins with the base offset of its segment. It is opened when it is first
-    needed."""
+    """The index file at ``path``, whose name starts with the base offset of its segment. The file is created by the
+    first ``append``."""
 
     def __init__(self, path: Path, *, is_new: bool = False) -> None:
-        """``is_new`` means that the segment has no files yet, so there is no index file to look for."""
+        """Open the file if it exists. ``is_new`` means that the segment has no files yet, so it cannot exist."""
         self.path = path
         self._fd = -1
         self._size = 0
@@ -81,8 +81,8 @@ class TransactionIndex:
         return self._checksum
 
     def append(self, aborted: AbortedTransaction) -> None:
-        """Add the transaction that was aborted last. Raises ``ValueError`` if its marker is not the last one,
-        ``OSError``."""
+        """Add the transaction that was aborted last. Raises ``ValueError`` if its marker does not come after all
+        others, and ``OSError``."""
         if aborted.last_offset <= self._last_offset:
             raise ValueError(f"{aborted} does not come after offset {self._last_offset} in {self.path}")
         if self._fd < 0:
@@ -98,11 +98,10 @@ class TransactionIndex:
         self._last_offset = aborted.last_offset
 
     def find(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
-        """Return the aborted transactions with offsets from ``start`` to before ``end``, and True if the search is
-        complete.
+        """Return the aborted transactions with offsets in [``start``, ``end``), and whether the search is complete.
 
-        If the second value is False, the next segment's index must be searched too. Reads the file. Raises ``OSError``,
-        or ``CorruptTransactionIndex`` if an entry has an unknown version.
+        If it is not, the next segment's index must also be searched. Reads the file. Raises ``OSError``, and
+        ``CorruptTransactionIndex`` if the file was truncated or an entry has an unknown version.
         """
         found: list[AbortedTransaction] = []
         if start > self._last_offset:
@@ -115,13 +114,13 @@ class TransactionIndex:
         return found, False
 
     def truncate_to(self, offset: int) -> None:
-        """Remove the transactions whose markers lie at ``offset`` or later. Raises ``OSError``."""
+        """Remove the transactions whose markers lie at or after ``offset``. Raises ``OSError``."""
         kept = self._first_ending_at(offset)
         if kept < self.count:
             self._resize(kept)
 
     def reset(self) -> None:
-        """Remove every entry; the caller reads the segment to find them again. Raises ``OSError``."""
+        """Remove all entries. The caller rebuilds them from the segment. Raises ``OSError``."""
         if self._fd >= 0:
             self._resize(0)
 
@@ -149,7 +148,7 @@ class TransactionIndex:
         self.path = path
 
     def close(self) -> None:
-        """Close the file. Idempotent; afterwards only ``delete`` may be called."""
+        """Close the file. Idempotent. After this, only ``delete`` may be called."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -182,8 +181,8 @@ class TransactionIndex:
         return last_offset
 
     def _first_ending_at(self, offset: int) -> int:
-        """Return the number of the first entry whose marker lies at ``offset`` or later. The search begins near the
-        last entry that was found."""
+        """Return the number of the first entry whose marker lies at or after ``offset``. The search starts at the entry
+        that the last search found."""
         before, low = self._last_search
         if before > offset:
             low = 0

@@ -1,14 +1,14 @@
 """Logs that have no files yet, because no record was ever written to them.
 
-A new log gets its directory and its files with its first batch, so a partition that is not used costs no disk access.
-One checkpoint file of the log directory lists such logs with their topics' ids, so that the next startup knows that
-they are in this directory. It is written before clients learn of a new log, and with the other checkpoints. If a listed
-log has a directory, the directory takes precedence. A line that ends in ``moving`` was written before a copy in another
-directory could replace the log: the copy may have received records before this file was written again.
+The directory and the files of a new log are created with its first batch, so an unused partition needs no disk access.
+A checkpoint file in the log directory lists such logs with their topic ids, so that the next startup knows that they
+belong to this directory. It is written before clients learn of a new log, and with the other checkpoints. If a listed
+log has a directory, the line is ignored. A line that ends in ``moving`` was written before a copy in another directory
+could replace the log: the copy may have received records before this file was written again.
 
-A second file lists the logs that were created, or got files, since the checkpoint. So a startup after a kill neither
-takes an unused log for a lost one, nor a log whose directory was removed for an unused one. The second file is not
-synced, so it counts only until the machine restarts.
+A second file lists the logs that were created, or whose files were created, since the checkpoint. After a kill, the
+next startup then does not mistake an unused log for a lost log, or a log whose directory was removed for an unused one.
+The second file is not synced, so it is valid only until the machine restarts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WRITTEN: Final = "written"
 
 @dataclass(frozen=True, slots=True)
 class UnwrittenLog:
-    """What the checkpoint file records about a log without files."""
+    """The checkpoint's entry for a log without files."""
 
     topic_id: UUID
     is_moving: bool = False
@@ -51,7 +51,7 @@ class UnwrittenLog:
 
 
 class UnwrittenLogs:
-    """The file of ``topic partition topic-id [moving]`` lines in one log directory, and the second file.
+    """The two files in one log directory. Their lines have the form ``topic partition topic-id [moving]``.
 
     In the second file, a line that ends in ``written`` removes a log from the list.
     """
@@ -63,7 +63,7 @@ class UnwrittenLogs:
         self._lock = Lock()  # for ``_later`` and ``_begun``
 
     def read(self, *, same_boot: bool) -> dict[TopicPartition, UnwrittenLog]:
-        """Return the logs that the files name; none if a file is missing or malformed. Raises ``OSError``.
+        """Return the logs in the list. A missing or malformed file counts as empty. Raises ``OSError``.
 
         ``same_boot`` is True if the machine has not restarted since the files were written.
         """
@@ -72,7 +72,7 @@ class UnwrittenLogs:
         for line in self._later_lines() if same_boot else ():
             words = line.split()
             is_written = words[3:] == [_WRITTEN]
-            with suppress(MalformedCheckpoint):  # damage, or a line whose end did not fit on the disk
+            with suppress(MalformedCheckpoint):  # damage, or an incomplete line because the disk was full
                 key, log = entry(words[:3] if is_written else words)
                 if not is_written:
                     found[key] = log
@@ -103,7 +103,8 @@ class UnwrittenLogs:
             self._append(_line(*key, log) for key, log in logs.items())
 
     def begin(self, topic: str, partition: int, topic_id: UUID) -> None:
-        """Record in the second file that a log gets its files now, without a sync. Raises ``OSError``."""
+        """Record in the second file, without a sync, that the files of a log are about to be created. Raises
+        ``OSError``."""
         with self._lock:
             self._begun[topic, partition] = topic_id
             self._append((_written_line(topic, partition, topic_id),))
@@ -127,7 +128,7 @@ def _line(topic: str, partition: int, log: UnwrittenLog) -> str:
 
 
 def _log(known: dict[tuple[str, bool], UnwrittenLog], words: list[str]) -> tuple[TopicPartition, UnwrittenLog]:
-    """Return the entry of one line. ``known`` collects the values of the file: thousands of partitions of a topic share
+    """Return the entry of one line. ``known`` caches the values, because thousands of partitions of a topic share
     one."""
     is_moving = len(words) == 4 and words[3] == _MOVING
     if len(words) != 3 and not is_moving:

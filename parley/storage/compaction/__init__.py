@@ -1,1 +1,1 @@
-"""Compaction: the log cleaner, and how it rewrites logs to keep only the last record of each key (docs/storage.md)."""
+"""Compaction: the log cleaner, which rewrites logs to keep only the last record of each key (docs/storage.md)."""
