@@ -1,1 +1,2 @@
-"""Configuration files, and what they refer to: key stores and TLS settings. The lowest layer: it imports no other."""
+"""Configuration files, and the key stores and TLS settings to which they refer. The lowest layer: it imports no
+other."""

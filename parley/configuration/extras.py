@@ -1,4 +1,4 @@
-"""Advice in error messages if the libraries of an extra of Parley's package are not installed."""
+"""The advice in error messages about missing libraries: how to install an extra of Parley's package."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ _CLONE: Final = Path(__file__).resolve().parents[2]
 
 
 def how_to_install(*extras: str) -> str:
-    """Return a text that explains how to install extras, such as ``security``.
+    """Return the command that installs extras, such as ``security``.
 
-    It gives a path instead of the name ``parley-broker``, because another project on the package index uses that name.
+    The command contains a path instead of the name ``parley-broker``, because another project on the package index uses
+    that name.
     """
     wanted = ",".join(extras)
     if (_CLONE / "pyproject.toml").exists():  # the program runs from a clone

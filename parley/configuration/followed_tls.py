@@ -1,4 +1,4 @@
-"""A TLS context that follows changes of its files, so that a renewed certificate does not require a restart."""
+"""A TLS context that reads changed files again, so that a renewed certificate does not require a restart."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _log = logging.getLogger(__name__)
 class FollowedContext(ssl.SSLContext):
     """Checks the files of the settings at each handshake, and reads them again if they have changed.
 
-    If the new files cannot be used, the old certificates stay in use. Only ``wrap_bio`` and ``wrap_socket`` follow
-    changes: settings of this object itself have no effect.
+    If the new files cannot be used, the old certificates stay in use. Only ``wrap_bio`` and ``wrap_socket`` use the
+    newest files. Attributes that are set on this object have no effect.
     """
 
     def __new__(cls, *_: Any) -> Self:

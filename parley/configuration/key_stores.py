@@ -1,8 +1,8 @@
-"""The one reader of key stores and trust stores, as Kafka's configuration names them: PEM and PKCS #12.
+"""Reads the key stores and trust stores of Kafka's configuration: PEM and PKCS #12. No other module reads them.
 
 The format of a file is detected from its first bytes, regardless of its name and declared type. Python's ``ssl`` and
-kazoo read only PEM, and only from files. So ``pem_file`` provides the content of other stores in a file that is never
-written to disk. Certificates and keys can also be given as text (KIP-651), with spaces or nothing for line breaks.
+kazoo read only PEM, and only from files. ``pem_file`` therefore converts other stores to a file that is not on disk.
+Certificates and keys can also be given as text (KIP-651), with spaces or nothing instead of line breaks.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _CERTIFICATES: Final = ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE"
 
 
 class BadKeyStore(ValueError):
-    """A key store cannot be used. The message names the file and says what to do; it contains no secret."""
+    """A key store or a TLS setting cannot be used. The message names the file or key, and contains no secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A private key and its certificate chain, as PEM; ``password`` is empty if the key is not encrypted."""
+    """A private key and its certificate chain, as PEM. ``password`` is empty if the key is not encrypted."""
 
     chain: str
     key: str = field(repr=False)
@@ -97,8 +97,8 @@ def read_revocation_lists(path: str) -> str:
 
 
 def identity_of_text(chain: str, key: str, password: str, *, source: str) -> Identity:
-    """Return the identity in PEM texts. ``source`` names them in errors. Raises BadKeyStore if the key or the
-    certificate is missing.
+    """Return the identity that the PEM texts contain. ``source`` names them in errors. Raises BadKeyStore if the key or
+    the certificate is missing.
 
     A wrong password is detected only when the identity is loaded.
     """
@@ -113,7 +113,7 @@ def identity_of_text(chain: str, key: str, password: str, *, source: str) -> Ide
 
 
 def pem_certificates(text: str) -> str:
-    """Return the certificates in a text, without any text between them; empty if there are none."""
+    """Return the PEM certificates in a text, without the text between them; empty if there are none."""
     return "".join(_normal("CERTIFICATE", body) for kind, body in _BLOCK.findall(text) if kind in _CERTIFICATES)
 
 
@@ -135,8 +135,8 @@ def is_pem(path: str) -> bool:
 def pem_file(content: str) -> Iterator[str]:
     """Yield the path of a file with this content, for libraries that read secrets only from files.
 
-    The file exists only inside the ``with`` block: in memory on Linux, elsewhere as a temporary file that only this
-    user can read.
+    The file exists only inside the ``with`` block: in memory on Linux, on other systems as a temporary file that only
+    this user can read.
     """
     if not hasattr(os, "memfd_create"):
         with NamedTemporaryFile("w", prefix="parley-", encoding="ascii") as file:
@@ -153,7 +153,7 @@ def pem_file(content: str) -> Iterator[str]:
 
 
 def _normal(kind: str, body: str) -> str:
-    """Return a PEM block with the usual line breaks. A body with headers is kept unchanged."""
+    """Return a PEM block with the usual line breaks. A body with headers stays unchanged."""
     if ":" not in body:
         body = "\n" + "\n".join(wrap("".join(body.split()), 64)) + "\n"
     return f"-----BEGIN {kind}-----{body}-----END {kind}-----\n"

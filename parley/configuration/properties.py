@@ -1,11 +1,11 @@
 """Java's ``.properties`` files, the format of ``server.properties``.
 
 A line is ``key=value``, ``key: value`` or ``key value``; blanks around the separator are ignored. ``#`` or ``!`` starts
-a comment line. A line that ends in an odd number of backslashes continues in the next one, whose leading blanks are
-ignored. A backslash escapes a character: ``\\t \\n \\r \\f``, ``\\u00e4`` (UTF-16); any other character stands for
-itself. If a key is repeated, the last line is used.
+a comment line. A line that ends in an odd number of backslashes continues on the next line, whose leading blanks are
+ignored. A backslash starts an escape: ``\\t \\n \\r \\f``, ``\\u00e4`` (UTF-16); before any other character, it is
+ignored. If a key is repeated, the last line applies.
 
-Java reads such files as ISO 8859-1, Parley as UTF-8. ASCII and the escapes have the same meaning in both.
+Java reads such files as ISO 8859-1, Parley as UTF-8. ASCII characters and escapes have the same meaning in both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENTRY = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTA
 
 
 def read_properties(path: str | PathLike[str]) -> dict[str, str]:
-    """Read the entries of a file. Raises OSError, or ValueError with the file's name if the file is malformed."""
+    """Return the entries of a file. Raises OSError, or ValueError with the file's name if the file is malformed."""
     with open(path, encoding="utf-8", newline="") as file:
         try:
             return parse_properties(file.read())
@@ -32,7 +32,7 @@ def read_properties(path: str | PathLike[str]) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    r"""Parse the entries in a text. Raises ValueError for ``\u`` without four hexadecimal digits."""
+    r"""Return the entries of a text. Raises ValueError for ``\u`` without four hexadecimal digits."""
     entries: dict[str, str] = {}
     for line in filter(None, _logical_lines(text)):
         match = _ENTRY.fullmatch(line)

@@ -1,6 +1,6 @@
-"""Values that a configuration refers to instead of containing them: ``${provider:path:key}`` (KIP-297, KIP-421).
+"""Resolves references to values outside a configuration: ``${provider:path:key}`` (KIP-297, KIP-421).
 
-The configuration itself declares the providers, under names that it chooses::
+The configuration itself declares the providers, under names of its choice::
 
     config.providers=file,env
     config.providers.file.class=org.apache.kafka.common.config.provider.FileConfigProvider
@@ -9,7 +9,7 @@ The configuration itself declares the providers, under names that it chooses::
 ``FileConfigProvider`` reads a properties file, ``DirectoryConfigProvider`` a file per key in a folder, and
 ``EnvVarConfigProvider`` the environment (``${env:KEY}``). Other packages add providers with an entry point of the group
 ``parley.config_providers``: a function that takes the parameters and returns a ``Lookup``. The name of the entry point
-is then used as the class. References to undeclared providers remain unchanged. No error contains a value that was read.
+is then used as the class. References to undeclared providers stay unchanged. No error contains a value that was read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FILE_BYTES_MAX: Final = 1 << 20
 
 
 class UnresolvedValue(ValueError):
-    """A provider could not supply a value. The message says which value and why, without a secret."""
+    """A provider could not supply a value. The message says which value and why, and contains no secret."""
 
 
 class ConfigProviders:
@@ -65,18 +65,18 @@ class ConfigProviders:
             reason = error.strerror or type(error).__name__
         except ValueError as error:
             reason = str(error) if isinstance(error, UnresolvedValue) else "its source is malformed"
-        raise UnresolvedValue(f"the value of {key} cannot be had: {found[0]}: {reason}")
+        raise UnresolvedValue(f"the value of {key} cannot be resolved: {found[0]}: {reason}")
 
 
 def read_configuration(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Read a properties file, and resolve the values that it refers to. Raises OSError, or ValueError if it is
-    malformed."""
+    """Return the entries of a properties file, with references resolved. Raises OSError, or ValueError if the file is
+    malformed or a value cannot be resolved."""
     properties = read_properties(path)
     return ConfigProviders(properties).resolve(properties)
 
 
 def is_about_providers(key: str) -> bool:
-    """Return True for keys that declare providers and their parameters."""
+    """Return True if ``key`` declares providers, or a provider's class or parameter."""
     return key == _PREFIX or key.startswith(f"{_PREFIX}.")
 
 
@@ -128,8 +128,8 @@ def _environment(parameters: Mapping[str, str]) -> Lookup:
 
 
 def _allowed(path: str, parameters: Mapping[str, str]) -> Path:
-    """Return the path with ``..`` resolved. Raises UnresolvedValue if ``allowed.paths`` is set and does not
-    contain it."""
+    """Return the path with ``..`` resolved. Raises UnresolvedValue if ``allowed.paths`` is set and no path in it
+    contains this path."""
     normal = Path(os.path.normpath(path))
     roots = [Path(root.strip()) for root in parameters.get("allowed.paths", "").split(",") if root.strip()]
     if roots and not any(normal.is_relative_to(root) for root in roots):

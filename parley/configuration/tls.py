@@ -1,9 +1,9 @@
-"""Kafka's ``ssl.*`` keys as settings of Python's ``ssl``: of a listener, of a client, of a broker as a client.
+"""Converts Kafka's ``ssl.*`` keys to settings of Python's ``ssl``: for listeners, clients, and brokers as clients.
 
-Differences from Java: versions before TLS 1.2 are rejected. OpenSSL chooses among the TLS 1.3 suites by itself. Listing
-only TLS 1.2 suites, or only TLS 1.3 suites, limits the version, but a selection of TLS 1.3 suites has no effect. As in
-Java, every certificate in a trust store is trusted, whether it is self-signed or not. With revocation lists, the issuer
-of every certificate in a chain needs an unexpired list.
+Differences from Java: versions before TLS 1.2 are rejected. OpenSSL itself chooses among the TLS 1.3 suites, so listing
+some of them has no effect; but listing only TLS 1.2 suites, or only TLS 1.3 suites, limits the version. As in Java,
+every certificate in a trust store is trusted, whether it is self-signed or not. With revocation lists, the issuer of
+every certificate in a chain must have an unexpired list.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CRL_FILE: Final = "ssl.crl.location"
 DEFAULT_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _STORE_TYPES: Final = ("JKS", "PKCS12", "PEM")
-"""JKS is Kafka's default type, under which most users actually keep PKCS #12 files."""
+"""JKS is Kafka's default type, but most files with this type are actually PKCS #12."""
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
@@ -46,7 +46,7 @@ class TlsSettings:
     versions: tuple[str, ...] = DEFAULT_VERSIONS
     cipher_suites: tuple[str, ...] = ()
     verify_host: bool = True
-    """True if a client verifies that the server's certificate matches its host name."""
+    """True if a client verifies that the server's certificate is for the server's host name."""
     revocation_lists: str = field(default="", repr=False)
     """Certificate revocation lists, as PEM; empty means that revocation is not checked."""
     files: tuple[str, ...] = ()
@@ -58,8 +58,8 @@ class TlsSettings:
         return ":".join(_openssl_name(suite) for suite in self.cipher_suites if not _is_tls_1_3(suite))
 
     def client_context(self) -> ssl.SSLContext:
-        """Return a context for connections to servers. Blocks. Raises BadKeyStore if a certificate or key
-        is unusable."""
+        """Return a context for connections to servers. Blocks. Raises BadKeyStore if a certificate, a key or a cipher
+        suite is unusable."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self.verify_host
         self._set_up(context)
@@ -68,7 +68,7 @@ class TlsSettings:
     def server_context(self, client_auth: str = "none") -> ssl.SSLContext:
         """Return a context for accepted connections. ``client_auth`` is a value of ``ssl.client.auth``.
 
-        Blocks. Raises BadKeyStore if there is no identity, or if a certificate or key is unusable.
+        Blocks. Raises BadKeyStore if there is no identity, or if a certificate, a key or a cipher suite is unusable.
         """
         if self.identity is None:
             raise BadKeyStore("a TLS listener needs ssl.keystore.location or ssl.keystore.key")
@@ -114,7 +114,7 @@ class TlsSettings:
 
 
 def tls_settings(properties: Mapping[str, str]) -> TlsSettings:
-    """Read the ``ssl.*`` keys, and the files that they name. Other keys are ignored. Blocks.
+    """Return the settings in the ``ssl.*`` keys and the files that they name. Other keys are ignored. Blocks.
 
     Raises BadKeyStore if a file is unusable, or if keys contradict each other.
     """
@@ -177,7 +177,7 @@ def _is_tls_1_3(suite: str) -> bool:
 
 
 def _openssl_name(suite: str) -> str:
-    """Return OpenSSL's name of a TLS 1.2 suite: ECDHE-RSA-AES128-GCM-SHA256 for
+    """Return OpenSSL's name of a TLS 1.2 suite, such as ECDHE-RSA-AES128-GCM-SHA256 for
     TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256."""
     exchange, joined, cipher = suite.removeprefix("TLS_").partition("_WITH_")
     if not joined:

@@ -4,10 +4,10 @@ It sends the messages of ``parley.protocol.messages`` and returns the responses 
 codes. It never retries. Connections are opened on demand. It raises ``KafkaError`` only if there is no response:
 
 - NETWORK_EXCEPTION: the connection could not be opened, or it ended before the response (``ConnectionClosed`` if the
-  broker closed it). A request that was sent may have been carried out.
-- REQUEST_TIMED_OUT: no response in time. The request may still be carried out. The connection ends,
-  unless callers still wait for other responses or the broker throttles this client (KIP-219). Requests that any broker
-  can serve avoid the broker until it responds again. The time of throttling counts too; the request is sent after it.
+  broker closed it). The broker may have carried out a request that was sent.
+- REQUEST_TIMED_OUT: no response in time. The broker may still carry out the request. The connection is closed, unless
+  callers still wait for other responses or the broker throttles this client (KIP-219). Requests that any broker can
+  serve avoid this broker until it responds again. The timeout includes the time of throttling.
 - UNSUPPORTED_VERSION: the broker and this client have no version of the API in common.
 - ``NotAuthenticated``: the broker rejects the login, or the TLS handshake fails.
 - BROKER_NOT_AVAILABLE: no bootstrap address responds (``NoBrokerResponds``, or ``NoBrokerListens`` if none accepts a
@@ -49,7 +49,7 @@ _TLS_SHUTDOWN_S: Final = 1.0
 
 
 class NoBrokerResponds(KafkaError):
-    """No known address of a broker leads to a broker that responds."""
+    """No broker responds at any known address."""
 
     def __init__(self, code: ErrorCode, message: str, failures: Sequence[KafkaError] = ()) -> None:
         super().__init__(code, message)
@@ -83,8 +83,8 @@ def parse_bootstrap(text: str) -> list[Address]:
 class Client:
     """Sends requests to the brokers of a cluster. The module docstring lists the errors that it raises.
 
-    ``async with Client("localhost:9092") as client: response = await client.send(request)``. Nodes are broker ids; the
-    client takes the brokers' addresses from the cluster's metadata. Timeouts are in seconds.
+    ``async with Client("localhost:9092") as client: response = await client.send(request)``. A ``node`` is a broker id;
+    the client finds its address in the cluster's metadata. Timeouts are in seconds.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Client:
             self._bootstrap = [Address(*address) for address in bootstrap]
         self._client_id = client_id
         self.security = security
-        """The security settings of connections that are opened from now on."""
+        """The security settings of the connections that will be opened. May be assigned."""
         self._timeout = timeout
         self._connect_timeout = connect_timeout
         self._max_frame_bytes = max_frame_bytes
@@ -158,17 +158,17 @@ class Client:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no {what} within {limit:g} s") from None
 
     async def version_for(self, request: type[Request], *, node: int | None = None) -> int:
-        """Return the version in which ``send`` would send such a request."""
+        """Return the version that ``send`` uses for such a request."""
         return (await self._link(node)).version_for(request.API_KEY, request.VERSIONS)
 
     async def hold(self) -> None:
-        """Connect to a broker, and return when the connection has ended."""
+        """Connect to any broker, unless connected, and wait until the connection ends."""
         await (await self._link(None)).until_closed()
 
     @property
     def lost_at(self) -> float | None:
-        """The time, by the loop's clock, at which the last connection to any broker ended; None if one is open or none
-        ever existed."""
+        """The time, by the loop's clock, at which the last connection to any broker ended; None if a connection is open
+        or there has been none."""
         if any(link.is_open for link in self._links.values()):
             return None
         return max((link.ended_at for link in self._links.values() if link.ended_at is not None), default=None)
@@ -176,8 +176,8 @@ class Client:
     # --- The cluster ---
 
     async def metadata(self, topics: Iterable[str] | None = None, *, create: bool = False) -> MetadataResponse:
-        """Return the brokers, and the named topics (None: all). With ``create``, missing topics are created if the
-        broker allows it."""
+        """Return the brokers and the topics in ``topics`` (None: all). With ``create``, missing topics are created if
+        the broker allows it."""
         version = await self.version_for(MetadataRequest)
         asked = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
         if version == 0 and asked is None:
@@ -191,15 +191,15 @@ class Client:
         return response
 
     async def controller(self) -> int:
-        """Return the node to which requests for the controller are sent. Raises KafkaError(NOT_CONTROLLER) if the
-        cluster has no controller."""
+        """Return the node that accepts requests for the controller. Raises KafkaError(NOT_CONTROLLER) if the cluster
+        has no controller."""
         node = (await self.metadata([])).controller_id
         if node < 0:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "the cluster currently has no controller")
         return node
 
     async def leader(self, topic: str, partition: int, *, fresh: bool = False) -> int:
-        """Return the leader of the partition, cached unless ``fresh``.
+        """Return the leader of the partition, from the cache if possible unless ``fresh``.
 
         Raises KafkaError with the error code of the topic or partition, such as UNKNOWN_TOPIC_OR_PARTITION or
         LEADER_NOT_AVAILABLE.
@@ -271,8 +271,8 @@ class Client:
         return {link.address for link in self._links.values() if link.is_silent}
 
     async def _connect_any(self) -> Link:
-        """Return a connection to the first address that responds. Addresses that did not respond before are
-        tried last."""
+        """Return a connection to the first address that responds. Addresses that currently do not respond are tried
+        last."""
         failures = []
         for address in sorted(self._addresses(), key=self._silent().__contains__):
             try:

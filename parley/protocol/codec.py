@@ -2,8 +2,8 @@
 
 The code for one version of one message is generated and compiled at its first use (``parley.protocol.decoding``,
 ``parley.protocol.encoding``) and kept. A decoding failure is always ``MalformedMessage``; an encoding failure is a
-ValueError that names the message, its version and the field. Both raise ValueError for a version that the message does
-not have.
+ValueError that names the message, its version and the field. Both decoding and encoding raise ValueError for a version
+that the message does not have.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _STORED_VERSION: Final = struct.Struct(">h")
 def decode(cls: type[M], version: int, data: Buffer, pos: int = 0) -> M:
     """Decode the message that fills ``data`` from ``pos`` to its end.
 
-    Records in the message are slices of ``data``, valid until the caller overwrites it. Raises MalformedMessage, also
-    if bytes are left over.
+    Records in the message are slices of ``data``, valid until the caller overwrites it. Raises MalformedMessage,
+    including if bytes are left over.
     """
     message, end = decode_from(cls, version, data, pos)
     if end != len(data):
@@ -58,9 +58,9 @@ def decode(cls: type[M], version: int, data: Buffer, pos: int = 0) -> M:
 
 
 def decode_from(cls: type[M], version: int, data: Buffer, pos: int, elements_max: int = ELEMENTS_MAX) -> tuple[M, int]:
-    """Decode the message that begins at ``pos``; return it and the position after it (see ``decode``).
+    """Decode the message that starts at ``pos``, like ``decode``. Returns it and the position after it.
 
-    Raises TooManyElements if its arrays have more than ``elements_max`` elements, or more than they may have.
+    Raises TooManyElements if its arrays contain more than ``elements_max`` elements, or more than the protocol allows.
     """
     try:
         decoder, by_reference, most = _decoders[cls, version]
@@ -82,7 +82,7 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def encode_element(message: type[Message], version: int, element: Struct) -> bytes:
-    """Return the encoded bytes of one element of an array in a message, for use in an ``EncodedArray``."""
+    """Return the bytes of one element of an array in ``message``, for use in an ``EncodedArray``."""
     cls = type(element)
     try:
         encoder = _element_encoders[message, version, cls]
@@ -117,9 +117,9 @@ def encode_stored(message: Data, version: int) -> bytes:
 
 
 def decode_stored(cls: type[D], data: Buffer) -> tuple[D, int]:
-    """Decode a stored record's key or value; return it and its version.
+    """Decode a stored record's key or value. Returns it and its version.
 
-    Raises MalformedMessage for a version that ``cls`` does not have, because newer software wrote it.
+    Raises MalformedMessage, also for a version that ``cls`` does not have because newer software wrote it.
     """
     if len(data) < _STORED_VERSION.size:
         raise MalformedMessage(f"{cls.__name__}: {len(data)} bytes are too short for a version")
@@ -130,7 +130,7 @@ def decode_stored(cls: type[D], data: Buffer) -> tuple[D, int]:
 
 
 def request_frame(message: Request, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
-    """Return a whole request frame in pieces, beginning with its size."""
+    """Return a whole request frame, including its size, in consecutive pieces."""
     header = RequestHeader(
         request_api_key=message.API_KEY,
         request_api_version=version,
@@ -143,7 +143,7 @@ def request_frame(message: Request, version: int, correlation_id: int, client_id
 
 
 def response_frame(message: Response, version: int, correlation_id: int) -> list[Buffer]:
-    """Return a whole response frame in pieces, beginning with its size."""
+    """Return a whole response frame, including its size, in consecutive pieces."""
     out = bytearray(_SIZE_AND_CORRELATION.pack(0, correlation_id))
     if message.header_version(version) >= 1:
         out.append(0)  # no tagged fields
@@ -160,8 +160,8 @@ def _framed(message: Message, version: int, out: bytearray, parts: list[Buffer])
 
 
 def _append(message: Message, version: int, out: bytearray, parts: list[Buffer]) -> bytearray:
-    """Append an encoded message to ``out``; return the bytearray to continue with. Adds completed bytearrays to
-    ``parts``."""
+    """Append an encoded message to ``out``. Returns the bytearray to which the caller appends next, and adds completed
+    pieces to ``parts``."""
     cls = type(message)
     try:
         encoder = _encoders[cls, version]
@@ -199,7 +199,7 @@ def _check_version(cls: type[Message], version: int) -> None:
 
 
 def _has_records(cls: type[Any]) -> bool:
-    """Return True if the message has a records field at any depth."""
+    """Return True if the message contains a records field at any depth."""
     for declared in cls.fields():
         kind = declared.type
         while kind.element is not None:

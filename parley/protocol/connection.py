@@ -2,13 +2,13 @@
 
 Rules:
 
-- A frame is a size (int32) and that many bytes. The frames of a ``FrameReader`` own their bytes, may be written to, and
-  are not larger than its limit.
+- A frame is a size (int32) and that many bytes. The frames that a ``FrameReader`` yields own their bytes, are writable,
+  and do not exceed its limit.
 - Small frames are received into one buffer per connection, which grows and shrinks with the traffic, and copied out of
-  it. A larger frame is received directly into its own bytes, which are allocated as data arrives, so that a peer must
-  send bytes to make this side hold memory.
-- Responses arrive in the order of the requests. Any other correlation id means that the two ends disagree, and the
-  connection must be closed.
+  it. A larger frame is received directly into a separate bytearray, which grows as data arrives: a peer cannot make
+  this side allocate memory without sending data.
+- Responses arrive in the order of the requests. After an unexpected correlation id, the connection must be closed,
+  because the two ends are out of step.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _UNSUPPORTED_VERSION: Final = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
 _READ_BYTES_MIN: Final = 4 * 1024
 _READ_BYTES_MAX: Final = 128 * 1024
 _HTTP: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"CONN", b"HTTP", b"<!DO", b"<htm", b"<HTM")
-"""The first bytes of HTTP requests and responses, and of pages without a header (HTTP/0.9)."""
-_FRAME_BYTES_FIRST: Final = 1024 * 1024  # allocated for a large frame before more of it has arrived
-_SMALL_READS: Final = 256  # in a row, before the buffer is halved
+"""The first bytes of HTTP requests and responses, and of HTML pages without a header (HTTP/0.9)."""
+_FRAME_BYTES_FIRST: Final = 1024 * 1024  # the first allocation for a large frame; more is allocated as it arrives
+_SMALL_READS: Final = 256  # the number of small reads in a row after which the buffer is halved
 
 _PRODUCE_KEY: Final = 0
 _API_VERSIONS_KEY: Final = 18
@@ -62,7 +62,7 @@ class OtherProtocol(Enum):
 
 
 class FrameTooLarge(MalformedMessage):
-    """A frame claims more bytes than allowed; the connection must be closed."""
+    """The size of a frame exceeds the limit. The connection must be closed."""
 
     def __init__(self, message: str, protocol: OtherProtocol | None = None) -> None:
         super().__init__(message if protocol is None else f"{message}; this looks like {protocol.value}")
@@ -72,8 +72,8 @@ class FrameTooLarge(MalformedMessage):
 class FrameReader:
     """Splits a stream of bytes into frames of at most ``max_frame_bytes``.
 
-    Suits ``asyncio.BufferedProtocol``: receive into the buffer from ``get_buffer``, then pass the number of received
-    bytes to ``buffer_updated`` and iterate over the frames.
+    Has the interface of ``asyncio.BufferedProtocol``: receive into the buffer from ``get_buffer``, then pass the number
+    of received bytes to ``buffer_updated`` and iterate over the frames.
     """
 
     __slots__ = ("_buffer", "_end", "_filled", "_frame", "_limit", "_size", "_small_reads", "_view")
@@ -82,8 +82,8 @@ class FrameReader:
         self._limit = max_frame_bytes
         self._resize(_READ_BYTES_MIN, b"")
         self._frame: bytearray | None = None  # the large frame that is being received
-        self._size = 0  # its size in bytes
-        self._filled = 0  # its bytes received so far
+        self._size = 0  # the size of the large frame in bytes
+        self._filled = 0  # the number of its bytes that have been received
         self._small_reads = 0
 
     def _resize(self, size: int, content: Buffer) -> None:
@@ -93,21 +93,21 @@ class FrameReader:
         self._end = len(content)
 
     def limit(self, max_frame_bytes: int) -> None:
-        """Change the maximum frame size from now on."""
+        """Change the maximum size of the frames that follow."""
         self._limit = max_frame_bytes
 
     @property
     def large_frame_bytes(self) -> int:
-        """The size of the large frame that is being received and uses memory; 0 if there is none."""
+        """The size of the large frame that is being received; 0 if there is none."""
         return self._size if self._frame is not None else 0
 
     @property
     def large_frame_received_bytes(self) -> int:
-        """The number of bytes of that frame that have arrived."""
+        """The number of bytes of the large frame that have arrived; 0 if there is none."""
         return self._filled if self._frame is not None else 0
 
     def get_buffer(self, hint: int = -1) -> memoryview:
-        """Return the buffer to receive into, which is never empty. It is valid until the next call of any method."""
+        """Return the buffer for the next bytes, which is never empty. It is valid until the next call of any method."""
         frame = self._frame
         if frame is None:
             return self._view[self._end :]
@@ -118,11 +118,11 @@ class FrameReader:
         return memoryview(frame)[self._filled :]
 
     def buffer_updated(self, received: int) -> Iterator[memoryview]:
-        """Yield the frames, without their sizes, that the ``received`` bytes complete. Exhaust it before any other
-        call.
+        """Yield the frames, without their sizes, that the ``received`` bytes complete. The caller must exhaust the
+        iterator before any other call.
 
-        Raises FrameTooLarge or MalformedMessage after the frames before the bad one. After that, the stream cannot be
-        read further.
+        Yields the frames before a bad frame, and then raises FrameTooLarge or MalformedMessage. After that, the stream
+        cannot be read any more.
         """
         if self._frame is not None:
             self._filled += received
@@ -147,14 +147,14 @@ class FrameReader:
             self._keep(pos, end, needed, received)
 
     def _begin_large(self, size: int, content: bytearray) -> None:
-        """Receive the rest of this frame into a bytearray of its own."""
+        """Receive the rest of this frame into a separate bytearray."""
         self._frame = bytearray(min(size, _FRAME_BYTES_FIRST))
         self._frame[: len(content)] = content
         self._size, self._filled = size, len(content)
         self._end = 0
 
     def _keep(self, pos: int, end: int, needed: int, received: int) -> None:
-        """Move the incomplete frame to the beginning of the buffer, and adapt the buffer to the traffic."""
+        """Move the incomplete frame to the start of the buffer, and adapt the buffer's size to the traffic."""
         buffer = self._buffer
         length = len(buffer)
         if received * 4 < length:
@@ -196,15 +196,15 @@ class RequestHeader(NamedTuple):
     body_offset: int
 
 
-# API key -> the first version with a flexible header, and so with tagged fields
+# API key -> the first version with a flexible header, which has tagged fields
 _FLEXIBLE_FROM: Final[dict[int, int]] = {}
 
 
 def parse_request_header(frame: Buffer) -> RequestHeader:
     """Parse the header of a request frame (without its size).
 
-    It also parses unknown versions, and unknown API keys as if they were not flexible; the caller must check both
-    before it decodes the body. Raises MalformedMessage.
+    Also parses headers of unknown versions, and of unknown API keys as if these were not flexible. The caller must
+    check both before it decodes the body. Raises MalformedMessage.
     """
     try:
         api_key, version, correlation_id, length = _HEADER.unpack_from(frame)
@@ -239,7 +239,7 @@ def _first_flexible(api_key: int) -> int:
 
 
 def _skip_tags(frame: Buffer, pos: int) -> int:
-    """Return the position after a header's tagged fields; Kafka has defined none."""
+    """Return the position after a header's tagged fields. Kafka defines none so far."""
     try:
         if frame[pos] == 0:
             return pos + 1
@@ -273,14 +273,14 @@ class ClientConnection:
 
     @property
     def in_flight(self) -> int:
-        """The number of requests that wait for their responses."""
+        """The number of requests whose responses have not arrived."""
         return len(self._in_flight)
 
     def send(self, request: Request, version: int) -> tuple[int | None, list[Buffer]]:
         """Return the frame of a request, in pieces, and the correlation id of its response.
 
-        The id is None if there will be no response: a produce request with ``acks=0``. If this raises ValueError,
-        because the request cannot be encoded in this version, nothing has changed.
+        The id is None if there will be no response: a produce request with ``acks=0``. Raises ValueError, and changes
+        nothing, if the request cannot be encoded in this version.
         """
         correlation_id = self._next_correlation_id
         frame = request_frame(request, version, correlation_id, self._client_id)
@@ -291,7 +291,8 @@ class ClientConnection:
         return correlation_id, frame
 
     def buffer_updated(self, received: int) -> Iterator[MatchedResponse]:
-        """Yield the responses that the ``received`` bytes complete. Exhaust it before any other call."""
+        """Yield the responses that the ``received`` bytes complete. The caller must exhaust the iterator before any
+        other call."""
         for frame in self._reader.buffer_updated(received):
             yield self._match(frame)
 

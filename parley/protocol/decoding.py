@@ -1,13 +1,13 @@
 """Generates the decoder of one version of one message as straight-line Python, and compiles it.
 
-A decoder is a function ``(buf, pos) -> (message, pos)``. It is fast because adjacent fixed-width fields, with the
-length or count that follows, are read by one ``struct.Struct``, structs are decoded in place, and records are slices of
-the frame.
+A decoder is a function ``(buf, pos, elements_max) -> (message, pos)``. It is fast because adjacent fixed-width fields,
+with the length or count that follows, are read by one ``struct.Struct``, structs are decoded in place, and records are
+slices of the frame.
 
 It is safe because a read past the end raises (``struct.error``, IndexError), every length is compared with the bytes
-left, and a count is rejected unless those bytes could contain that many of the smallest element. The elements and
-unknown tags of a message are limited, most strictly in requests, which any client may send. No input causes recursion.
-Every failure becomes ``MalformedMessage``.
+left, and a count is rejected if the bytes left are too few for that many elements of the minimum size. The number of
+elements and unknown tags in a message is limited, most strictly in requests, which any client may send. No input causes
+recursion. Every failure becomes ``MalformedMessage``.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ FIXED: Final[dict[str, tuple[str, int]]] = {
     "f64": ("d", 8),
     "uuid": ("16s", 16),
 }
-ELEMENTS_MAX: Final = 1 << 21  # in all arrays of a message, and its tags: a few hundred megabytes of objects
-REQUEST_ELEMENTS_MAX: Final = 1 << 16  # the same in a request: 0.1 s to decode, tens of megabytes
-STRING_BYTES_MAX: Final = 32767  # in every version: the old length is an int16, and the compact length keeps its limit
+ELEMENTS_MAX: Final = 1 << 21  # of all arrays and tagged sections of a message: a few hundred megabytes of objects
+REQUEST_ELEMENTS_MAX: Final = 1 << 16  # the same for a request: 0.1 s to decode, tens of megabytes
+STRING_BYTES_MAX: Final = 32767  # in every version: the old length is an int16, and the compact length has its limit
 
 
 class Source:
@@ -54,7 +54,7 @@ class Source:
         self._lines.append("    " * self._indent + text)
 
     def open(self, text: str) -> None:
-        """Add a line that begins a block."""
+        """Add a line that starts a block."""
         self.line(text)
         self._indent += 1
 
@@ -67,7 +67,7 @@ class Source:
         return f"{stem}{self._count}"
 
     def keep(self, stem: str, value: Any, key: Any = None) -> str:
-        """Return the name of an object from outside; equal keys share one name."""
+        """Return the name by which the function refers to ``value``. Equal keys share one name."""
         key = (stem, id(value) if key is None else key)
         if key not in self._names:
             self._names[key] = f"{stem}_{len(self._names)}"
@@ -95,7 +95,8 @@ def tagged(cls: type[Struct], version: int) -> list[Field]:
 
 
 def smallest(kind: FieldType, version: int, flexible: bool) -> int:
-    """Return the minimum size of an element of this type in bytes; never 0, so the bytes left always limit a count."""
+    """Return the minimum size of an element of this type in bytes. It is never 0, so the bytes left always limit a
+    count."""
     if kind.kind in FIXED:
         return FIXED[kind.kind][1]
     if kind.struct is None:
@@ -121,8 +122,8 @@ class _DecoderWriter:
         self._version = version
         self._flexible = cls.is_flexible(version)
         self._source = Source("def run(buf, pos, left):")
-        self._run: list[tuple[str, int, str]] = []  # letter, width, target: read together at the next flush
-        self._after: list[str] = []  # lines that need what the run reads
+        self._run: list[tuple[str, int, str]] = []  # letter, width, target of the fields that ``_flush`` reads
+        self._after: list[str] = []  # the lines to add after that read
 
     def write(self) -> Any:
         source = self._source
@@ -163,7 +164,7 @@ class _DecoderWriter:
         self._run, self._after = [], []
 
     def _length(self, kind: str, compact: bool) -> str:
-        """Read a length or a count; return the local variable that holds it (-1 for null)."""
+        """Read a length or a count. Returns the name of the local variable for it, which is -1 for null."""
         length = self._source.local("n")
         if not compact:
             letter, width = ("h", 2) if kind == "str" else ("i", 4)
@@ -181,7 +182,7 @@ class _DecoderWriter:
     # --- Fields ---
 
     def _struct(self, cls: type[Struct]) -> str:
-        """Decode a struct; return the local variable that holds it."""
+        """Decode a struct. Returns the name of the local variable for it."""
         source = self._source
         this = source.local("m")
         source.line(f"{this} = new({source.keep(cls.__name__, cls)})")
@@ -242,7 +243,7 @@ class _DecoderWriter:
             self._sized(kind, target, nullable, compact, name)
 
     def _sized(self, kind: FieldType, target: str, nullable: bool, compact: bool, name: str) -> None:
-        """Decode a value that begins with a length: a string, bytes, records or an array."""
+        """Decode a value that starts with a length: a string, bytes, records or an array."""
         source = self._source
         length = self._length(kind.kind, compact)
         source.open(f"if {length} < 0:")

@@ -1,11 +1,11 @@
 """Generates the encoder of one version of one message as straight-line Python, and compiles it.
 
 An encoder is a function ``(message, out, parts) -> out`` that appends to the bytearray ``out``. It does not copy large
-records: it moves ``out`` and the records to the list ``parts`` and begins a new ``out``, so that one ``writev`` can
-send everything. Adjacent fields of fixed width are packed at once, with the length or count that follows them.
+records: it adds ``out`` and the records to the list ``parts`` and starts a new ``out``, so that one ``writev`` can send
+all parts. Adjacent fields of fixed width are packed together, with the length or count that follows them.
 
-If a message cannot be encoded (a null or a number out of range that the schema forbids, a value in a field that the
-version lacks), the encoder fails with any error; ``fault`` then finds the reason and the field.
+If a message cannot be encoded (a null that the schema forbids, a number out of range, a value in a field that the
+version lacks), the encoder may raise any error; ``fault`` then finds the reason and the field.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from parley.protocol.uuids import UUID
 
 Encoder: TypeAlias = Callable[[Any, bytearray, list[Buffer]], bytearray]
 
-COPIED_BYTES_MAX: Final = 1024  # records up to this size are copied: cheaper than one more element of a writev
+COPIED_BYTES_MAX: Final = 1024  # records up to this size are copied, which is cheaper than another part of a writev
 
 ERROR_TEXT_CUT: Final = 1_000
-"""The number of characters kept of an error text that is too long for a string, because it lists names from the client.
-The text is cut so that the response does not fail: people read the beginning."""
+"""The number of characters that are kept of an error text that is too long for a string, for example because it lists
+names from the client. Without this, the response could not be encoded."""
 
 
 class EncodedArray:
-    """The elements of an array, encoded in advance for one version of their message."""
+    """The elements of an array, already encoded for one version of their message."""
 
     __slots__ = ("_content", "_count", "_version")
 
@@ -71,7 +71,7 @@ class _EncoderWriter:
         self._version = version
         self._flexible = cls.is_flexible(version)
         self._source = Source("def run(m, out, parts):")
-        self._run: list[tuple[str, str]] = []  # letter, expression: packed together at the next flush
+        self._run: list[tuple[str, str]] = []  # letter, expression of the fields that ``_flush`` packs
         self._out = "out"
 
     def write(self, struct: type[Struct]) -> Any:
@@ -97,7 +97,7 @@ class _EncoderWriter:
         self._run = []
 
     def _length(self, kind: str, length: str, compact: bool) -> None:
-        """Write a length or a count that is not null."""
+        """Write a length or a count of a value that is not null."""
         if not compact:
             self._run.append(("h" if kind == "str" else "i", length))
             self._flush()
@@ -155,7 +155,8 @@ class _EncoderWriter:
             self._value(kind, value, nullable, self._flexible and declared.compact)
 
     def _shortened(self, value: str) -> str:
-        """Cut an error text that is too long for a string; return the name of the variable with the shortened text."""
+        """Shorten an error text that is too long for a string. Returns the name of the variable for the shortened
+        text."""
         text = self._source.local("e")
         self._source.line(f"{text} = {value}")
         self._source.line(
@@ -190,7 +191,7 @@ class _EncoderWriter:
             self._sized(kind, value, nullable, compact)
 
     def _sized(self, kind: FieldType, value: str, nullable: bool, compact: bool) -> None:
-        """Encode a value that begins with a length: a string, bytes, records or an array."""
+        """Encode a value that starts with a length: a string, bytes, records or an array."""
         source = self._source
         content, length = source.local("v"), source.local("n")
         source.line(f"{content} = {value}")
@@ -276,7 +277,7 @@ class _EncoderWriter:
 
 
 def _is_error_text(declared: Field) -> bool:
-    """Return True if the field is an explanation for people, of an error or a status."""
+    """Return True if the field explains an error or a status to people."""
     return declared.type.kind == "str" and declared.name.endswith(("error_message", "status_detail"))
 
 
@@ -293,18 +294,19 @@ def _measured(records: Any) -> tuple[int, Any]:
 
 
 def _refuse() -> NoReturn:
-    raise ValueError("this version cannot carry it")
+    raise ValueError("this version cannot represent the value")
 
 
 def fault(this: Struct, version: int, flexible: bool) -> str:
-    """Return why the message cannot be encoded in this version, beginning with the path to the field; "" if it can."""
+    """Return the reason why the message cannot be encoded in this version, starting with the path to the field; "" if
+    it can."""
     for declared in type(this).fields():
         value = getattr(this, declared.name)
         if version not in declared.versions:
             wrong = (
                 ""
                 if declared.ignorable or value == declared.default()
-                else f" has a value, {value!r}, that this version lacks"
+                else f" has the value {value!r}, but this version lacks the field"
             )
         elif value is None:
             wrong = "" if version in declared.nullable else " must not be null"

@@ -1,7 +1,7 @@
 """The protocol's error codes, and the exceptions that carry them.
 
-``ErrorCode`` is the whole table of Apache Kafka 4.3. "Retriable" has the meaning it has for Kafka's clients: the same
-request may succeed later, perhaps after fresh metadata, without any change by the caller.
+``ErrorCode`` is the whole table of Apache Kafka 4.3. "Retriable" has the same meaning as in Kafka's clients: the same
+request may succeed later, perhaps after a metadata request.
 
 ``KafkaError`` carries an error code of the protocol. ``MalformedMessage`` means that bytes are not a valid message, so
 nothing after them on the same connection can be trusted.
@@ -20,7 +20,7 @@ RETRIABLE: Final = True
 class ErrorCode(IntEnum):
     """An error code of the wire protocol, with its meaning.
 
-    A code that is not in the table (from a newer broker) becomes UNKNOWN_SERVER_ERROR.
+    A code that is not in the table, from a newer broker, becomes UNKNOWN_SERVER_ERROR.
     """
 
     retriable: bool
@@ -37,20 +37,24 @@ class ErrorCode(IntEnum):
     def _missing_(cls, value: object) -> ErrorCode | None:
         return cls.UNKNOWN_SERVER_ERROR if isinstance(value, int) else None
 
-    UNKNOWN_SERVER_ERROR = -1, "The broker met an error it did not expect; its log says more."
+    UNKNOWN_SERVER_ERROR = -1, "An unexpected error occurred in the broker; see its log."
     NONE = 0, "No error."
     OFFSET_OUT_OF_RANGE = 1, "The offset is before the start or after the end of the log."
     CORRUPT_MESSAGE = (
         2,
-        "The records are corrupt: wrong checksum, wrong size, or no key where the topic is compacted.",
+        "The records are corrupt: wrong checksum, wrong size, or no key although the topic is compacted.",
         RETRIABLE,
     )
     UNKNOWN_TOPIC_OR_PARTITION = 3, "This broker has no such topic or partition.", RETRIABLE
     INVALID_FETCH_SIZE = 4, "The requested fetch size is not allowed."
-    LEADER_NOT_AVAILABLE = 5, "The partition has no leader at this moment.", RETRIABLE
-    NOT_LEADER_OR_FOLLOWER = 6, "This broker is not the partition's leader, or holds no replica of it.", RETRIABLE
+    LEADER_NOT_AVAILABLE = 5, "The partition currently has no leader.", RETRIABLE
+    NOT_LEADER_OR_FOLLOWER = (
+        6,
+        "This broker is not the partition's leader, or has no replica of the partition.",
+        RETRIABLE,
+    )
     REQUEST_TIMED_OUT = 7, "The request was not completed within its time limit.", RETRIABLE
-    BROKER_NOT_AVAILABLE = 8, "The broker cannot be reached at this moment."
+    BROKER_NOT_AVAILABLE = 8, "The broker is currently not reachable."
     REPLICA_NOT_AVAILABLE = 9, "The replica of the partition is not available.", RETRIABLE
     MESSAGE_TOO_LARGE = 10, "A record batch is larger than the topic allows (max.message.bytes)."
     STALE_CONTROLLER_EPOCH = 11, "Another broker has become controller."
@@ -58,11 +62,11 @@ class ErrorCode(IntEnum):
         12,
         "The metadata string committed with an offset is too long (offset.metadata.max.bytes).",
     )
-    NETWORK_EXCEPTION = 13, "The connection ended before the response came.", RETRIABLE
-    COORDINATOR_LOAD_IN_PROGRESS = 14, "The coordinator is still loading its state; ask again.", RETRIABLE
-    COORDINATOR_NOT_AVAILABLE = 15, "The group or transaction has no coordinator at this moment.", RETRIABLE
-    NOT_COORDINATOR = 16, "This broker is not the coordinator; look it up again.", RETRIABLE
-    INVALID_TOPIC_EXCEPTION = 17, "The topic's name is not legal, or the topic may not be used this way."
+    NETWORK_EXCEPTION = 13, "The connection ended before the response arrived.", RETRIABLE
+    COORDINATOR_LOAD_IN_PROGRESS = 14, "The coordinator is still loading its state; try again.", RETRIABLE
+    COORDINATOR_NOT_AVAILABLE = 15, "The group or transaction currently has no coordinator.", RETRIABLE
+    NOT_COORDINATOR = 16, "This broker is not the coordinator; look up the coordinator again.", RETRIABLE
+    INVALID_TOPIC_EXCEPTION = 17, "The topic's name is not valid, or the topic must not be used this way."
     RECORD_LIST_TOO_LARGE = 18, "The batches are larger than a segment of the log (segment.bytes)."
     NOT_ENOUGH_REPLICAS = 19, "Fewer replicas are in sync than min.insync.replicas; nothing was written.", RETRIABLE
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = (
@@ -71,16 +75,16 @@ class ErrorCode(IntEnum):
         RETRIABLE,
     )
     INVALID_REQUIRED_ACKS = 21, "acks must be -1, 0 or 1."
-    ILLEGAL_GENERATION = 22, "The group is at another generation."
+    ILLEGAL_GENERATION = 22, "The group has another generation."
     INCONSISTENT_GROUP_PROTOCOL = (
         23,
         "The member's protocol type or protocols have nothing in common with those of the group.",
     )
-    INVALID_GROUP_ID = 24, "The group id is not legal."
+    INVALID_GROUP_ID = 24, "The group id is not valid."
     UNKNOWN_MEMBER_ID = 25, "The coordinator does not know this member."
     INVALID_SESSION_TIMEOUT = (
         26,
-        "The session timeout is outside group.min.session.timeout.ms ... group.max.session.timeout.ms.",
+        "The session timeout is not between group.min.session.timeout.ms and group.max.session.timeout.ms.",
     )
     REBALANCE_IN_PROGRESS = 27, "The group is rebalancing; the member must join again."
     INVALID_COMMIT_OFFSET_SIZE = 28, "The offsets of this commit are too large to be stored."
@@ -91,31 +95,31 @@ class ErrorCode(IntEnum):
     UNSUPPORTED_SASL_MECHANISM = 33, "The broker does not offer this SASL mechanism."
     ILLEGAL_SASL_STATE = 34, "The request does not fit the state of the SASL exchange."
     UNSUPPORTED_VERSION = 35, "This version of the API, or this use of it, is not supported."
-    TOPIC_ALREADY_EXISTS = 36, "A topic of this name exists."
-    INVALID_PARTITIONS = 37, "The number of partitions is not possible."
+    TOPIC_ALREADY_EXISTS = 36, "A topic with this name already exists."
+    INVALID_PARTITIONS = 37, "The number of partitions is not valid."
     INVALID_REPLICATION_FACTOR = 38, "The replication factor is below 1 or above the number of available brokers."
-    INVALID_REPLICA_ASSIGNMENT = 39, "The assignment of replicas to brokers is not possible."
+    INVALID_REPLICA_ASSIGNMENT = 39, "The assignment of replicas to brokers is not valid."
     INVALID_CONFIG = 40, "The configuration is not valid."
     NOT_CONTROLLER = 41, "This broker is not the controller.", RETRIABLE
     INVALID_REQUEST = 42, "The request contradicts itself or is malformed."
     UNSUPPORTED_FOR_MESSAGE_FORMAT = 43, "The records are stored in a format too old for this request."
-    POLICY_VIOLATION = 44, "The broker's policy refuses these parameters."
+    POLICY_VIOLATION = 44, "The broker's policy rejects these parameters."
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45, "The producer's sequence number does not follow the last one."
     DUPLICATE_SEQUENCE_NUMBER = 46, "The producer's sequence number was used before."
     INVALID_PRODUCER_EPOCH = 47, "The producer's epoch is old."
     INVALID_TXN_STATE = 48, "The transaction is not in a state that allows this."
     INVALID_PRODUCER_ID_MAPPING = 49, "The producer id does not belong to this transactional id."
     INVALID_TRANSACTION_TIMEOUT = 50, "The transaction timeout is above transaction.max.timeout.ms."
-    CONCURRENT_TRANSACTIONS = 51, "Another operation on this transaction is still under way.", RETRIABLE
+    CONCURRENT_TRANSACTIONS = 51, "Another operation on this transaction is still in progress.", RETRIABLE
     TRANSACTION_COORDINATOR_FENCED = 52, "The coordinator that sent the markers has been replaced."
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, "Not authorized for this transactional id."
-    SECURITY_DISABLED = 54, "The broker has no security enabled."
+    SECURITY_DISABLED = 54, "Security is not enabled on the broker."
     OPERATION_NOT_ATTEMPTED = 55, "Not attempted, because another operation of the same request failed."
-    KAFKA_STORAGE_ERROR = 56, "The disk of this log failed.", RETRIABLE
+    KAFKA_STORAGE_ERROR = 56, "The disk of this log has failed.", RETRIABLE
     LOG_DIR_NOT_FOUND = 57, "The broker has no such log directory."
     SASL_AUTHENTICATION_FAILED = 58, "SASL authentication failed."
-    UNKNOWN_PRODUCER_ID = 59, "The broker remembers nothing of this producer id; its records may have been deleted."
-    REASSIGNMENT_IN_PROGRESS = 60, "A reassignment of the partition is under way."
+    UNKNOWN_PRODUCER_ID = 59, "The broker does not know this producer id; its records may have been deleted."
+    REASSIGNMENT_IN_PROGRESS = 60, "A reassignment of the partition is in progress."
     DELEGATION_TOKEN_AUTH_DISABLED = 61, "Delegation tokens are not enabled."
     DELEGATION_TOKEN_NOT_FOUND = 62, "There is no such delegation token."
     DELEGATION_TOKEN_OWNER_MISMATCH = 63, "The principal is neither the token's owner nor one of its renewers."
@@ -128,74 +132,77 @@ class ErrorCode(IntEnum):
     INVALID_PRINCIPAL_TYPE = 67, "This type of principal is not supported."
     NON_EMPTY_GROUP = 68, "The group still has members."
     GROUP_ID_NOT_FOUND = 69, "There is no such group."
-    FETCH_SESSION_ID_NOT_FOUND = 70, "There is no such fetch session; begin a new one.", RETRIABLE
-    INVALID_FETCH_SESSION_EPOCH = 71, "The fetch session is at another epoch.", RETRIABLE
-    LISTENER_NOT_FOUND = 72, "The leader has no listener of the name this connection came in by.", RETRIABLE
-    TOPIC_DELETION_DISABLED = 73, "Topics may not be deleted (delete.topic.enable)."
-    FENCED_LEADER_EPOCH = 74, "The leader epoch given is older than the broker's.", RETRIABLE
-    UNKNOWN_LEADER_EPOCH = 75, "The leader epoch given is newer than the broker's.", RETRIABLE
+    FETCH_SESSION_ID_NOT_FOUND = 70, "There is no such fetch session; start a new one.", RETRIABLE
+    INVALID_FETCH_SESSION_EPOCH = 71, "The fetch session has another epoch.", RETRIABLE
+    LISTENER_NOT_FOUND = 72, "The leader has no listener with the name of the listener of this connection.", RETRIABLE
+    TOPIC_DELETION_DISABLED = 73, "Topic deletion is disabled (delete.topic.enable)."
+    FENCED_LEADER_EPOCH = 74, "The leader epoch in the request is older than the broker's.", RETRIABLE
+    UNKNOWN_LEADER_EPOCH = 75, "The leader epoch in the request is newer than the broker's.", RETRIABLE
     UNSUPPORTED_COMPRESSION_TYPE = (
         76,
         "This version of the request does not support the partition's compression.",
     )
-    STALE_BROKER_EPOCH = 77, "The broker has registered again since, under another epoch."
+    STALE_BROKER_EPOCH = 77, "The broker has registered again meanwhile, with another epoch."
     OFFSET_NOT_AVAILABLE = (
         78,
-        "The new leader's high watermark has not caught up; offsets might seem to go back.",
+        "The new leader's high watermark has not caught up; offsets might seem to go backward.",
         RETRIABLE,
     )
-    MEMBER_ID_REQUIRED = 79, "Join again with the member id just given."
+    MEMBER_ID_REQUIRED = 79, "The member must join again with the member id in this response."
     PREFERRED_LEADER_NOT_AVAILABLE = 80, "The preferred leader is not available.", RETRIABLE
-    GROUP_MAX_SIZE_REACHED = 81, "The group has group.max.size members already."
+    GROUP_MAX_SIZE_REACHED = 81, "The group already has group.max.size members."
     FENCED_INSTANCE_ID = 82, "Another member has taken this group.instance.id."
-    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, "No replica that may lead is available.", RETRIABLE
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, "No replica that is eligible as leader is available.", RETRIABLE
     ELECTION_NOT_NEEDED = 84, "The partition already has the requested leader.", RETRIABLE
-    NO_REASSIGNMENT_IN_PROGRESS = 85, "No reassignment of the partition is under way."
-    GROUP_SUBSCRIBED_TO_TOPIC = 86, "The group is subscribed to the topic, so its offsets may not be deleted."
-    INVALID_RECORD = 87, "The broker refuses a record; the response says which and why."
-    UNSTABLE_OFFSET_COMMIT = 88, "Offsets of a transaction not yet ended are pending; ask again.", RETRIABLE
+    NO_REASSIGNMENT_IN_PROGRESS = 85, "No reassignment of the partition is in progress."
+    GROUP_SUBSCRIBED_TO_TOPIC = 86, "The group is subscribed to the topic, so its offsets cannot be deleted."
+    INVALID_RECORD = 87, "The broker rejects a record; the response says which record and why."
+    UNSTABLE_OFFSET_COMMIT = 88, "Offsets of a transaction that has not ended are pending; try again.", RETRIABLE
     THROTTLING_QUOTA_EXCEEDED = (
         89,
-        "The quota of such requests is used up; try again after the throttle time.",
+        "The quota for such requests is exceeded; try again after the throttle time.",
         RETRIABLE,
     )
     PRODUCER_FENCED = 90, "A newer producer uses this transactional id."
     RESOURCE_NOT_FOUND = 91, "There is no such resource."
-    DUPLICATE_RESOURCE = 92, "The request names the same resource twice."
+    DUPLICATE_RESOURCE = 92, "The request contains the same resource twice."
     UNACCEPTABLE_CREDENTIAL = 93, "The credential does not meet the requirements."
-    INCONSISTENT_VOTER_SET = 94, "The sender or the recipient is not a voter of the other's set."
-    INVALID_UPDATE_VERSION = 95, "The version of the feature is not possible."
+    INCONSISTENT_VOTER_SET = 94, "The sender or the receiver is not in the other's set of voters."
+    INVALID_UPDATE_VERSION = 95, "The version of the feature is not valid."
     FEATURE_UPDATE_FAILED = 96, "The feature could not be changed."
     PRINCIPAL_DESERIALIZATION_FAILURE = 97, "The principal of a forwarded request cannot be read."
     SNAPSHOT_NOT_FOUND = 98, "There is no such snapshot."
     POSITION_OUT_OF_RANGE = 99, "The position is outside the snapshot."
-    UNKNOWN_TOPIC_ID = 100, "This broker has no topic of this id.", RETRIABLE
+    UNKNOWN_TOPIC_ID = 100, "This broker has no topic with this id.", RETRIABLE
     DUPLICATE_BROKER_REGISTRATION = 101, "A live broker with this id is registered."
     BROKER_ID_NOT_REGISTERED = 102, "No broker with this id is registered."
     INCONSISTENT_TOPIC_ID = 103, "The log belongs to another topic id.", RETRIABLE
     INCONSISTENT_CLUSTER_ID = 104, "The request is meant for another cluster."
     TRANSACTIONAL_ID_NOT_FOUND = 105, "There is no such transactional id."
     FETCH_SESSION_TOPIC_ID_ERROR = 106, "The fetch session mixes requests with and without topic ids.", RETRIABLE
-    INELIGIBLE_REPLICA = 107, "A replica of the new ISR may not be in it."
-    NEW_LEADER_ELECTED = 108, "The change gave the partition a new leader."
+    INELIGIBLE_REPLICA = 107, "A replica of the new ISR is not eligible for the ISR."
+    NEW_LEADER_ELECTED = 108, "The change has resulted in a new leader of the partition."
     OFFSET_MOVED_TO_TIERED_STORAGE = 109, "The offset is in tiered storage only."
-    FENCED_MEMBER_EPOCH = 110, "The member's epoch is fenced: it must give up its partitions and join again."
+    FENCED_MEMBER_EPOCH = 110, "The member's epoch is fenced: the member must release its partitions and join again."
     UNRELEASED_INSTANCE_ID = 111, "Another member of the group still has this instance id."
     UNSUPPORTED_ASSIGNOR = 112, "The group does not support this assignor or this version of it."
-    STALE_MEMBER_EPOCH = 113, "The member's epoch is old; its next heartbeat brings the new one."
+    STALE_MEMBER_EPOCH = 113, "The member's epoch is old; the response to its next heartbeat contains the new one."
     MISMATCHED_ENDPOINT_TYPE = 114, "The request was sent to the wrong kind of endpoint."
     UNSUPPORTED_ENDPOINT_TYPE = 115, "This kind of endpoint is not supported."
     UNKNOWN_CONTROLLER_ID = 116, "No controller with this id is known."
-    UNKNOWN_SUBSCRIPTION_ID = 117, "The telemetry subscription id is not known or no longer valid."
+    UNKNOWN_SUBSCRIPTION_ID = 117, "The telemetry subscription id is unknown or no longer valid."
     TELEMETRY_TOO_LARGE = 118, "The telemetry is larger than the broker accepts."
-    INVALID_REGISTRATION = 119, "The controller refuses the broker's registration."
-    TRANSACTION_ABORTABLE = 120, "The transaction met an error; abort it and the transactional id can be used further."
+    INVALID_REGISTRATION = 119, "The controller rejects the broker's registration."
+    TRANSACTION_ABORTABLE = (
+        120,
+        "An error occurred in the transaction; after an abort, the transactional id can be used again.",
+    )
     INVALID_RECORD_STATE = 121, "The record is not in a state that can be acknowledged."
     SHARE_SESSION_NOT_FOUND = 122, "There is no such share session.", RETRIABLE
-    INVALID_SHARE_SESSION_EPOCH = 123, "The share session is at another epoch.", RETRIABLE
-    FENCED_STATE_EPOCH = 124, "The share group's state is at another epoch."
-    INVALID_VOTER_KEY = 125, "The voter's key is not that of the replica it reached."
-    DUPLICATE_VOTER = 126, "The voter is in the set already."
+    INVALID_SHARE_SESSION_EPOCH = 123, "The share session has another epoch.", RETRIABLE
+    FENCED_STATE_EPOCH = 124, "The share group's state has another epoch."
+    INVALID_VOTER_KEY = 125, "The voter's key is not the key of the replica that received the request."
+    DUPLICATE_VOTER = 126, "The voter is already in the set."
     VOTER_NOT_FOUND = 127, "The voter is not in the set."
     INVALID_REGULAR_EXPRESSION = 128, "The regular expression cannot be compiled."
     REBOOTSTRAP_REQUIRED = 129, "The client's view of the cluster is too old; it must start from its bootstrap servers."
@@ -206,7 +213,7 @@ class ErrorCode(IntEnum):
 
 
 class KafkaError(Exception):
-    """A failure with its error code. ``message`` gives more detail than the code, or is the meaning of the code."""
+    """A failure with its error code. ``message`` gives more detail; by default, it is the meaning of the code."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(code, message)
@@ -218,9 +225,8 @@ class KafkaError(Exception):
 
 
 class MalformedMessage(Exception):
-    """Bytes that cannot be decoded as the expected message; the connection that carried them must be closed."""
+    """Bytes cannot be decoded as the expected message. The connection from which they came must be closed."""
 
 
 class TooManyElements(MalformedMessage):
-    """The arrays of a message contain more elements than the protocol allows, or than the caller decodes in
-    one call."""
+    """The arrays of a message contain more elements than Parley or the caller of the decoder allows."""

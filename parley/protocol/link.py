@@ -21,19 +21,20 @@ from parley.version import VERSION
 __all__ = ["Address", "ConnectionClosed", "Link", "NotAuthenticated", "tls_refused"]
 
 MAYBE_TLS: Final = "; if the listener uses TLS, set security.protocol"
-"""Appended to the error if the broker closes a connection without TLS before its first response."""
+"""Appended to the error if the broker closes a connection without TLS before the first response."""
 HANDSHAKE_FAILED: Final = "the TLS handshake failed"
 INVALID_CERTIFICATE: Final = "the broker's certificate is not valid"
 _LIFETIME_USED: Final = (0.85, 0.95)
-"""The fraction of a session's lifetime after which the client logs in again, as in Kafka's client."""
+"""The range of the fraction of a session's lifetime after which the client logs in again, as in Kafka's client."""
 _THROTTLES_AFTERWARDS: Final = 2
-"""The first version of ApiVersions in which a throttling broker responds immediately and expects the client to wait
-afterwards. With older versions, the broker delays the response."""
+"""The first ApiVersions version for which a throttling broker responds immediately and expects the client to wait
+afterwards. For older versions, the broker delays the response."""
 _discarded = bytearray(4096)  # receives the data that arrives on an abandoned connection
 
 
 class NotAuthenticated(KafkaError):
-    """The broker rejects the login, or the TLS handshake fails. Retrying is useless until one side changes."""
+    """The broker rejects the login, or the TLS handshake fails. A retry will fail until the client or the broker is
+    reconfigured."""
 
 
 class ConnectionClosed(KafkaError):
@@ -46,7 +47,7 @@ class ConnectionClosed(KafkaError):
     def __init__(self, code: ErrorCode, message: str, protocol: OtherProtocol | None = None) -> None:
         super().__init__(code, message)
         self.protocol = protocol
-        """The protocol that the other side seems to use; None if it may be Kafka's."""
+        """The protocol that the other side seems to use; None if that may be Kafka's protocol."""
 
 
 class Address(NamedTuple):
@@ -80,7 +81,7 @@ class Link(asyncio.BufferedProtocol):
         self.address = address
         self.is_open = True
         self.is_silent = False
-        """True if a response is overdue and no byte has arrived since."""
+        """True if a response is overdue and no bytes have arrived since."""
         self.versions: dict[int, tuple[int, int]] = {}  # API key -> the broker's lowest and highest version
         self._connection = ClientConnection(client_id, max_frame_bytes)
         self._waiting: dict[int, asyncio.Future[Response]] = {}
@@ -95,7 +96,7 @@ class Link(asyncio.BufferedProtocol):
         self._login_due: float | None = None
         """The time of the next login, by the loop's clock; None if the session does not expire."""
         self._turn = asyncio.Lock()
-        """Held by the request that is handed over next, so that waiting requests keep their order."""
+        """Held by the request that is sent next, so that waiting requests keep their order."""
 
     # --- Calls by the transport ---
 
@@ -132,7 +133,8 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def throttle_left_s(self) -> float:
-        """The seconds for which the broker will not read from this client, because the client has exceeded a quota."""
+        """The seconds for which the broker will not read from this client, because the client has exceeded a quota; not
+        positive if it reads now."""
         return self._throttled_until - asyncio.get_running_loop().time()
 
     def _note_throttle(self, seconds: float) -> None:
@@ -159,7 +161,8 @@ class Link(asyncio.BufferedProtocol):
             self._closed.set_result(None)
 
     def _error(self, exc: Exception | None) -> KafkaError:
-        """Return the error of requests that have no response when the connection ends. ``exc`` is the transport's."""
+        """Return the error for the requests without a response when the connection ends. ``exc`` is the transport's
+        error."""
         code = ErrorCode.NETWORK_EXCEPTION
         text = f"{self.address}: {self._ended or exc or 'the broker closed the connection'}"
         if self._protocol is not None or (self._ended is None and (exc is None or isinstance(exc, ConnectionError))):
@@ -178,8 +181,8 @@ class Link(asyncio.BufferedProtocol):
         """Send a request and return its response, or None if there will be none (``acks=0``). Requests are sent in the
         order of the calls.
 
-        If the broker throttles the client, wait until the broker reads requests again, as Java's client does. If the
-        session is about to expire (KIP-368), log in again first.
+        If the broker throttles the client, waits until the broker reads requests again, as Java's client does. If the
+        session is about to expire (KIP-368), logs in again first.
         """
         async with self._turn:
             while self.is_open and (wait_s := self.throttle_left_s) > 0:
@@ -194,7 +197,7 @@ class Link(asyncio.BufferedProtocol):
         return None if response is None else await response
 
     async def _hand_over(self, request: Request, version: int) -> asyncio.Future[Response] | None:
-        """Hand a request to the connection. Returns the future of its response, or None if there will be none."""
+        """Write a request to the connection. Returns the future of its response, or None if there will be none."""
         await self._writable.wait()
         if not self.is_open:
             raise ConnectionClosed(ErrorCode.NETWORK_EXCEPTION, f"the connection to {self.address} has ended")
@@ -206,7 +209,7 @@ class Link(asyncio.BufferedProtocol):
         return waiting
 
     async def start(self, security: ClientSecurity) -> None:
-        """Learn the broker's versions, and log in. Raises KafkaError, ``NotAuthenticated`` if the broker rejects the
+        """Request the broker's versions, and log in. Raises KafkaError; ``NotAuthenticated`` if the broker rejects the
         login."""
         try:
             await self._negotiate()
@@ -219,20 +222,20 @@ class Link(asyncio.BufferedProtocol):
             await self._log_in(self._login)
 
     async def _negotiate(self) -> None:
-        """Learn the broker's versions. A broker that does not support our ApiVersions version returns those it supports
-        (KIP-511)."""
+        """Request the broker's versions. A broker that does not support the client's ApiVersions version returns the
+        versions that it supports (KIP-511)."""
         request = ApiVersionsRequest(client_software_name="parley", client_software_version=VERSION)
         response: Any = await self._ask(request, request.VERSIONS.max)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             known = next((api.max_version for api in response.api_keys if api.api_key == request.API_KEY), 0)
             response = await self._ask(request, min(known, request.VERSIONS.max))
         if response.error_code:
-            raise KafkaError(ErrorCode(response.error_code), f"{self.address} refused ApiVersions")
+            raise KafkaError(ErrorCode(response.error_code), f"{self.address} rejected ApiVersions")
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
     async def _log_in_again(self) -> None:
-        """Log in on the same connection. Other requests wait meanwhile, because the broker accepts only those of the
-        login."""
+        """Log in again on the same connection. Other requests wait meanwhile, because during a login the broker accepts
+        no others."""
         if self._login is None:
             return
         try:
@@ -254,7 +257,8 @@ class Link(asyncio.BufferedProtocol):
             self._login_due = asyncio.get_running_loop().time() + due_s
 
     async def _exchange(self, login: Login) -> int:
-        """Carry out a login. Returns the lifetime of the session in milliseconds; 0 if it is unlimited."""
+        """Exchange the messages of a login. Returns the lifetime of the session in milliseconds; 0 if it is
+        unlimited."""
         handshake = SaslHandshakeRequest(mechanism=login.mechanism)
         response: Any = await self._ask(handshake, self.version_for(handshake.API_KEY, handshake.VERSIONS))
         if response.error_code:
@@ -280,7 +284,8 @@ class Link(asyncio.BufferedProtocol):
         return accepted
 
     def version_for(self, api_key: int, ours: VersionRange) -> int:
-        """Return the highest version that both sides support."""
+        """Return the highest version that both sides support. Raises KafkaError (UNSUPPORTED_VERSION) if there is
+        none."""
         name = APIS[api_key].name
         if api_key not in self.versions:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self.address} does not support {name}")
@@ -304,7 +309,7 @@ class Link(asyncio.BufferedProtocol):
         await asyncio.shield(self._closed)
 
     async def close(self, limit: float) -> None:
-        """Send everything that has been written, waiting at most ``limit`` seconds, then end the connection."""
+        """Wait at most ``limit`` seconds until all written data is sent, then close the connection."""
         self._transport.close()
         try:
             async with asyncio.timeout(limit):

@@ -151,5 +151,5 @@ def test_secrets_come_from_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert config.password_encoder_secret is not None
     assert config.password_encoder_secret.value == "s3cret"
     monkeypatch.setenv("PARLEY_PASSWORD_ENCODER_SECRET", f"${{dir:{tmp_path}:absent}}")
-    with pytest.raises(CommandError, match=r"password\.encoder\.secret cannot be had.*No such file"):
+    with pytest.raises(CommandError, match=r"password\.encoder\.secret cannot be resolved.*No such file"):
         start._configured_by_environment(options)
