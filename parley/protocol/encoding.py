@@ -306,7 +306,7 @@ def fault(this: Struct, version: int, flexible: bool) -> str:
             wrong = (
                 ""
                 if declared.ignorable or value == declared.default()
-                else f" has the value {value!r}, but this version lacks the field"
+                else f" has a value, {value!r}, that this version lacks"
             )
         elif value is None:
             wrong = "" if version in declared.nullable else " must not be null"

@@ -1,7 +1,8 @@
-"""The smallest parts of the wire format that need more than one line: varints, UUIDs, tagged sections (KIP-482).
+"""Functions for parts of the wire format that the generated codecs do not inline: varints, UUIDs, tagged sections
+(KIP-482).
 
-Compiled codecs inline every common case and call these functions for the rest. A position outside the buffer raises
-IndexError, which the compiled decoder turns into ``MalformedMessage``.
+The generated codecs inline the common cases, and call these functions for all others. A position outside the buffer
+raises IndexError, which the generated decoder turns into ``MalformedMessage``.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ def uvarint(value: int) -> bytes:
 
 
 def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
-    """Return the unsigned varint at ``pos``, and the position after it. A varint has at most five bytes and 32 bits."""
+    """Return the unsigned varint at ``pos``, of at most 32 bits, and the position after it.
+
+    Raises MalformedMessage if the varint is longer.
+    """
     first = buf[pos]
     return (first, pos + 1) if first < 128 else rest_of_uvarint(buf, pos + 1, first)
 
 
 def rest_of_uvarint(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
-    """Return the same as ``read_uvarint``, given ``first``, the byte before ``pos``, which was already read and is not
-    the last."""
+    """Do the same as ``read_uvarint`` after its first byte, ``first``, was read and more bytes follow at ``pos``."""
     value = first & 127
     for shift in (7, 14, 21, 28):
         byte = buf[pos]
@@ -48,7 +51,7 @@ def rest_of_uvarint(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
 
 
 def read_tags(buf: Buffer, pos: int, count: int) -> tuple[tuple[tuple[int, bytes], ...], int]:
-    """Read ``count`` unknown tagged fields; return them as (tag, content) pairs, and the position after them."""
+    """Return the ``count`` tagged fields at ``pos`` as (tag, content) pairs, and the position after them."""
     tags = []
     last = -1
     for _ in range(count):
@@ -59,8 +62,8 @@ def read_tags(buf: Buffer, pos: int, count: int) -> tuple[tuple[tuple[int, bytes
 
 
 def read_tag(buf: Buffer, pos: int, last: int) -> tuple[int, int, int]:
-    """Return the tag of a tagged field, and the beginning and end of its content. Raises MalformedMessage unless the
-    tags are in ascending order."""
+    """Return the tag of the tagged field at ``pos``, and the start and end of its content. Raises MalformedMessage
+    unless the tag is greater than ``last``, the tag before it."""
     tag, pos = read_uvarint(buf, pos)
     size, pos = read_uvarint(buf, pos)
     if tag <= last:
@@ -71,7 +74,7 @@ def read_tag(buf: Buffer, pos: int, last: int) -> tuple[int, int, int]:
 
 
 def tag_section(tags: Iterable[tuple[int, Buffer]]) -> bytes:
-    """Encode tagged fields, count first. Raises ValueError if a tag occurs twice."""
+    """Return the encoded section of tagged fields, including their count. Raises ValueError if a tag occurs twice."""
     ordered = sorted(tags, key=lambda pair: pair[0])
     out = bytearray(uvarint(len(ordered)))
     last = -1
@@ -86,7 +89,8 @@ def tag_section(tags: Iterable[tuple[int, Buffer]]) -> bytes:
 
 
 class UuidCache(dict[bytes, UUID]):
-    """A bounded cache from 16 bytes to UUIDs: topic ids recur in every request, and creating a UUID is slow."""
+    """A bounded cache of UUIDs by their 16 bytes: the same topic ids are in every request, and creating a UUID is
+    slow."""
 
     def __missing__(self, raw: bytes) -> UUID:
         if len(self) >= _UUIDS_KEPT:

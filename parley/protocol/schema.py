@@ -7,7 +7,7 @@ A message is a class; its annotations are its fields, in wire order::
         acks: i16
 
 docs/contributing.md, "The notation of messages", has the rules. Importing hundreds of classes must be cheap, so
-annotations are resolved, and constructors and codecs generated, at first use.
+annotations are resolved, and constructors and codecs are generated, at their first use.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ u16: TypeAlias = Annotated[int, "u16"]
 u32: TypeAlias = Annotated[int, "u32"]
 f64: TypeAlias = Annotated[float, "f64"]
 
-Buffer: TypeAlias = bytes | bytearray | memoryview  # a memoryview must have single bytes as items
+Buffer: TypeAlias = bytes | bytearray | memoryview  # the items of a memoryview must be single bytes
 
-# Record batches as they are: decoded as a slice of the frame (no copy), encoded by reference. A sequence of buffers is
-# their concatenation.
+# Record batches, which are not parsed: decoded as a slice of the frame (no copy), encoded by reference. A sequence of
+# buffers stands for their concatenation.
 Records: TypeAlias = Annotated[Buffer | Sequence[Buffer] | None, "records"]
 
 ZERO_UUID: Final = UUID(int=0)
 
-# As a default: the zero of the field's type. For structs, whose class does not exist yet when the default is written.
+# As a default: the zero of the field's type. For structs whose class does not exist yet when the field is declared.
 ZERO: Final[Any] = object()
 
 _MISSING: Final = object()
@@ -100,7 +100,7 @@ class FieldType:
         self.struct = struct
 
     def zero(self) -> Any:
-        """Return the default of a field of this type that declares none. A list is a new object each time."""
+        """Return the default of a field of this type without a declared default. A list is a new object each time."""
         if self.kind == "array":
             return []
         if self.struct is not None:
@@ -120,7 +120,7 @@ _ZEROS: Final[dict[str, Any]] = {
 
 
 class Field:
-    """The properties of one field. ``type``, ``nullable`` and ``default()`` exist once the class is resolved."""
+    """The properties of one field. ``type``, ``nullable`` and ``default()`` are valid once the class is resolved."""
 
     __slots__ = (
         "_declared_default",
@@ -174,7 +174,8 @@ class Field:
         return list(default) if isinstance(default, list) else default
 
     def resolve(self, annotation: Any, namespace: dict[str, Any]) -> None:
-        """Turn the annotation into ``type`` and ``nullable``. Raises TypeError if they contradict each other."""
+        """Set ``type``, ``nullable`` and the default from the annotation. Raises TypeError if the annotation is not
+        valid or contradicts the declaration."""
         evaluated = eval(annotation, namespace) if isinstance(annotation, str) else annotation
         self.type, optional = _field_type(evaluated)
         if self._declared_nullable is not None:
@@ -192,7 +193,7 @@ _KINDS: Final[dict[Any, str]] = {bool: "bool", str: "str", UUID: "uuid", bytes: 
 
 
 def _field_type(annotation: Any) -> tuple[FieldType, bool]:
-    """Return the type that an annotation means, and True if it allows None."""
+    """Return the type that an annotation declares, and whether it allows None."""
     origin = get_origin(annotation)
     if origin is Annotated:
         kind = annotation.__metadata__[0]
@@ -244,10 +245,10 @@ def field(
 ) -> Any:
     """Declare the properties of a field other than its type.
 
-    ``versions`` are the versions that contain it; ``nullable`` the versions in which it may be null; ``tag`` and
-    ``tagged`` its tag and the versions in which it is a tagged field. If it is ``ignorable``, a value is dropped
-    silently in versions that lack the field. ``flexible="none"`` keeps the old, non-compact encoding in flexible
-    versions too.
+    ``versions`` are the versions that contain it; ``nullable`` are those in which it may be null; ``tag`` is its tag,
+    and ``tagged`` are the versions in which it is a tagged field. The value of an ``ignorable`` field is silently
+    dropped in versions that lack the field. ``flexible="none"`` keeps the old, non-compact encoding also in flexible
+    versions.
     """
     return Field(
         versions, default=default, nullable=nullable, tag=tag, tagged=tagged, ignorable=ignorable, flexible=flexible
@@ -255,7 +256,7 @@ def field(
 
 
 SECRET_FIELDS = frozenset({"auth_bytes", "hmac", "salted_password"})
-"""The fields with secrets of logins, SCRAM users and delegation tokens, which ``repr`` hides."""
+"""The fields with the secrets of logins, SCRAM users and delegation tokens, which ``repr`` hides."""
 HIDDEN = "[hidden]"
 
 
@@ -266,7 +267,7 @@ class _StructType(type):
     _declared: dict[str, Field]
     _annotations: dict[str, Any]
     _outer: _StructType | None
-    _plain: _StructType  # this class, or of a frozen one that it freezes
+    _plain: _StructType  # this class; for a frozen class, the class whose objects it freezes
     _resolved: tuple[Field, ...] | None
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> _StructType:
@@ -279,7 +280,7 @@ class _StructType(type):
                 value = namespace.pop(attribute, _MISSING)
                 declared[attribute] = this = value if isinstance(value, Field) else Field(default=value)
                 this.name = attribute
-        else:  # Struct itself, whose only slot exists in every class
+        else:  # Struct itself, whose only slot is inherited by every class
             namespace.pop("unknown_tags")
         namespace["__slots__"] = tuple(declared) if bases else ("unknown_tags",)
         cls = super().__new__(mcs, name, bases, namespace, **kwargs)
@@ -294,7 +295,7 @@ class _StructType(type):
         return cls
 
     def _names(cls) -> dict[str, Any]:
-        """Return the names that an annotation may use: the module's, and those of the enclosing and nested classes."""
+        """Return the names that an annotation may use: those of the module, and the enclosing and nested classes."""
         names = dict(vars(sys.modules[cls.__module__]))
         around: list[_StructType] = []
         scope: _StructType | None = cls
@@ -336,7 +337,7 @@ class Struct(metaclass=_StructType):
         return cls(**{declared.name: declared.default() for declared in cls.fields()})
 
     def copy(self: S) -> S:
-        """Return a copy whose lists and structs are copies too; buffers are shared."""
+        """Return a copy with copies of its lists and structs. Buffers are shared."""
         plain: type[S] = type(self)._plain  # type: ignore[assignment]
         twin = plain.__new__(plain)
         for name in plain._declared:
@@ -443,7 +444,7 @@ class Header(Message):
 
 
 class Data(Message):
-    """A message outside requests and responses: a stored record's key or value, an embedded payload."""
+    """A message that is neither a request nor a response: a stored record's key or value, or an embedded payload."""
 
 
 class _ApiMessage(Message):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 NO_EPOCH: Final = -1
-"""Means "no epoch" for a leader, a producer, a broker or a controller. A request with this value skips the
-epoch check."""
+"""Means "no epoch" for a leader, a producer, a broker or a controller. The receiver of a request with this value does
+not check the epoch."""
 NO_OFFSET: Final = -1
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1

@@ -1,8 +1,9 @@
-"""UUIDs as keys of tables: clients choose topic ids, so they must not be able to choose hashes.
+"""UUIDs whose hashes clients cannot choose, for use as keys of dicts: clients can send any topic ids.
 
-The standard library hashes a UUID as an integer, that is modulo 2**61 - 1. A client can send thousands of ids with the
-same hash, and every table of them takes quadratic time. All UUIDs of the broker are therefore of the class below. Equal
-UUIDs must have equal hashes: never mix this class with ``uuid.UUID`` as keys of one table. mypy finds such places.
+The standard library hashes a UUID as an integer, modulo 2**61 - 1. A client could send thousands of ids with the same
+hash, and a dict with these keys would take quadratic time. All UUIDs of the broker are therefore of the class below.
+Its hashes differ from those of equal ``uuid.UUID`` objects, so one dict must not have keys of both classes. mypy finds
+such code.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import uuid
 
 
 class UUID(uuid.UUID):
-    """A UUID whose hash depends on the process's secret seed. It is equal to the ``uuid.UUID`` of the same value."""
+    """A UUID whose hash depends on the process's secret seed. It is equal to the ``uuid.UUID`` with the same value."""
 
     __slots__ = ("_hash",)
     _hash: int

@@ -8,7 +8,7 @@ _UNBOUNDED: Final = 32767  # a version is an int16
 
 
 class VersionRange:
-    """An inclusive range of versions, written "3-13", "3+", "3" or "none"; "none" is empty."""
+    """An inclusive range of versions, written "3-13", "3+", "3" or "none" (an empty range)."""
 
     __slots__ = ("max", "min")
 

@@ -1,9 +1,9 @@
 """All messages between clients and brokers, one module per family of APIs, and the table of the APIs.
 
-The classes use the notation of ``parley.protocol.schema`` and have the names of Kafka's own definitions, with fields in
-snake_case. Their versions are those of Apache Kafka 4.3, and older ones that Kafka 4 dropped but clients since 0.8
-still send. APIs that only Kafka's controllers use among themselves are left out. Parley's brokers have a few additional
-APIs, such as FetchMetadata.
+The classes use the notation of ``parley.protocol.schema`` and have the names of Kafka's definitions, with fields in
+snake_case. Their versions are those of Apache Kafka 4.3, and older ones that Kafka 4 has removed but that clients since
+0.8 still send. APIs that only Kafka's controllers use are left out. Parley's brokers have a few additional APIs, such
+as FetchMetadata.
 
 A module is imported when its first class is needed, so a program imports only the APIs that it uses.
 """
@@ -33,13 +33,13 @@ class Api:
 
     @cached_property
     def request(self) -> type[Request]:
-        """The class of the request; imports its module at the first call."""
+        """The class of the request. The first access imports its module."""
         request: type[Request] = self._class("Request")
         return request
 
     @cached_property
     def response(self) -> type[Response]:
-        """The class of the response; imports its module at the first call."""
+        """The class of the response. The first access imports its module."""
         response: type[Response] = self._class("Response")
         return response
 

@@ -2,7 +2,7 @@
 
 Resource types: 1 any, 2 topic, 3 group, 4 cluster, 5 transactional id, 6 delegation token, 7 user.
 
-Pattern types: 1 any, 2 match (literal, wildcard or prefix, whatever applies), 3 literal, 4 prefixed.
+Pattern types: 1 any, 2 match (any literal, wildcard or prefix that applies to the name), 3 literal, 4 prefixed.
 
 Operations: 1 any, 2 all, 3 read, 4 write, 5 create, 6 delete, 7 alter, 8 describe, 9 cluster action, 10 describe
 configs, 11 alter configs, 12 idempotent write, 13 create tokens, 14 describe tokens, 15 two-phase commit.
@@ -142,7 +142,7 @@ class DeleteAclsResponse(Response, key=31, versions="0-3", flexible="2+"):
     """
 
     class DeleteAclsFilterResult(Struct):
-        """The ACLs that one filter deleted."""
+        """The rules that one filter deleted."""
 
         error_code: i16 = 0
         error_message: str | None = None

@@ -1,4 +1,4 @@
-"""ApiVersions: a client's first request, which asks for the APIs and versions that the broker supports."""
+"""ApiVersions: a client's first request, for the APIs and versions that the broker supports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ApiVersionsRequest(Request, key=18, versions="0-4", flexible="3+"):
     Versions:
         1: the response says how long the client was throttled (KIP-124).
         2: the client enforces throttle_time_ms itself (KIP-219).
-        3: the client names its software (KIP-511); flexible encoding (KIP-482).
+        3: the name and version of the client's software (KIP-511); flexible encoding (KIP-482).
         4: the sender accepts features whose lowest version is 0 (KAFKA-17011).
     """
 
@@ -30,13 +30,12 @@ class ApiVersionsResponse(Response, key=18, versions="0-4", flexible="3+"):
     Versions:
         1: throttle_time_ms (KIP-124).
         2: sent before the client is throttled, not after (KIP-219).
-        3: flexible encoding (KIP-482), and with it the features of the cluster (KIP-584) and zk_migration_ready
-            (KIP-866).
+        3: flexible encoding (KIP-482); the features of the cluster (KIP-584); zk_migration_ready (KIP-866).
         4: supported features may start at version 0, which older clients fail to read (KAFKA-17011).
     """
 
     class ApiVersion(Struct):
-        """One API; both ends of the range are included."""
+        """The supported versions of one API, both ends included."""
 
         api_key: i16
         min_version: i16

@@ -1,4 +1,4 @@
-"""DescribeBackgroundWork: what a broker does in the background: compaction, verification, healing, recovery of logs.
+"""DescribeBackgroundWork: the background work of a broker: compaction, verification, healing, recovery of logs.
 
 It is not an API of Apache Kafka: its key lies far above Kafka's. The console uses it.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i64
 
 COMPACTION, VERIFICATION, HEALING, RECOVERY = "compaction", "verification", "healing", "recovery"
-"""The kinds of work. The progress is measured in bytes, of healing in damaged ranges, of recovery in logs."""
+"""The kinds of work. The unit of progress is bytes; for healing it is damaged ranges, for recovery logs."""
 
 
 class DescribeBackgroundWorkRequest(Request, key=1006, versions="0", flexible="0+"):
-    """Ask for the background work of the receiving broker. The controller also reports the recovery of brokers that are
+    """Request the background work of the receiving broker. The controller also reports the recovery of brokers that are
     starting and do not serve clients yet."""
 
 
@@ -20,16 +20,16 @@ class DescribeBackgroundWorkResponse(Response, key=1006, versions="0", flexible=
     """The work in progress."""
 
     class Work(Struct):
-        """One piece of work, and how much of it is done."""
+        """One piece of work, and its progress."""
 
         kind: str  # one of the kinds above
         broker_id: i32
         topic: str | None  # None if the work concerns more than one log
         partition_index: i32
-        log_dir: str | None  # None if the work concerns all of them
+        log_dir: str | None  # None if the work concerns all log directories
         done: i64
         total: i64
-        elapsed_ms: i64  # since the work began, as of the moment at which this much was done
+        elapsed_ms: i64  # from the start of the work to the time at which ``done`` was measured
         detail: str = ""  # for humans
 
     throttle_time_ms: i32 = 0

@@ -6,7 +6,7 @@ from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i
 
 
 class ControlledShutdownRequest(Request, key=7, versions="1-3", flexible="3+"):
-    """Ask the controller to move leaders away from a broker. Version 0, of Kafka 0.8, had a special header.
+    """Ask the controller to move leaders away from a broker. Version 0, of Kafka 0.8, had a different header.
 
     Versions:
         2: broker_epoch, so that a late request does not stop a broker that has started again (KIP-380).
@@ -18,7 +18,7 @@ class ControlledShutdownRequest(Request, key=7, versions="1-3", flexible="3+"):
 
 
 class ControlledShutdownResponse(Response, key=7, versions="1-3", flexible="3+"):
-    """The partitions that would have no leader when the broker stops.
+    """The partitions that will have no leader when the broker stops.
 
     Versions:
         2: same layout; STALE_BROKER_EPOCH may occur (KIP-380).

@@ -1,8 +1,10 @@
-"""FetchMetadata, ReportOfflineReplicas and HandOverLeadership: requests from Parley's brokers to their controller.
+"""FetchMetadata, ReportOfflineReplicas, HandOverLeadership and StoreDelegationToken: requests of Parley's brokers to
+their controller.
 
-They are not APIs of Apache Kafka: their keys lie far above Kafka's, and clients do not use them. Brokers pull and the
-controller never pushes, so nothing arrives out of order. The same request tells the controller that the broker is alive
-and which changes it has applied. Clusters are upgraded broker by broker, so every addition needs a new version.
+They are not APIs of Apache Kafka: their keys lie far above Kafka's, and clients do not use them. Brokers pull changes
+and the controller never pushes them, so no change arrives out of order. FetchMetadata also shows the controller that
+the broker is alive and which changes it has applied. Clusters are upgraded broker by broker, so every addition needs a
+new version or a tagged field.
 """
 
 from __future__ import annotations
@@ -12,27 +14,27 @@ from parley.protocol.uuids import UUID
 
 
 class FetchMetadataRequest(Request, key=1000, versions="0-1", flexible="0+"):
-    """Fetch the changes since the sender's image; waits until there is one.
+    """Fetch the changes since the sender's image. The controller waits until there is a change.
 
     Versions:
-        1: a broker other than the controller returns how long the controller has been silent for it.
+        1: a broker that is not the controller returns how long it has not heard from the controller.
     """
 
     broker_id: i32
     broker_epoch: i64 = -1  # of the sender's registration; -1: not registered yet
-    controller_epoch: i32 = -1  # of the sender's image; -1: the sender has none and requests a whole one
-    version: i64 = -1  # of that image
+    controller_epoch: i32 = -1  # of the sender's image; -1: the sender has no image and requests a whole one
+    version: i64 = -1  # of the sender's image
     max_wait_ms: i32
 
 
 class FetchMetadataResponse(Response, key=1000, versions="0-1", flexible="0+"):
-    """The changes in order, or a whole image if the sender's is too old or of another controller epoch.
+    """The changes in order, or a whole image if the sender's image is too old or of another controller epoch.
 
     Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH (a later incarnation of the sender is registered). With NOT_CONTROLLER, a
     broker returns the controller that it follows.
 
     Versions:
-        1: with NOT_CONTROLLER, how long the controller has been silent for the broker.
+        1: silent_ms, with NOT_CONTROLLER.
     """
 
     class Step(Struct):
@@ -53,15 +55,15 @@ class FetchMetadataResponse(Response, key=1000, versions="0-1", flexible="0+"):
     error_message: str | None = None
     controller_id: i32 = -1
     controller_epoch: i32 = -1
-    is_snapshot: bool = field("0+", default=False)  # the one step leads from an empty image, not from the sender's
+    is_snapshot: bool = field("0+", default=False)  # the only step contains a whole image, not changes to the sender's
     steps: list[Step] = field("0+", default=[])
     silent_ms: i64 = field("1+", default=-1, ignorable=True)  # since the broker last heard from the controller
-    # with a whole image: the history it continues, as far as the store remembers it
+    # with a whole image: the earlier terms that the store has kept
     earlier_terms: list[Term] = field("0+", tag=0, tagged="0+", default=[], ignorable=True)
 
 
 class ReportOfflineReplicasRequest(Request, key=1002, versions="0", flexible="0+"):
-    """Tell the controller about replicas whose disk has failed while their broker is alive."""
+    """Report replicas on a failed disk of the sender, which is alive, to the controller."""
 
     class Topic(Struct):
         """The partitions of one topic."""
@@ -75,7 +77,7 @@ class ReportOfflineReplicasRequest(Request, key=1002, versions="0", flexible="0+
 
 
 class ReportOfflineReplicasResponse(Response, key=1002, versions="0", flexible="0+"):
-    """Confirms that leaders have moved, and that the replicas have left every ISR with another member.
+    """Confirms that the replicas no longer lead, and have left every ISR that has another member.
 
     Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH.
     """
@@ -88,8 +90,8 @@ class ReportOfflineReplicasResponse(Response, key=1002, versions="0", flexible="
 class HandOverLeadershipRequest(Request, key=1003, versions="0", flexible="0+"):
     """Ask the controller to elect another leader for partitions whose log is damaged at the sender.
 
-    The sender stays a member of the ISR: it has every record except those in the damaged ranges. But a follower that
-    ``starts_over`` leaves the ISR and the ELR.
+    The sender stays in the ISR, because it has all records outside the damaged ranges. With ``starts_over``, it leaves
+    the ISR, the ELR and the last known ELR.
     """
 
     class Topic(Struct):
@@ -101,7 +103,7 @@ class HandOverLeadershipRequest(Request, key=1003, versions="0", flexible="0+"):
     broker_id: i32
     broker_epoch: i64
     topics: list[Topic]
-    # the sender deletes these logs and fetches them again
+    # the sender, a follower, deletes these logs and fetches them again
     starts_over: bool = field("0+", tag=0, tagged="0+", default=False, ignorable=True)
 
 
@@ -117,7 +119,7 @@ class HandOverLeadershipResponse(Response, key=1003, versions="0", flexible="0+"
 
 
 class StoreDelegationTokenRequest(Request, key=1005, versions="0", flexible="0+"):
-    """Have the controller store a delegation token that the sender has created or changed for a client (KIP-48)."""
+    """Ask the controller to store a delegation token that the sender has created or changed for a client (KIP-48)."""
 
     token_id: str
     before: bytes | None  # the token as the sender knows it, as JSON; None: a new token

@@ -165,7 +165,7 @@ class IncrementalAlterConfigsResponse(Response, key=44, versions="0-1", flexible
 
 
 class ListConfigResourcesRequest(Request, key=74, versions="0-1", flexible="0+"):
-    """Request the resources that have settings of their own (KIP-1000).
+    """Request the resources with settings that differ from the defaults (KIP-1000).
 
     Versions:
         1: any type of resource; before, this was ListClientMetricsResources (KIP-1142).
@@ -175,7 +175,7 @@ class ListConfigResourcesRequest(Request, key=74, versions="0-1", flexible="0+")
 
 
 class ListConfigResourcesResponse(Response, key=74, versions="0-1", flexible="0+"):
-    """The resources that have settings of their own.
+    """The resources with settings that differ from the defaults.
 
     Versions:
         1: resource_type; before, all were client metrics (KIP-1142).

@@ -1,4 +1,4 @@
-"""The new consumer group protocol: the coordinator itself assigns partitions, in heartbeats (KIP-848)."""
+"""The new consumer group protocol: the coordinator itself assigns partitions, in heartbeat responses (KIP-848)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """MigrateCoordination: moves a running Parley cluster from one coordination store to another.
 
-Not an API of Apache Kafka: its key lies far above Kafka's.
+It is not an API of Apache Kafka: its key lies far above Kafka's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ START, STATUS, ABORT = 0, 1, 2
 
 
 class MigrateCoordinationRequest(Request, key=1001, versions="0", flexible="0+"):
-    """Begin a move, query the state of the latest one, or cancel the one in progress."""
+    """Start a move, query the state of the latest move, or cancel the move in progress."""
 
     action: i8
     url: str | None = None  # of the store to move to; for START only
@@ -21,8 +21,8 @@ class MigrateCoordinationRequest(Request, key=1001, versions="0", flexible="0+")
 class MigrateCoordinationResponse(Response, key=1001, versions="0", flexible="0+"):
     """The state of the latest move.
 
-    Errors: NOT_CONTROLLER, COORDINATOR_NOT_AVAILABLE (the store does not respond), INVALID_REQUEST (a bad address, or a
-    move is in progress, or none is).
+    Errors: NOT_CONTROLLER, COORDINATOR_NOT_AVAILABLE (the store does not respond), INVALID_REQUEST (START: a bad
+    address, or a move is already in progress; ABORT: no move is in progress).
     """
 
     throttle_time_ms: i32 = 0

@@ -1,4 +1,4 @@
-"""Delegation tokens: short-lived credentials that a client hands to its workers (KIP-48)."""
+"""Delegation tokens: short-lived credentials that a client passes to its workers (KIP-48)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i
 
 
 class CreateDelegationTokenRequest(Request, key=38, versions="0-3", flexible="2+"):
-    """Create a token for the principal of this connection, or for another one.
+    """Create a token for the principal of this connection, or for another principal.
 
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).
@@ -42,14 +42,14 @@ class CreateDelegationTokenResponse(Response, key=38, versions="0-3", flexible="
     token_requester_principal_name: str = field("3+", default="")
     issue_timestamp_ms: i64  # milliseconds since 1970, like the next two
     expiry_timestamp_ms: i64
-    max_timestamp_ms: i64  # beyond which it cannot be renewed
+    max_timestamp_ms: i64  # the token cannot be renewed beyond this time
     token_id: str
     hmac: bytes
     throttle_time_ms: i32 = 0
 
 
 class RenewDelegationTokenRequest(Request, key=39, versions="0-2", flexible="2+"):
-    """Extend the expiry of a token, at most to its maximum lifetime.
+    """Extend the lifetime of a token, at most to its maximum.
 
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).
@@ -74,7 +74,7 @@ class RenewDelegationTokenResponse(Response, key=39, versions="0-2", flexible="2
 
 
 class ExpireDelegationTokenRequest(Request, key=40, versions="0-2", flexible="2+"):
-    """Let a token expire earlier, or delete it.
+    """Make a token expire earlier, or delete it.
 
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).
@@ -99,7 +99,7 @@ class ExpireDelegationTokenResponse(Response, key=40, versions="0-2", flexible="
 
 
 class DescribeDelegationTokenRequest(Request, key=41, versions="0-3", flexible="2+"):
-    """Request the tokens of owners.
+    """Request the tokens of some or all owners.
 
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).
@@ -134,7 +134,7 @@ class DescribeDelegationTokenResponse(Response, key=41, versions="0-3", flexible
         token_requester_principal_name: str = field("3+", default="")
         issue_timestamp: i64  # milliseconds since 1970, like the next two
         expiry_timestamp: i64
-        max_timestamp: i64  # beyond which it cannot be renewed
+        max_timestamp: i64  # the token cannot be renewed beyond this time
         token_id: str
         hmac: bytes
         renewers: list[DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer]

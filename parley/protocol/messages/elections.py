@@ -75,7 +75,7 @@ class AlterPartitionReassignmentsRequest(Request, key=45, versions="0-1", flexib
 
 
 class AlterPartitionReassignmentsResponse(Response, key=45, versions="0-1", flexible="0+"):
-    """The outcome for each partition: begun or cancelled. ListPartitionReassignments shows the progress.
+    """The outcome for each partition: started or cancelled. ListPartitionReassignments shows the progress.
 
     Versions:
         1: allow_replication_factor_change, copied from the request (KIP-860).

@@ -9,12 +9,12 @@ from parley.protocol.uuids import UUID
 class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):
     """Read batches from partitions led by the receiving broker, waiting for enough bytes if necessary.
 
-    Consumers and followers use the same request; a follower names itself by its replica id.
+    Consumers and followers use the same request; a follower identifies itself by its replica id.
 
     Versions:
         1: the response says how long the client was throttled (KIP-13).
         2: the reader understands message format v1 (KIP-32).
-        3: max_bytes for the whole response; partitions are served in the order given (KIP-74).
+        3: max_bytes for the whole response; partitions are read in the order of the request (KIP-74).
         4: isolation_level; the reader understands record batches of format v2 (KIP-98).
         5: followers report their log_start_offset, for the deletion of records (KIP-107).
         6: the reader understands KAFKA_STORAGE_ERROR (KIP-112).
@@ -23,13 +23,13 @@ class FetchRequest(Request, key=1, versions="0-18", flexible="12+"):
         9: current_leader_epoch fences readers with old metadata (KIP-320).
         10: batches may be compressed with zstd (KIP-110).
         11: rack_id, to read from the nearest replica (KIP-392).
-        12: last_fetched_epoch finds a diverged log during the fetch itself (KIP-595); flexible encoding (KIP-482).
+        12: last_fetched_epoch, to detect a diverged log in the fetch itself (KIP-595); flexible encoding (KIP-482).
         13: topics by id instead of name (KIP-516).
         14: the reader understands OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405).
         15: replica_state with the broker's epoch replaces replica_id, to fence restarted followers (KIP-903).
-        16: the response may give the address of the new leader (KIP-951).
+        16: the response may contain the address of the new leader (KIP-951).
         17: replica_directory_id, for metadata quorum voters (KIP-853).
-        18: followers report the high watermark that they know, so that they receive a new one immediately (KIP-1166).
+        18: followers report their high watermark, so that they receive a new one immediately (KIP-1166).
     """
 
     class ReplicaState(Struct):
@@ -103,7 +103,7 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
         12: diverging_epoch, current_leader, snapshot_id (KIP-595); flexible encoding (KIP-482).
         13: topics by id instead of name (KIP-516).
         14: OFFSET_MOVED_TO_TIERED_STORAGE may occur (KIP-405).
-        15: same layout; the request names its replica in another way (KIP-903).
+        15: same layout; replica_state in the request (KIP-903).
         16: node_endpoints, with current_leader (KIP-951).
         17: same layout; directory ids in the request (KIP-853).
         18: same layout; high watermarks in the request (KIP-1166).
@@ -122,9 +122,9 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
         partition_index: i32
         error_code: i16 = 0
         high_watermark: i64
-        # all transactions below it have ended; -1: not given
+        # all transactions below it have ended; -1: unknown
         last_stable_offset: i64 = field("4+", default=-1, ignorable=True)
-        log_start_offset: i64 = field("5+", default=-1, ignorable=True)  # -1: not given
+        log_start_offset: i64 = field("5+", default=-1, ignorable=True)  # -1: unknown
         diverging_epoch: FetchResponse.EpochEndOffset = field("12+", tag=0, tagged="12+", default=ZERO)
         current_leader: FetchResponse.LeaderIdAndEpoch = field("12+", tag=1, tagged="12+", default=ZERO)
         snapshot_id: FetchResponse.SnapshotId = field("12+", tag=2, tagged="12+", default=ZERO)
@@ -149,7 +149,7 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
         """A metadata quorum snapshot to load instead of records.
 
         Parley's leaders also use it in other partitions: a follower that fetches below ``end_offset`` may lack
-        tombstones that compaction has removed below it.
+        tombstones that compaction has removed below that offset.
         """
 
         end_offset: i64 = -1
@@ -170,7 +170,7 @@ class FetchResponse(Response, key=1, versions="0-18", flexible="12+"):
         rack: str | None = None
 
     throttle_time_ms: i32 = field("1+", default=0, ignorable=True)
-    error_code: i16 = field("7+", default=0, ignorable=True)  # of the session; PartitionData has those of partitions
+    error_code: i16 = field("7+", default=0, ignorable=True)  # of the session, not of a partition
     session_id: i32 = field("7+", default=0)  # 0: the response to a full fetch that opened no session
     responses: list[FetchableTopicResponse]
     node_endpoints: list[NodeEndpoint] = field("16+", tag=0, tagged="16+", default=[])

@@ -9,18 +9,18 @@ from parley.protocol.uuids import UUID
 class OffsetCommitRequest(Request, key=8, versions="0-10", flexible="8+"):
     """Commit the offsets of a group.
 
-    Only members of the current generation may commit; any client may while the group has no members.
+    Only members of the current generation may commit. If the group has no members, any client may.
 
     Versions:
-        1: offsets live in Kafka itself, with membership checked and a timestamp per partition (0.8.2).
+        1: offsets are stored in Kafka, membership is checked, and each partition has a timestamp (0.8.2).
         2: one retention_time_ms instead of the timestamps (0.9).
         3: the response says how long the client was throttled (KIP-124).
         4: the client enforces throttle_time_ms itself (KIP-219).
-        5: without retention_time_ms: offsets are kept as long as the group exists (KIP-211).
+        5: no retention_time_ms: offsets are kept while the group exists (KIP-211).
         6: committed_leader_epoch, so that a reader can notice lost records (KIP-320).
         7: group_instance_id, to fence a second member with the same id (KIP-345).
         8: flexible encoding (KIP-482).
-        9: same layout; members of the new group protocol give their epoch as generation (KIP-848).
+        9: same layout; members of the new group protocol send their epoch as the generation (KIP-848).
         10: topics by id instead of name (KIP-848).
     """
 
@@ -41,7 +41,7 @@ class OffsetCommitRequest(Request, key=8, versions="0-10", flexible="8+"):
         committed_metadata: str | None
 
     group_id: str
-    generation_id_or_member_epoch: i32 = field("1+", default=-1, ignorable=True)  # -1: not as a member
+    generation_id_or_member_epoch: i32 = field("1+", default=-1, ignorable=True)  # -1: the sender is not a member
     member_id: str = field("1+", default="", ignorable=True)
     group_instance_id: str | None = field("7+", default=None)  # None: a dynamic member
     retention_time_ms: i64 = field("2-4", default=-1, ignorable=True)  # -1: the broker's configuration applies
@@ -85,15 +85,15 @@ class OffsetFetchRequest(Request, key=9, versions="0-10", flexible="6+"):
     """Fetch the committed offsets of groups.
 
     Versions:
-        1: from Kafka itself; version 0 fetched offsets from ZooKeeper (0.8.2).
+        1: offsets that are stored in Kafka; version 0 fetched those in ZooKeeper (0.8.2).
         2: topics may be None for all; the response has a top-level error (KIP-88).
         3: the response says how long the client was throttled (KIP-124).
         4: the client enforces throttle_time_ms itself (KIP-219).
         5: the response has leader epochs (KIP-320).
         6: flexible encoding (KIP-482).
-        7: require_stable: no offset for partitions with an undecided transactional commit (KIP-447).
+        7: require_stable: an error instead of the offset if a transactional commit is undecided (KIP-447).
         8: several groups at once (KIP-709).
-        9: member id and epoch, checked for members of the new group protocol (KIP-848).
+        9: member_id and member_epoch, which are checked for members of the new group protocol (KIP-848).
         10: topics by id instead of name (KIP-848).
     """
 
@@ -107,8 +107,8 @@ class OffsetFetchRequest(Request, key=9, versions="0-10", flexible="6+"):
         """The partitions to fetch for one group."""
 
         group_id: str
-        member_id: str | None = field("9+", default=None, ignorable=True)  # None: not as a member
-        member_epoch: i32 = field("9+", default=-1, ignorable=True)  # -1: not as a member
+        member_id: str | None = field("9+", default=None, ignorable=True)  # None: the sender is not a member
+        member_epoch: i32 = field("9+", default=-1, ignorable=True)  # -1: the sender is not a member
         topics: list[OffsetFetchRequest.OffsetFetchRequestTopics] | None  # None: all with a committed offset
 
     class OffsetFetchRequestTopics(Struct):
@@ -130,7 +130,7 @@ class OffsetFetchResponse(Response, key=9, versions="0-10", flexible="6+"):
     """The committed offsets of the groups.
 
     Versions:
-        1: same layout; offsets kept in Kafka (0.8.2).
+        1: same layout; offsets stored in Kafka (0.8.2).
         2: error_code for the group as a whole (KIP-88).
         3: throttle_time_ms (KIP-124).
         4: sent before the client is throttled, not after (KIP-219).
@@ -187,7 +187,7 @@ class OffsetFetchResponse(Response, key=9, versions="0-10", flexible="6+"):
 
 
 class OffsetDeleteRequest(Request, key=47, versions="0"):
-    """Delete a group's offsets for partitions of topics it no longer subscribes to (KIP-496)."""
+    """Delete a group's offsets for partitions of topics to which it no longer subscribes (KIP-496)."""
 
     class OffsetDeleteRequestTopic(Struct):
         """The partitions of one topic."""
@@ -214,7 +214,7 @@ class OffsetDeleteResponse(Response, key=47, versions="0"):
         partitions: list[OffsetDeleteResponse.OffsetDeleteResponsePartition]
 
     class OffsetDeleteResponsePartition(Struct):
-        """The outcome for one partition; GROUP_SUBSCRIBED_TO_TOPIC if still subscribed to."""
+        """The outcome for one partition; GROUP_SUBSCRIBED_TO_TOPIC if the group still subscribes to the topic."""
 
         partition_index: i32
         error_code: i16 = 0

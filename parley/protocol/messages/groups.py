@@ -1,7 +1,7 @@
 """The classic group protocol: finding the coordinator, membership, and listing the groups.
 
-Members join. One of them (the leader) assigns the work. All fetch their assignment with SyncGroup and then send
-Heartbeats. The coordinator never interprets the members' ``metadata`` and ``assignment``.
+Members join, and one of them, the leader, assigns the partitions. All members fetch their assignments with SyncGroup
+and then send heartbeats. The coordinator never interprets the members' ``metadata`` and ``assignment``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class FindCoordinatorRequest(Request, key=10, versions="0-6", flexible="3+"):
     """Request the coordinator of a group, a transactional id or a share group's partition.
 
     Versions:
-        1: key_type, because transactional ids have coordinators too (KIP-98).
+        1: key_type, because transactional ids also have coordinators (KIP-98).
         2: the client enforces throttle_time_ms itself (KIP-219).
         3: flexible encoding (KIP-482).
         4: several keys at once (KIP-699).
@@ -58,7 +58,7 @@ class FindCoordinatorResponse(Response, key=10, versions="0-6", flexible="3+"):
 
 
 class JoinGroupRequest(Request, key=11, versions="0-9", flexible="6+"):
-    """Join a group, or rejoin for a rebalance; the response comes when all members have joined or the time is up.
+    """Join a group, or rejoin for a rebalance. The broker responds when all members have joined or the time is up.
 
     Versions:
         1: rebalance_timeout_ms, separate from the session timeout (KIP-62).
@@ -67,7 +67,7 @@ class JoinGroupRequest(Request, key=11, versions="0-9", flexible="6+"):
         4: a new member receives its id with MEMBER_ID_REQUIRED and joins again with it (KIP-394).
         5: group_instance_id: static members keep their place across a restart (KIP-345).
         6: flexible encoding (KIP-482).
-        7: the response names the protocol type (KIP-559).
+        7: the response contains the protocol type (KIP-559).
         8: reason, for the broker's log (KIP-800).
         9: a static leader that returns may keep the assignment (KIP-814).
     """
@@ -101,7 +101,7 @@ class JoinGroupResponse(Response, key=11, versions="0-9", flexible="6+"):
         6: flexible encoding (KIP-482).
         7: protocol_type; protocol_name may be None (KIP-559).
         8: same layout; the request gives a reason (KIP-800).
-        9: skip_assignment: a static leader returned and nothing changed (KIP-814).
+        9: skip_assignment: a static leader has returned, and nothing has changed (KIP-814).
     """
 
     class JoinGroupResponseMember(Struct):
@@ -123,7 +123,7 @@ class JoinGroupResponse(Response, key=11, versions="0-9", flexible="6+"):
 
 
 class HeartbeatRequest(Request, key=12, versions="0-4", flexible="4+"):
-    """Keep a member's session alive, and learn about a rebalance.
+    """Keep a member's session alive. The response reports a rebalance.
 
     Versions:
         1: the response says how long the client was throttled (KIP-124).
@@ -153,7 +153,7 @@ class HeartbeatResponse(Response, key=12, versions="0-4", flexible="4+"):
 
 
 class LeaveGroupRequest(Request, key=13, versions="0-5", flexible="4+"):
-    """Remove members from a group without waiting for their sessions to end.
+    """Remove members from a group without waiting until their sessions expire.
 
     Versions:
         1: the response says how long the client was throttled (KIP-124).
@@ -176,7 +176,7 @@ class LeaveGroupRequest(Request, key=13, versions="0-5", flexible="4+"):
 
 
 class LeaveGroupResponse(Response, key=13, versions="0-5", flexible="4+"):
-    """The outcome for each leave.
+    """The outcome for each member to be removed.
 
     Versions:
         1: throttle_time_ms (KIP-124).
@@ -199,14 +199,14 @@ class LeaveGroupResponse(Response, key=13, versions="0-5", flexible="4+"):
 
 
 class SyncGroupRequest(Request, key=14, versions="0-5", flexible="4+"):
-    """Fetch a member's assignment; the leader's request carries the assignments of all members.
+    """Fetch a member's assignment. The leader's request contains the assignments of all members.
 
     Versions:
         1: the response says how long the client was throttled (KIP-124).
         2: the client enforces throttle_time_ms itself (KIP-219).
         3: group_instance_id, to fence a second member with the same id (KIP-345).
         4: flexible encoding (KIP-482).
-        5: the member names its protocol, and the broker checks it (KIP-559).
+        5: protocol_type and protocol_name, which the broker checks (KIP-559).
     """
 
     class SyncGroupRequestAssignment(Struct):
@@ -290,8 +290,8 @@ class DescribeGroupsResponse(Response, key=15, versions="0-6", flexible="5+"):
         group_instance_id: str | None = field("4+", default=None, ignorable=True)
         client_id: str
         client_host: str
-        member_metadata: bytes  # the member's metadata from joining; empty unless the group is Stable
-        member_assignment: bytes  # its assignment from the leader; empty unless the group is Stable
+        member_metadata: bytes  # the metadata with which the member joined; empty unless the group is Stable
+        member_assignment: bytes  # the leader's assignment; empty unless the group is Stable
 
     throttle_time_ms: i32 = field("1+", default=0, ignorable=True)
     groups: list[DescribedGroup]
@@ -305,7 +305,7 @@ class ListGroupsRequest(Request, key=16, versions="0-5", flexible="3+"):
         2: the client enforces throttle_time_ms itself (KIP-219).
         3: flexible encoding (KIP-482).
         4: states_filter (KIP-518).
-        5: types_filter, because there are other types than classic (KIP-848).
+        5: types_filter, because there are now other types than classic (KIP-848).
     """
 
     states_filter: list[str] = field("4+", default=[])  # empty: all states

@@ -6,13 +6,13 @@ from parley.protocol.schema import Header, field, i16, i32
 
 
 class RequestHeader(Header, versions="0-2", flexible="2+"):
-    """Comes before every request.
+    """The header of a request.
 
-    The client id keeps its int16 length even in version 2, so that any broker can read the header of an ApiVersions
-    request that is newer than itself.
+    The client id has an int16 length even in version 2, so that a broker can read the header of an ApiVersions request
+    with a newer version than it knows.
 
     Versions:
-        1: client_id; version 0 was for ControlledShutdown version 0 only (0.8.2).
+        1: client_id; version 0 was only for ControlledShutdown version 0 (0.8.2).
         2: tagged fields, before requests in flexible encoding (KIP-482).
     """
 
@@ -23,7 +23,7 @@ class RequestHeader(Header, versions="0-2", flexible="2+"):
 
 
 class ResponseHeader(Header, versions="0-1", flexible="1+"):
-    """Comes before every response.
+    """The header of a response.
 
     Versions:
         1: tagged fields, before responses in flexible encoding, except ApiVersions (KIP-482).

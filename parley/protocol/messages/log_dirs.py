@@ -6,7 +6,8 @@ from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i
 
 
 class AlterReplicaLogDirsRequest(Request, key=34, versions="0-2", flexible="2+"):
-    """Move replicas of the receiving broker to other log directories, or choose the directory of new ones (KIP-113).
+    """Move replicas of the receiving broker to other log directories, or choose the directory of new replicas
+    (KIP-113).
 
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).
@@ -73,7 +74,7 @@ class DescribeLogDirsRequest(Request, key=35, versions="0-5", flexible="2+"):
 
 
 class DescribeLogDirsResponse(Response, key=35, versions="0-5", flexible="2+"):
-    """The log directories of the broker, and the size of each partition in them.
+    """The log directories of the broker, and the size of each replica in them.
 
     Versions:
         1: sent before the client is throttled, not after (KIP-219).
@@ -105,7 +106,7 @@ class DescribeLogDirsResponse(Response, key=35, versions="0-5", flexible="2+"):
         partition_index: i32
         partition_size: i64  # of all its segments, in bytes
         offset_lag: i64  # the lag behind the high watermark; for a future replica, behind the current replica
-        is_future_key: bool  # the copy that a move between directories creates
+        is_future_key: bool  # True for the copy that a move between directories creates
 
     throttle_time_ms: i32 = 0
     error_code: i16 = field("3+", default=0, ignorable=True)

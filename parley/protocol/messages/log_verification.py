@@ -1,4 +1,4 @@
-"""VerifyLogs: read the logs of a broker again, and list the damaged records found in them.
+"""VerifyLogs: reads the logs of a broker again, and lists the damaged records in them.
 
 It is not an API of Apache Kafka: its key lies far above Kafka's. ``parley log-dirs --verify`` uses it.
 """
@@ -9,14 +9,14 @@ from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i
 
 
 class VerifyLogsRequest(Request, key=1004, versions="0", flexible="0+"):
-    """Have the receiving broker verify logs in the background, and report its progress and findings.
+    """Ask the receiving broker to verify logs in the background, and to report its progress and the damage.
 
-    The first request has ``since_ms`` -1. The client repeats the request with the value of the response until no bytes
-    are left to verify.
+    The first request has ``since_ms`` -1. The client repeats the request with the ``since_ms`` of the response until no
+    bytes are left to verify.
     """
 
     topics: list[str] | None  # None: all
-    since_ms: i64 = -1  # verify everything that was not verified after this time of the broker's clock; -1: now
+    since_ms: i64 = -1  # verify what was last verified before this time, by the broker's clock; -1: now
 
 
 class VerifyLogsResponse(Response, key=1004, versions="0", flexible="0+"):
@@ -34,7 +34,7 @@ class VerifyLogsResponse(Response, key=1004, versions="0", flexible="0+"):
         partition_index: i32
         log_dir: str
         size_bytes: i64
-        unverified_bytes: i64  # not verified after since_ms
+        unverified_bytes: i64  # not verified since since_ms
         damage: list[VerifyLogsResponse.Damage]
 
     class Damage(Struct):

@@ -12,23 +12,23 @@ class MetadataRequest(Request, key=3, versions="0-13", flexible="9+"):
     """Request the brokers, and the leaders of topics' partitions.
 
     Versions:
-        1: None means all topics and an empty list none; before, an empty list meant all (KIP-4).
+        1: None means all topics, and an empty list means none; before, an empty list meant all (KIP-4).
         2: the response has the cluster's id (KIP-78).
         3: the response says how long the client was throttled (KIP-124).
-        4: allow_auto_topic_creation, so that a lookup need not create topics (KAFKA-5291).
+        4: allow_auto_topic_creation, so that a client can avoid the creation of topics (KAFKA-5291).
         5: the response lists replicas on failed disks (KIP-112).
         6: the client enforces throttle_time_ms itself (KIP-219).
         7: the response has leader epochs (KIP-320).
         8: authorized operations on request (KIP-430).
         9: flexible encoding (KIP-482).
-        10: topic ids in the response; in the request they do not work before 12 (KIP-516).
+        10: topic ids; in the request, they are supported from version 12 on only (KIP-516).
         11: include_cluster_authorized_operations moved to DescribeCluster (KIP-700).
         12: topics may be requested by id (KIP-516).
         13: the response has a top-level error (KIP-1102).
     """
 
     class MetadataRequestTopic(Struct):
-        """A topic by name, or from version 12 by id and a name of None."""
+        """A topic by name; from version 12 on also by id, with None as the name."""
 
         topic_id: UUID = field("10+", default=ZERO_UUID, ignorable=True)
         name: str | None = field(nullable="10+")
@@ -46,7 +46,7 @@ class MetadataResponse(Response, key=3, versions="0-13", flexible="9+"):
         1: racks (KIP-36), the controller's id, and whether a topic is internal (KIP-4).
         2: cluster_id (KIP-78).
         3: throttle_time_ms (KIP-124).
-        4: same layout; see the request (KAFKA-5291).
+        4: same layout; allow_auto_topic_creation in the request (KAFKA-5291).
         5: offline_replicas, those on failed disks or dead brokers (KIP-112).
         6: sent before the client is throttled, not after (KIP-219).
         7: leader_epoch (KIP-320).
@@ -54,7 +54,7 @@ class MetadataResponse(Response, key=3, versions="0-13", flexible="9+"):
         9: flexible encoding (KIP-482).
         10: topic_id (KIP-516).
         11: cluster_authorized_operations moved to DescribeCluster (KIP-700).
-        12: name is None for a topic requested by an unknown id (KIP-516).
+        12: name is None for a topic that was requested by an unknown id (KIP-516).
         13: error_code, with which a broker can make the client bootstrap again (KIP-1102).
     """
 
@@ -182,7 +182,7 @@ class DescribeTopicPartitionsResponse(Response, key=75, versions="0", flexible="
         replica_nodes: list[i32]
         isr_nodes: list[i32]
         eligible_leader_replicas: list[i32] | None = None  # not in sync, but they contain all committed records
-        last_known_elr: list[i32] | None = None  # the last in-sync and eligible replicas before all were lost
+        last_known_elr: list[i32] | None = None  # the last in-sync and eligible replicas before all of them were lost
         offline_replicas: list[i32] = field(ignorable=True)
 
     class Cursor(Struct):
@@ -193,4 +193,4 @@ class DescribeTopicPartitionsResponse(Response, key=75, versions="0", flexible="
 
     throttle_time_ms: i32 = field(default=0, ignorable=True)
     topics: list[DescribeTopicPartitionsResponseTopic]
-    next_cursor: Cursor | None = None  # the beginning of the next page; None: this was the last page
+    next_cursor: Cursor | None = None  # the start of the next page; None: this is the last page

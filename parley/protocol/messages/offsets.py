@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: finding offsets by time, by position and by leader epoch."""
+"""ListOffsets and OffsetForLeaderEpoch: find offsets by time, by position and by leader epoch."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from parley.protocol.schema import Request, Response, Struct, field, i8, i16, i3
 
 
 class ListOffsetsRequest(Request, key=2, versions="0-11", flexible="6+"):
-    """Find an offset in each partition: by a timestamp, or one of the special positions below.
+    """Find an offset in each partition, by a timestamp or a special position.
 
     Negative timestamps are positions: -1 latest, -2 earliest, -3 the record with the greatest timestamp, -4 earliest on
     local disk, -5 latest in remote storage, -6 earliest not yet in remote storage.
 
     Versions:
-        1: one offset instead of a list, found exactly by the time index (KIP-79).
-        2: isolation_level: "latest" of a read-committed consumer is the last stable offset (KIP-98).
+        1: one exact offset, found with the time index, instead of a list (KIP-79).
+        2: isolation_level: for a read-committed consumer, "latest" is the last stable offset (KIP-98).
         3: the client enforces throttle_time_ms itself (KIP-219).
         4: current_leader_epoch fences readers with old metadata (KIP-320).
         5: the sender understands OFFSET_NOT_AVAILABLE (KIP-207).
@@ -83,12 +83,12 @@ class ListOffsetsResponse(Response, key=2, versions="0-11", flexible="6+"):
 
 
 class OffsetForLeaderEpochRequest(Request, key=23, versions="0-4", flexible="4+"):
-    """Request the end offset of a leader epoch; a follower or consumer finds where its log diverged (KIP-101).
+    """Request the end offset of a leader epoch, with which a follower or consumer detects a diverged log (KIP-101).
 
     Versions:
-        1: the response names its epoch, which may be lower than the requested one (KIP-279).
+        1: the response contains the epoch, which may be lower than the requested one (KIP-279).
         2: current_leader_epoch fences senders with old metadata; consumers may send the request too (KIP-320).
-        3: replica_id; a consumer's result is at most the high watermark (KIP-392).
+        3: replica_id; for a consumer, the offset is at most the high watermark (KIP-392).
         4: flexible encoding (KIP-482).
     """
 
@@ -116,7 +116,7 @@ class OffsetForLeaderEpochResponse(Response, key=23, versions="0-4", flexible="4
     Versions:
         1: leader_epoch (KIP-279).
         2: throttle_time_ms (KIP-320).
-        3: same layout; the request names the sender (KIP-392).
+        3: same layout; replica_id in the request (KIP-392).
         4: flexible encoding (KIP-482).
     """
 

@@ -1,4 +1,4 @@
-"""Produce: appending record batches to partitions that a broker leads."""
+"""Produce: appends record batches to partitions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from parley.protocol.uuids import UUID
 class ProduceRequest(Request, key=0, versions="0-13", flexible="9+"):
     """Append record batches to partitions whose leader is the receiving broker.
 
-    With ``acks=0`` the broker sends no response at all, not even for an error.
+    With ``acks=0`` the broker sends no response, not even for an error.
 
     Versions:
         1: the response says how long the client was throttled (KIP-13).
@@ -19,9 +19,9 @@ class ProduceRequest(Request, key=0, versions="0-13", flexible="9+"):
         5: the response contains the log start offset, to distinguish expired producer state from lost records.
         6: the client enforces throttle_time_ms itself; the broker responds immediately (KIP-219).
         7: batches may be compressed with zstd (KIP-110).
-        8: the response names the records that made a batch invalid (KIP-467).
+        8: the response lists the records that made a batch invalid (KIP-467).
         9: flexible encoding (KIP-482).
-        10: the response may name the new leader (KIP-951).
+        10: the response may contain the new leader (KIP-951).
         11: the sender understands TRANSACTION_ABORTABLE (KIP-890).
         12: a transactional write implicitly adds its partition to the transaction (KIP-890, part 2).
         13: topics by id instead of name (KIP-516).
@@ -41,7 +41,7 @@ class ProduceRequest(Request, key=0, versions="0-13", flexible="9+"):
         records: Records  # v0-2: a message set of format 0 or 1; later: one batch of format 2
 
     transactional_id: str | None = field("3+", default=None)
-    acks: i16  # 0: no response; 1: when the leader has it; -1: when every in-sync replica has it
+    acks: i16  # 0: no response; 1: respond when the leader has the records; -1: when every in-sync replica has them
     timeout_ms: i32  # how long the leader may wait for the replicas
     topic_data: list[TopicProduceData]
 
@@ -59,7 +59,7 @@ class ProduceResponse(Response, key=0, versions="0-13", flexible="9+"):
         7: same layout; zstd (KIP-110).
         8: record_errors and error_message (KIP-467).
         9: flexible encoding (KIP-482).
-        10: current_leader and node_endpoints save a metadata request after a leader moved (KIP-951).
+        10: current_leader and node_endpoints, which save a metadata request after a change of leader (KIP-951).
         11: TRANSACTION_ABORTABLE may occur (KIP-890).
         12: same layout; implicit addition to transactions (KIP-890, part 2).
         13: topics by id; UNKNOWN_TOPIC_ID may occur (KIP-516).

@@ -6,7 +6,8 @@ from parley.protocol.schema import Request, Response, Struct, field, i16, i32, i
 
 
 class InitProducerIdRequest(Request, key=22, versions="0-6", flexible="2+"):
-    """Get a producer id and epoch; a transactional id fences older instances and aborts their transactions (KIP-98).
+    """Request a producer id and epoch. For a transactional id, fences older producers and aborts their transactions
+    (KIP-98).
 
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).
@@ -14,20 +15,20 @@ class InitProducerIdRequest(Request, key=22, versions="0-6", flexible="2+"):
         3: a producer may request a higher epoch of its id, to continue after an error (KIP-360).
         4: the sender understands PRODUCER_FENCED (KIP-588).
         5: the sender understands TRANSACTION_ABORTABLE (KIP-890).
-        6: transactions of an outside coordinator, with prepare and commit (KIP-939).
+        6: two-phase commit with an external coordinator (KIP-939).
     """
 
     transactional_id: str | None  # None: idempotent only
-    transaction_timeout_ms: i32  # the coordinator aborts a transaction that is open for longer
-    producer_id: i64 = field("3+", default=-1)  # -1: a new one
-    producer_epoch: i16 = field("3+", default=-1)  # -1: a new one
+    transaction_timeout_ms: i32  # the coordinator aborts a transaction that has been open for longer
+    producer_id: i64 = field("3+", default=-1)  # -1: a new id
+    producer_epoch: i16 = field("3+", default=-1)  # -1: a new epoch
     # the transaction takes part in a two-phase commit and never times out
     enable2_pc: bool = field("6+", default=False)
     keep_prepared_txn: bool = field("6+", default=False)  # keep a prepared transaction open, to end it later
 
 
 class InitProducerIdResponse(Response, key=22, versions="0-6", flexible="2+"):
-    """The producer id and epoch to append with.
+    """The producer id and epoch for the producer's batches.
 
     Versions:
         1: sent before the client is throttled, not after (KIP-219).
@@ -35,7 +36,7 @@ class InitProducerIdResponse(Response, key=22, versions="0-6", flexible="2+"):
         3: same layout; a higher epoch of the same id (KIP-360).
         4: PRODUCER_FENCED may occur (KIP-588).
         5: TRANSACTION_ABORTABLE may occur (KIP-890).
-        6: the transaction kept open (KIP-939).
+        6: the transaction that was kept open (KIP-939).
     """
 
     throttle_time_ms: i32 = field(default=0, ignorable=True)

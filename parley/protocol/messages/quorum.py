@@ -1,6 +1,6 @@
 """Administration of the metadata quorum: DescribeQuorum, AddRaftVoter, RemoveRaftVoter, UnregisterBroker.
 
-Parley keeps its metadata in a coordination store and has no such quorum, but tools send these requests.
+Parley stores its metadata in a coordination store and has no such quorum, but tools send these requests.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class AddRaftVoterRequest(Request, key=80, versions="0-1", flexible="0+"):
     voter_id: i32
     voter_directory_id: UUID
     listeners: list[Listener]
-    # False: respond as soon as the leader has the change in its log
+    # False: respond as soon as the leader has appended the change to its log
     ack_when_committed: bool = field("1+", default=True)
 
 

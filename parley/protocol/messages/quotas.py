@@ -78,7 +78,7 @@ class AlterClientQuotasRequest(Request, key=49, versions="0-1", flexible="1+"):
 
         key: str
         value: f64
-        remove: bool  # True: remove, whatever the value
+        remove: bool  # True: remove the quota; the value is ignored
 
     entries: list[EntryData]
     validate_only: bool = False

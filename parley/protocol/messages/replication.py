@@ -1,6 +1,6 @@
-"""AlterPartition: a leader reports the in-sync replicas to the controller (KIP-497).
+"""AlterPartition: a leader asks the controller to change the in-sync replicas (KIP-497).
 
-GetReplicaLogInfo: the controller asks a broker for the state of its logs (KIP-966). AssignReplicasToDirs: a broker
+GetReplicaLogInfo: the controller requests the state of a broker's logs (KIP-966). AssignReplicasToDirs: a broker
 reports the log directories of its replicas to the controller (KIP-858).
 """
 
@@ -11,11 +11,11 @@ from parley.protocol.uuids import UUID
 
 
 class AlterPartitionRequest(Request, key=56, versions="0-3", flexible="0+"):
-    """Ask the controller to change the in-sync replicas of partitions the sender leads.
+    """Ask the controller to change the in-sync replicas of partitions that the sender leads.
 
     Versions:
         1: leader_recovery_state, after an unclean election (KIP-704).
-        2: topics by id instead of name; the controller rejects single replicas that may not join (KIP-841).
+        2: topics by id instead of name; the controller rejects replicas that are not eligible for the ISR (KIP-841).
         3: each replica with its broker's epoch, so that a broker that restarted meanwhile is rejected (KIP-903).
     """
 
@@ -48,7 +48,7 @@ class AlterPartitionRequest(Request, key=56, versions="0-3", flexible="0+"):
 
 
 class AlterPartitionResponse(Response, key=56, versions="0-3", flexible="0+"):
-    """The state of each partition after the change, or the reason for its refusal.
+    """The state of each partition after the change, or the reason for its rejection.
 
     Versions:
         1: leader_recovery_state (KIP-704).
@@ -81,7 +81,7 @@ class AlterPartitionResponse(Response, key=56, versions="0-3", flexible="0+"):
 
 
 class AssignReplicasToDirsRequest(Request, key=73, versions="0", flexible="0+"):
-    """Tell the controller which of the sender's log directories contain which replicas (KIP-858)."""
+    """Report the replicas in each of the sender's log directories to the controller (KIP-858)."""
 
     class DirectoryData(Struct):
         """One log directory."""
@@ -138,8 +138,8 @@ class AssignReplicasToDirsResponse(Response, key=73, versions="0", flexible="0+"
 class GetReplicaLogInfoRequest(Request, key=93, versions="0", flexible="0+"):
     """Request the end of a broker's logs (KIP-966). A broker also responds before it is registered.
 
-    The tagged fields are Parley's: the response to a request for all logs comes in pages, in the order of topic name
-    and partition, and each request names the last log of the previous page.
+    The tagged fields exist only in Parley. The response to a request for all logs is split into pages, in the order of
+    topic name and partition, and each request contains the last log of the previous page.
     """
 
     class TopicPartitions(Struct):
@@ -156,13 +156,14 @@ class GetReplicaLogInfoRequest(Request, key=93, versions="0", flexible="0+"):
 class GetReplicaLogInfoResponse(Response, key=93, versions="0", flexible="0+"):
     """The logs of the broker, at most 1,000 of them (KIP-966).
 
-    A log that is missing in a complete response to a request for all logs does not exist on the broker, or its log
+    If a log is missing in a complete response to a request for all logs, it does not exist on the broker, or its log
     directory is offline and cannot be read. Errors of a log: KAFKA_STORAGE_ERROR (its log directory is offline),
-    UNKNOWN_TOPIC_OR_PARTITION (the broker has no such log), UNKNOWN_TOPIC_ID (a log without topic id may be this one),
-    CORRUPT_MESSAGE (a part of it is damaged or missing; the offsets are valid).
+    UNKNOWN_TOPIC_OR_PARTITION (the broker has no such log, or only a new one in place of a lost log), UNKNOWN_TOPIC_ID
+    (the broker has a log without topic id that may be this one), CORRUPT_MESSAGE (a part of the log is damaged or
+    missing; the offsets are valid).
 
-    The tagged fields are Parley's. A log whose ``high_watermark`` is above its ``log_end_offset`` lacks committed
-    records: its end was lost after the high watermark was persisted, and it has not been in sync since.
+    The tagged fields exist only in Parley. A log whose ``high_watermark`` is above its ``log_end_offset`` lacks
+    committed records: its end was lost after the high watermark was persisted, and it has not been in sync since.
     """
 
     class TopicPartitionLogInfo(Struct):
@@ -176,14 +177,14 @@ class GetReplicaLogInfoResponse(Response, key=93, versions="0", flexible="0+"):
         """One log."""
 
         partition: i32
-        last_written_leader_epoch: i32  # of the last record; -1: there is none
-        current_leader_epoch: i32  # the highest known high watermark of the partition; -1: none
+        last_written_leader_epoch: i32  # of the last record; -1: there is no record
+        current_leader_epoch: i32  # the highest leader epoch that the broker knows for the partition; -1: none
         log_end_offset: i64  # -1: unknown
         error_code: i16
         directory_id: UUID = field("0+", tag=10000, tagged="0+", default=ZERO_UUID, ignorable=True)
-        high_watermark: i64 = field("0+", tag=10001, tagged="0+", default=-1, ignorable=True)
+        high_watermark: i64 = field("0+", tag=10001, tagged="0+", default=-1, ignorable=True)  # the highest known one
         partition_epoch: i32 = field("0+", tag=10002, tagged="0+", default=-1, ignorable=True)  # -1: unknown
-        # the machine has lost power: records that were not synced may be missing
+        # records may be missing that were not synced before a power cut
         may_be_cut_by_power: bool = field("0+", tag=10003, tagged="0+", default=False, ignorable=True)
 
     throttle_time_ms: i32 = 0
@@ -192,5 +193,5 @@ class GetReplicaLogInfoResponse(Response, key=93, versions="0", flexible="0+"):
     topic_partition_log_info_list: list[TopicPartitionLogInfo]
     # of the broker's process, as in its registration
     incarnation_id: UUID = field("0+", tag=10000, tagged="0+", default=ZERO_UUID, ignorable=True)
-    # a log directory is offline: logs missing in this response may be in it
+    # a log directory is offline, which may contain logs that are missing in this response
     is_any_directory_offline: bool = field("0+", tag=10001, tagged="0+", default=False, ignorable=True)

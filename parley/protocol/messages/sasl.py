@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate: authentication of the client."""
+"""SaslHandshake and SaslAuthenticate: authenticate the client."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class SaslHandshakeRequest(Request, key=17, versions="0-1"):
     """Select the client's SASL mechanism (KIP-43).
 
     Versions:
-        1: the tokens that follow are sent in SaslAuthenticate, not without frames (KIP-152).
+        1: the SASL tokens that follow are sent in SaslAuthenticate, and no longer without a request (KIP-152).
     """
 
     mechanism: str  # PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI, OAUTHBEARER, ...
@@ -19,7 +19,7 @@ class SaslHandshakeResponse(Response, key=17, versions="0-1"):
     """The broker's mechanisms; UNSUPPORTED_SASL_MECHANISM if the selected one is not among them.
 
     Versions:
-        1: same layout; see the request (KIP-152).
+        1: same layout; tokens in SaslAuthenticate (KIP-152).
     """
 
     error_code: i16 = 0
@@ -27,7 +27,7 @@ class SaslHandshakeResponse(Response, key=17, versions="0-1"):
 
 
 class SaslAuthenticateRequest(Request, key=36, versions="0-2", flexible="2+"):
-    """Carry one token of the mechanism from client to broker (KIP-152).
+    """Send a token of the mechanism to the broker (KIP-152).
 
     Versions:
         1: the response limits the lifetime of the session (KIP-368).
@@ -38,7 +38,7 @@ class SaslAuthenticateRequest(Request, key=36, versions="0-2", flexible="2+"):
 
 
 class SaslAuthenticateResponse(Response, key=36, versions="0-2", flexible="2+"):
-    """Carry one token of the mechanism from broker to client, or the reason why the broker rejects the client.
+    """The next token of the mechanism for the client, or the reason why the broker rejects the client.
 
     Versions:
         1: session_lifetime_ms, after which the client must authenticate again (KIP-368).

@@ -9,7 +9,7 @@ from parley.protocol.schema import Request, Response, Struct, i8, i16, i32
 
 
 class DescribeUserScramCredentialsRequest(Request, key=50, versions="0", flexible="0+"):
-    """Request the SCRAM mechanisms for which users have credentials. The credentials are never returned."""
+    """Request the SCRAM mechanisms for which users have credentials. The credentials themselves are never returned."""
 
     class UserName(Struct):
         """One user."""

@@ -1,4 +1,4 @@
-"""Share groups: consumers that acquire single records of the same partitions and acknowledge each (KIP-932).
+"""Share groups: consumers that acquire single records of the same partitions and acknowledge each one (KIP-932).
 
 Kinds of acknowledgment: 0 no such record, 1 accept, 2 release to other members, 3 reject permanently, 4 renew the
 lock.
@@ -188,7 +188,7 @@ class ShareFetchResponse(Response, key=78, versions="1-2", flexible="1+"):
     throttle_time_ms: i32 = 0
     error_code: i16 = 0
     error_message: str | None = None
-    acquisition_lock_timeout_ms: i32  # after which unacknowledged records are delivered to other members
+    acquisition_lock_timeout_ms: i32  # the time after which unacknowledged records are delivered again
     responses: list[ShareFetchableTopicResponse]
     node_endpoints: list[NodeEndpoint]
 
@@ -328,7 +328,7 @@ class DescribeShareGroupOffsetsResponse(Response, key=90, versions="0-1", flexib
 
 
 class AlterShareGroupOffsetsRequest(Request, key=91, versions="0", flexible="0+"):
-    """Set the offsets at which a share group without members will continue (KIP-932)."""
+    """Set the offsets from which a share group without members will continue (KIP-932)."""
 
     class AlterShareGroupOffsetsRequestTopic(Struct):
         """The partitions of one topic."""

@@ -1,7 +1,7 @@
 """The stored state of share partitions: the requests of brokers to the share coordinator (KIP-932).
 
-A share partition is a partition as one share group sees it. Delivery states are 0 available, 2 acknowledged, 4
-archived.
+A share partition is a partition together with a share group that reads it. Delivery states are 0 available, 2
+acknowledged, 4 archived.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class InitializeShareGroupStateRequest(Request, key=83, versions="0", flexible="
         partition: i32
         state_epoch: i32
         start_offset: i64  # -1: the group has none yet
-        # Only in Parley. Of the leader that initializes the state again; -1: sent by the group coordinator.
+        # Only in Parley: the epoch of the leader that initializes the state again; -1: the group coordinator sent this.
         leader_epoch: i32 = field("0+", tag=10000, tagged="0+", default=-1, ignorable=True)
 
     group_id: str
@@ -52,7 +52,7 @@ class InitializeShareGroupStateResponse(Response, key=83, versions="0", flexible
 
 
 class ReadShareGroupStateRequest(Request, key=84, versions="0", flexible="0+"):
-    """Request the state of share partitions, as the leader of the partitions."""
+    """Request the state of share partitions. The leader of the partitions sends this."""
 
     class ReadStateData(Struct):
         """The partitions of one topic."""
@@ -171,7 +171,7 @@ class DeleteShareGroupStateRequest(Request, key=86, versions="0", flexible="0+")
         """One partition."""
 
         partition: i32
-        # Only in Parley. State with a higher epoch was initialized later and is kept; -1: delete any state.
+        # Only in Parley: state with a higher epoch was initialized later and is kept; -1: delete any state.
         state_epoch: i32 = field("0+", tag=10000, tagged="0+", default=-1, ignorable=True)
 
     group_id: str

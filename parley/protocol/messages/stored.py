@@ -1,9 +1,9 @@
 """Messages stored in records: committed offsets, groups, transactions, control batches, consumers' protocol data.
 
-Keys and values in ``__consumer_offsets`` and ``__transaction_state`` begin with an int16, the version in which the rest
+Keys and values in ``__consumer_offsets`` and ``__transaction_state`` start with an int16, the version in which the rest
 is encoded. In a key, the version also identifies the kind of record: 0 and 1 an offset, 2 a classic group. A record
-whose value is null deletes its key. ConsumerProtocol data also begins with the version; a reader treats an unknown
-version as the highest known one and ignores the rest.
+with a null value deletes its key. ConsumerProtocol data also starts with a version; a reader treats an unknown version
+as the highest version that it knows, and ignores the bytes that follow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class OffsetCommitKey(Data, versions="0-1"):
     """Key of a committed offset.
 
     Versions:
-        1: same layout; values with a retention time of their own (0.9).
+        1: same layout; values with an expire_timestamp (0.9).
     """
 
     group: str
@@ -29,7 +29,7 @@ class OffsetCommitValue(Data, versions="0-4", flexible="4+"):
 
     Versions:
         1: expire_timestamp, from the request's retention time (0.9).
-        2: no expire_timestamp: offsets live as long as their group (KIP-211).
+        2: no expire_timestamp: offsets are kept while their group exists (KIP-211).
         3: leader_epoch (KIP-320).
         4: flexible encoding, which older brokers can skip (KIP-915); topic_id (KIP-848).
     """
@@ -53,7 +53,7 @@ class GroupMetadataValue(Data, versions="0-4", flexible="4+"):
 
     Versions:
         1: rebalance_timeout of each member (KIP-62).
-        2: current_state_timestamp, from which the retention of an empty group's offsets counts (KIP-211).
+        2: current_state_timestamp, from which the retention time of an empty group's offsets starts (KIP-211).
         3: group_instance_id of static members (KIP-345).
         4: flexible encoding, which older brokers can skip (KIP-915).
     """
@@ -124,7 +124,7 @@ class EndTxnMarker(Data, versions="0"):
 
 
 class LeaderChangeMessage(Data, versions="0-1", flexible="0+"):
-    """Value of a control record that begins a new leader's epoch in the metadata log (KIP-595).
+    """Value of a control record that starts a new leader's epoch in the metadata log (KIP-595).
 
     Versions:
         1: voter_directory_id (KIP-853).
@@ -188,4 +188,4 @@ class DefaultPrincipalData(Data, versions="0", flexible="0+"):
 
     type: str
     name: str
-    token_authenticated: bool  # authenticated with a delegation token, by the forwarding broker
+    token_authenticated: bool  # the client has logged in to the forwarding broker with a delegation token

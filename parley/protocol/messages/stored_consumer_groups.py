@@ -60,7 +60,7 @@ class ConsumerGroupMemberMetadataValue(Data, versions="0", flexible="0+"):
     """A member and its subscription."""
 
     class ClassicMemberMetadata(Struct):
-        """A member that uses the classic protocol while its group moves from one protocol to the other."""
+        """The data of a member that still uses the classic protocol while its group moves between the protocols."""
 
         session_timeout_ms: i32
         supported_protocols: list[ConsumerGroupMemberMetadataValue.ClassicProtocol]
@@ -151,5 +151,5 @@ class ConsumerGroupRegularExpressionValue(Data, versions="0", flexible="0+"):
     """The topics that match a regular expression."""
 
     topics: list[str]
-    version: i64  # the version of the metadata that the expression was matched against
+    version: i64  # the version of the metadata with which the expression was matched
     timestamp: i64  # milliseconds since 1970

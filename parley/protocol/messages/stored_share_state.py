@@ -39,7 +39,7 @@ class ShareSnapshotValue(Data, versions="0", flexible="0+"):
 
 
 class ShareUpdateKey(Data, versions="1"):
-    """Key of a change of a share partition since its snapshot."""
+    """Key of a change in the state of a share partition since its snapshot."""
 
     group_id: str
     topic_id: UUID
@@ -47,7 +47,7 @@ class ShareUpdateKey(Data, versions="1"):
 
 
 class ShareUpdateValue(Data, versions="0", flexible="0+"):
-    """A change of a share partition since its snapshot."""
+    """A change in the state of a share partition since its snapshot."""
 
     class StateBatch(Struct):
         """Consecutive records with the same state, both ends included."""
@@ -57,7 +57,7 @@ class ShareUpdateValue(Data, versions="0", flexible="0+"):
         delivery_state: i8  # 0 available, 2 acknowledged, 4 archived
         delivery_count: i16
 
-    snapshot_epoch: i32  # the snapshot's
+    snapshot_epoch: i32  # of the snapshot
     leader_epoch: i32  # of the partition's leader
     start_offset: i64  # -1: unchanged
     delivery_complete_count: i32 = field(tag=0, tagged="0+", default=-1)  # final records from start_offset on

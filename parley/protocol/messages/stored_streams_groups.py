@@ -16,7 +16,7 @@ class StreamsGroupMetadataKey(Data, versions="17"):
 
 
 class StreamsGroupMetadataValue(Data, versions="0", flexible="0+"):
-    """The epoch of a group, and the versions and settings that it was computed from."""
+    """The epoch of a group, and the versions and settings from which its assignment was computed."""
 
     class LastAssignmentConfig(Struct):
         """One setting."""
@@ -41,7 +41,7 @@ class StreamsGroupMemberMetadataValue(Data, versions="0", flexible="0+"):
     """A member."""
 
     class Endpoint(Struct):
-        """The endpoint at which the program serves queries about its state."""
+        """The address at which the program serves queries about its state."""
 
         host: str
         port: u16
@@ -105,7 +105,7 @@ class StreamsGroupCurrentMemberAssignmentKey(Data, versions="22"):
 
 
 class StreamsGroupCurrentMemberAssignmentValue(Data, versions="0", flexible="0+"):
-    """A member's current tasks, and the tasks that it must give up first."""
+    """A member's current tasks, and the tasks that it must release first."""
 
     class TaskIds(Struct):
         """Tasks of one subtopology."""
@@ -149,7 +149,7 @@ class StreamsGroupTopologyValue(Data, versions="0", flexible="0+"):
         topic_configs: list[StreamsGroupTopologyValue.TopicConfig]
 
     class CopartitionGroup(Struct):
-        """Topics that must have equally many partitions, as positions in the subtopology's lists."""
+        """Topics that must have the same number of partitions, as positions in the subtopology's lists."""
 
         source_topics: list[i16]
         source_topic_regex: list[i16]

@@ -15,7 +15,7 @@ class StreamsGroupHeartbeatRequest(Request, key=88, versions="0", flexible="0+")
     class Topology(Struct):
         """The topology of the application."""
 
-        epoch: i32  # rises when the application's topology changes
+        epoch: i32  # increases when the application's topology changes
         subtopologies: list[StreamsGroupHeartbeatRequest.Subtopology]
 
     class Subtopology(Struct):
@@ -44,7 +44,7 @@ class StreamsGroupHeartbeatRequest(Request, key=88, versions="0", flexible="0+")
         value: str
 
     class CopartitionGroup(Struct):
-        """Topics that must have equally many partitions, as positions in the subtopology's lists."""
+        """Topics that must have the same number of partitions, as positions in the subtopology's lists."""
 
         source_topics: list[i16]
         source_topic_regex: list[i16]
@@ -76,7 +76,7 @@ class StreamsGroupHeartbeatRequest(Request, key=88, versions="0", flexible="0+")
     instance_id: str | None = None  # None: a dynamic member, or unchanged
     rack_id: str | None = None  # None: none, or unchanged
     rebalance_timeout_ms: i32 = -1  # -1: unchanged
-    topology: Topology | None = None  # given when joining only
+    topology: Topology | None = None  # only when joining
     active_tasks: list[TaskIds] | None = None  # None: unchanged, like the next two
     standby_tasks: list[TaskIds] | None = None
     warmup_tasks: list[TaskIds] | None = None

@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions and PushTelemetry: clients' own metrics, sent to the broker (KIP-714)."""
+"""GetTelemetrySubscriptions and PushTelemetry: clients send their metrics to the broker (KIP-714)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class GetTelemetrySubscriptionsRequest(Request, key=71, versions="0", flexible="
 
 
 class GetTelemetrySubscriptionsResponse(Response, key=71, versions="0", flexible="0+"):
-    """The metrics to push, how often, and in which form."""
+    """The metrics to push, and their interval and format."""
 
     throttle_time_ms: i32 = 0
     error_code: i16 = 0

@@ -13,7 +13,7 @@ class CreateTopicsRequest(Request, key=19, versions="0-7", flexible="5+"):
         1: validate_only (KIP-108).
         2: the response says how long the client was throttled (KIP-124).
         3: the client enforces throttle_time_ms itself (KIP-219).
-        4: -1 for the broker's default of partitions or replicas (KIP-464).
+        4: -1 for the broker's default number of partitions or replicas (KIP-464).
         5: the response has the topic's configuration (KIP-525); flexible encoding (KIP-482).
         6: the sender understands THROTTLING_QUOTA_EXCEEDED (KIP-599).
         7: the response has the topic's id (KIP-516).
@@ -23,8 +23,8 @@ class CreateTopicsRequest(Request, key=19, versions="0-7", flexible="5+"):
         """One topic to create."""
 
         name: str
-        num_partitions: i32  # -1: with assignments, or from version 4 the broker's default
-        replication_factor: i16  # -1: with assignments, or from version 4 the broker's default
+        num_partitions: i32  # -1: given by assignments or, from version 4 on, by the broker's default
+        replication_factor: i16  # -1: given by assignments or, from version 4 on, by the broker's default
         assignments: list[CreateTopicsRequest.CreatableReplicaAssignment]  # empty: the controller places the replicas
         configs: list[CreateTopicsRequest.CreatableTopicConfig]
 
@@ -69,7 +69,7 @@ class CreateTopicsResponse(Response, key=19, versions="0-7", flexible="5+"):
         topic_config_error_code: i16 = field("5+", tag=0, tagged="5+", default=0, ignorable=True)
         num_partitions: i32 = field("5+", default=-1, ignorable=True)  # -1: unknown
         replication_factor: i16 = field("5+", default=-1, ignorable=True)  # -1: unknown
-        # None: the client may not see them, or an error
+        # None: the client must not see them, or there was an error
         configs: list[CreateTopicsResponse.CreatableTopicConfigs] | None = field("5+", default=None, ignorable=True)
 
     class CreatableTopicConfigs(Struct):
@@ -93,12 +93,12 @@ class DeleteTopicsRequest(Request, key=20, versions="0-6", flexible="4+"):
         2: the client enforces throttle_time_ms itself (KIP-219).
         3: the sender understands TOPIC_DELETION_DISABLED (KIP-322).
         4: flexible encoding (KIP-482).
-        5: the response has an error message; THROTTLING_QUOTA_EXCEEDED is understood (KIP-599).
+        5: the response has an error message; the sender understands THROTTLING_QUOTA_EXCEEDED (KIP-599).
         6: topics by name or by id (KIP-516).
     """
 
     class DeleteTopicState(Struct):
-        """One topic: its name, or None and its id."""
+        """One topic, by its name, or by its id and None as the name."""
 
         name: str | None = None
         topic_id: UUID
@@ -123,7 +123,7 @@ class DeleteTopicsResponse(Response, key=20, versions="0-6", flexible="4+"):
     class DeletableTopicResult(Struct):
         """The outcome for one topic."""
 
-        name: str | None = field(nullable="6+")  # None: the request named an id that the broker does not know
+        name: str | None = field(nullable="6+")  # None: the broker does not know the requested id
         topic_id: UUID = field("6+", default=ZERO_UUID, ignorable=True)
         error_code: i16 = 0
         error_message: str | None = field("5+", default=None, ignorable=True)
@@ -194,7 +194,7 @@ class DeleteRecordsRequest(Request, key=21, versions="0-2", flexible="2+"):
         partitions: list[DeleteRecordsRequest.DeleteRecordsPartition]
 
     class DeleteRecordsPartition(Struct):
-        """The offset from which to keep one partition."""
+        """The first offset to keep in one partition."""
 
         partition_index: i32
         offset: i64  # of the first record to keep; -1: the high watermark
@@ -204,7 +204,7 @@ class DeleteRecordsRequest(Request, key=21, versions="0-2", flexible="2+"):
 
 
 class DeleteRecordsResponse(Response, key=21, versions="0-2", flexible="2+"):
-    """The lowest offset left in each partition.
+    """The lowest remaining offset in each partition.
 
     Versions:
         1: sent before the client is throttled, not after (KIP-219).
@@ -221,7 +221,7 @@ class DeleteRecordsResponse(Response, key=21, versions="0-2", flexible="2+"):
         """The outcome for one partition."""
 
         partition_index: i32
-        low_watermark: i64  # least log start offset of all replicas; -1 on error
+        low_watermark: i64  # the lowest log start offset of all replicas; -1 on error
         error_code: i16 = 0
 
     throttle_time_ms: i32 = 0

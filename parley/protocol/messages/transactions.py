@@ -6,9 +6,9 @@ from parley.protocol.schema import Request, Response, Struct, field, i8, i16, i3
 
 
 class AddPartitionsToTxnRequest(Request, key=24, versions="0-5", flexible="3+"):
-    """Add partitions to open transactions before writing to them. Brokers use it to check that they were added.
+    """Add partitions to a transaction before writing to them. Brokers also send this to check that they were added.
 
-    Clients use versions up to 3, with the ``v3_and_below`` fields; brokers use later ones among themselves.
+    Clients use versions up to 3, with the ``v3_and_below`` fields; brokers use later versions.
 
     Versions:
         1: the client enforces throttle_time_ms itself (KIP-219).
@@ -24,7 +24,7 @@ class AddPartitionsToTxnRequest(Request, key=24, versions="0-5", flexible="3+"):
         transactional_id: str
         producer_id: i64
         producer_epoch: i16
-        verify_only: bool = False  # only check that they were added
+        verify_only: bool = False  # only check that the partitions were added
         topics: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
 
     class AddPartitionsToTxnTopic(Struct):
@@ -113,7 +113,7 @@ class EndTxnRequest(Request, key=26, versions="0-5", flexible="3+"):
         2: the sender understands PRODUCER_FENCED (KIP-588).
         3: flexible encoding (KIP-482).
         4: the sender understands TRANSACTION_ABORTABLE (KIP-890).
-        5: the producer gets a new epoch after each transaction, which fences late writes (KIP-890, part 2).
+        5: the producer receives a new epoch after each transaction, which fences late writes (KIP-890, part 2).
     """
 
     transactional_id: str
@@ -154,7 +154,7 @@ class WriteTxnMarkersRequest(Request, key=27, versions="0-2", flexible="1+"):
         producer_epoch: i16
         transaction_result: bool  # True: commit; False: abort
         topics: list[WriteTxnMarkersRequest.WritableTxnMarkerTopic]
-        coordinator_epoch: i32  # a leader rejects a lower epoch than it has seen
+        coordinator_epoch: i32  # a leader rejects a marker with a lower epoch than an earlier marker
         transaction_version: i8 = field("2+", default=0, ignorable=True)  # 0 and 1: before KIP-890; 2: since KIP-890
 
     class WritableTxnMarkerTopic(Struct):
@@ -224,8 +224,8 @@ class TxnOffsetCommitRequest(Request, key=28, versions="0-5", flexible="3+"):
     group_id: str
     producer_id: i64
     producer_epoch: i16
-    generation_id: i32 = field("3+", default=-1)  # -1: not as a member
-    member_id: str = field("3+", default="")  # empty: not as a member
+    generation_id: i32 = field("3+", default=-1)  # -1: the sender is not a member
+    member_id: str = field("3+", default="")  # empty: the sender is not a member
     group_instance_id: str | None = field("3+", default=None)  # None: a dynamic member
     topics: list[TxnOffsetCommitRequestTopic]
 
@@ -273,7 +273,7 @@ class DescribeTransactionsResponse(Response, key=65, versions="0", flexible="0+"
         transactional_id: str
         transaction_state: str  # Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, ...
         transaction_timeout_ms: i32
-        transaction_start_time_ms: i64  # milliseconds since 1970; -1: none is open
+        transaction_start_time_ms: i64  # milliseconds since 1970; -1: no transaction is open
         producer_id: i64
         producer_epoch: i16
         topics: list[DescribeTransactionsResponse.TopicData]
@@ -298,7 +298,7 @@ class ListTransactionsRequest(Request, key=66, versions="0-2", flexible="0+"):
 
     state_filters: list[str]  # empty: all states
     producer_id_filters: list[i64]  # empty: all producers
-    duration_filter: i64 = field("1+", default=-1)  # open for longer than this number of milliseconds; -1: all
+    duration_filter: i64 = field("1+", default=-1)  # the minimum time for which they have been open, in ms; -1: all
     transactional_id_pattern: str | None = field("2+", default=None)  # a regular expression; None: all
 
 

@@ -1,1 +1,1 @@
-"""Records on the wire and on disk: reading, building, checking, compressing and converting them."""
+"""Records on the wire and on disk: reads, builds, checks, compresses and converts them."""

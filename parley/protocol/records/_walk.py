@@ -1,4 +1,4 @@
-"""Loops over the bytes of v2 records: checking, reading and writing. Compiled by mypyc if a C compiler is present.
+"""Loops that check, read and write the bytes of v2 records. Compiled by mypyc if a C compiler is present.
 
 A record is a length and that many bytes; every number in it is a zigzag varint (protocol guide, "Record Format")::
 
@@ -7,10 +7,10 @@ A record is a length and that many bytes; every number in it is a zigzag varint 
 
 Rules:
 
-* It reads only ``bytes``, by index, which mypyc compiles to a load. Callers copy a piece at a time.
-* Invalid bytes raise ValueError with the reason, and nothing else; the caller turns it into a protocol error.
-* The compiled and the interpreted form agree on every input. So a number beyond 64 bits is rejected before it is
-  computed, and no constant in a loop exceeds 61 bits (mypyc would create an object for it each time).
+* The input is always ``bytes``, which mypyc indexes with a single load. Callers copy one piece at a time.
+* Invalid bytes raise ValueError with the reason, and no other error; the caller turns it into a protocol error.
+* Compiled and interpreted code behave alike for every input. Numbers of more than 64 bits are therefore rejected before
+  they are computed. No constant in a loop exceeds 61 bits, because mypyc would create an object for it each time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OVERFLOW: Final = "a timestamp is longer than 64 bits"
 
 
 def read_varint(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
-    """Read the zigzag varint of up to 32 bits at ``pos``. Returns it and the position after it."""
+    """Return the zigzag varint of up to 32 bits at ``pos``, and the position after it."""
     value: i64 = 0
     shift: i64 = 0
     while pos < end:
@@ -46,7 +46,7 @@ def read_varint(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
 
 
 def read_varlong(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
-    """Read the zigzag varint of up to 64 bits at ``pos``. Returns it and the position after it."""
+    """Return the zigzag varint of up to 64 bits at ``pos``, and the position after it."""
     value: i64 = 0
     shift: i64 = 0
     while pos < end:
@@ -65,9 +65,9 @@ def read_varlong(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
 
 
 def _rest(data: bytes, pos: i64, value: i64) -> tuple[i64, i64]:
-    """Return the result of ``read_varint``, unsigned, after two bytes were read and more follow.
+    """Do the same as ``read_varint``, but without zigzag decoding, after two bytes were read and more follow.
 
-    ``value`` is those two bytes, the second with its continuation bit.
+    ``value`` is the value of these two bytes, including the continuation bit of the second.
     """
     value -= 0x4000
     shift: i64 = 14
@@ -83,7 +83,7 @@ def _rest(data: bytes, pos: i64, value: i64) -> tuple[i64, i64]:
 
 
 def _plus(base: i64, delta: i64) -> i64:
-    """``base + delta``. Raises ValueError if the sum exceeds 64 bits."""
+    """Return ``base + delta``. Raises ValueError if the sum exceeds 64 bits."""
     if -_EVERYDAY < base < _EVERYDAY and -_EVERYDAY < delta < _EVERYDAY:
         return base + delta
     if delta > 0:
@@ -95,7 +95,7 @@ def _plus(base: i64, delta: i64) -> i64:
 
 
 class Walk:
-    """The state of a check of one batch's records, which are fed piece by piece."""
+    """The state of the check of one batch's records, which are passed piece by piece to ``feed``."""
 
     def __init__(self, base_timestamp: i64, consecutive: bool) -> None:
         self.base_timestamp: i64 = base_timestamp
@@ -105,17 +105,17 @@ class Walk:
         self.last_delta: i64 = -1
         self.max_timestamp: i64 = -1
         self.min_timestamp: i64 = 0x7FFF_FFFF_FFFF_FFFF
-        """The smallest timestamp of the records that have one (-1 means none)."""
+        """The smallest timestamp of the records with a timestamp; records with timestamp -1 have none."""
         self.first_null_key: i64 = -1
-        """The index of the first record without a key; -1 if all have one."""
+        """The index of the first record without a key; -1 if all records have keys."""
         self.wanted: i64 = 0
-        """After ``feed``: how many bytes the cut-off record needs (0 if even its length was cut off)."""
+        """After ``feed``: the size of the incomplete record at the end; 0 if its length is also incomplete."""
 
     def feed(self, data: bytes, pos: i64, end: i64, count_max: i64) -> i64:
-        """Check the whole records in ``data[pos:end]``. Returns the position of the first unused byte.
+        """Check the complete records in ``data[pos:end]``. Returns the position of the first unused byte.
 
-        Unused bytes must be at the start of the next piece. ``count_max`` is the number of records of the whole batch:
-        one more raises ValueError. After a ValueError, ``count`` is the index of the invalid record.
+        The next piece must start with the unused bytes. ``count_max`` is the number of records in the whole batch: one
+        more raises ValueError. After a ValueError, ``count`` is the index of the invalid record.
         """
         if end > len(data) or pos < 0:
             raise ValueError("the piece lies outside the bytes")
@@ -125,8 +125,8 @@ class Walk:
             raise ValueError("truncated record") from None
 
     def _feed(self, data: bytes, pos: i64, end: i64, count_max: i64) -> i64:
-        # Two bytes of each number are read in place, because calls would cost twice as much as everything else. A read
-        # past the end of a record is detected at its end; a read past the end of the data raises IndexError.
+        # Two bytes of each number are read inline, because calls would cost twice as much as all other work. A read
+        # past the end of a record is detected after its last field; a read past the end of the data raises IndexError.
         byte: i64 = 0
         number: i64 = 0
         delta: i64 = self.last_delta
@@ -243,7 +243,7 @@ class Walk:
 
 
 def _ends(data: bytes, pos: i64, end: i64) -> bool:
-    """Return True if a varint that begins at ``pos`` ends before ``end``."""
+    """Return True if a varint that starts at ``pos`` ends before ``end``."""
     while pos < end:
         byte: i64 = data[pos]
         if byte < 0x80:
@@ -253,7 +253,7 @@ def _ends(data: bytes, pos: i64, end: i64) -> bool:
 
 
 def _skip_headers(data: bytes, pos: i64, end: i64) -> i64:
-    """Return the position after the headers that begin at ``pos``."""
+    """Return the position after the headers at ``pos``, which are checked."""
     size: i64 = 0
     count, pos = read_varint(data, pos, end)
     if count < 0:
@@ -288,9 +288,9 @@ def read_records(
     make: Callable[[Any, Fields], Any],
     record: Any,
 ) -> tuple[list[Any], i64]:
-    """Read at most ``count_max`` records, each as ``make(record, fields)``. Returns them and the position after them.
+    """Return at most ``count_max`` records, each as ``make(record, fields)``, and the position after them.
 
-    ``fixed_timestamp`` is the timestamp of all records if the broker set it (LogAppendTime).
+    ``fixed_timestamp`` is the timestamp of all records, or None if they have separate timestamps (CreateTime).
     """
     end: i64 = len(data)
     size: i64 = 0
@@ -383,7 +383,7 @@ def varint(value: int) -> bytes:
 def encode_records(records: list[Any], base_offset: int | None, base_timestamp: int) -> bytes:
     """Encode records of (offset, timestamp, key, value, headers); key and value are buffers or None.
 
-    Offset deltas count from ``base_offset``; if it is None they are 0, 1, 2, ... whatever the offsets.
+    Offset deltas are relative to ``base_offset``. If it is None, they are 0, 1, 2, ..., and the offsets are ignored.
     """
     out: list[Any] = []
     index: int = 0

@@ -1,4 +1,4 @@
-"""Record batches: building v2 batches (magic 2), checking and reading the records in them.
+"""Builds v2 record batches (magic 2), and checks and reads the records in them.
 
 ``parley.protocol.records.batch_header`` contains the header, ``parley.protocol.records.crc`` the checksum. ``records``
 also reads messages of magic 0 and 1 (``parley.protocol.records.legacy``), which a log may contain.
@@ -32,12 +32,13 @@ from parley.protocol.records.record import Record
 from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 
 DECOMPRESSED_BYTES_MAX: Final = 1 << 30
-"""The default limit of one batch's records, decompressed. ``validate`` keeps only a piece of them in memory."""
+"""The default limit on the decompressed size of one batch's records. ``validate`` holds only a piece of them in
+memory."""
 _RECORDS_AT_ONCE: Final = 512
 _RECORD_BYTES_MIN: Final = 7
 _SEARCHED_AT_ONCE: Final = 2 << 10
-"""The number of bytes that ``suspects`` searches without creating objects for the records: a few hundred
-small records."""
+"""The number of bytes that ``suspects`` checks before it creates objects for the records: a few hundred small
+records."""
 
 _new = tuple.__new__
 
@@ -45,8 +46,8 @@ _new = tuple.__new__
 def records(buf: Buffer, pos: int = 0, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
     """Yield the records of the batch at ``pos``, of any magic, decompressed.
 
-    Does not check the checksum (``crc.verify_crc``). Raises CorruptRecord, InvalidRecord or, if the records exceed
-    ``max_bytes``, DecompressedTooLarge, before the first record if that can be known then.
+    Does not verify the checksum (``crc.verify_crc``). Raises CorruptRecord, InvalidRecord and, if the decompressed
+    records exceed ``max_bytes``, DecompressedTooLarge; if possible, before the first record.
     """
     header = read_header(buf, pos)
     if pos + header.size_bytes > len(buf):
@@ -90,8 +91,8 @@ def suspects(
 ) -> Iterator[tuple[int, Record]]:
     """Yield some records of the v2 batch at 0, which ``walk`` has accepted, with their indexes in the batch.
 
-    Leaves out runs of records for which ``is_fine`` returns True; its argument is what ``walk`` finds in the run. So
-    finding the last of a million records costs little more than ``walk``.
+    Leaves out runs of records for which ``is_fine`` returns True; its argument is the result of ``walk`` for the run.
+    Because no objects are created for these records, finding one record in a million costs little more than ``walk``.
     """
     body = payload(buf, 0, header, max_bytes)
     index = pos = 0
@@ -115,10 +116,10 @@ def suspects(
 def walk(
     buf: Buffer, pos: int, header: BatchHeader, *, consecutive: bool, max_bytes: int = DECOMPRESSED_BYTES_MAX
 ) -> Walk:
-    """Check the records of the v2 batch at ``pos`` against each other and against the record count; return the
-    findings.
+    """Check that the records of the v2 batch at ``pos`` are well-formed and agree with the record count. Returns the
+    counts and extremes that were found.
 
-    Memory use does not grow with the batch, except for a single record larger than a piece. Raises InvalidRecord,
+    Memory use does not grow with the batch, except if a single record is larger than a piece. Raises InvalidRecord,
     DecompressedTooLarge.
     """
     seen = Walk(header.base_timestamp, consecutive)
@@ -142,7 +143,7 @@ def walk(
 
 
 def _walk_plain(seen: Walk, body: memoryview, count: int) -> int:
-    """Check uncompressed records; return the number of bytes left over."""
+    """Check uncompressed records. Returns the number of unused bytes at the end."""
     pos = 0
     size = PIECE_BYTES
     while pos < len(body):
@@ -159,7 +160,7 @@ def _walk_plain(seen: Walk, body: memoryview, count: int) -> int:
 
 
 def _walk_pieces(seen: Walk, decompressed: Iterator[bytes], count: int) -> int:
-    """Check records as a decoder yields them; return the number of bytes left over."""
+    """Check records while a decoder decompresses them. Returns the number of unused bytes at the end."""
     held = bytearray()
     for piece in decompressed:
         if held:
@@ -180,11 +181,10 @@ def validate(
     consecutive: bool = False,
     max_bytes: int = DECOMPRESSED_BYTES_MAX,
 ) -> None:
-    """Check that everything in the batch at ``pos`` is consistent: checksum, record count, offsets, timestamps,
-    lengths.
+    """Check that the whole batch at ``pos`` is consistent: checksum, record count, offsets, timestamps, lengths.
 
-    With ``consecutive``, the offsets must have no gaps, as producers send them. Otherwise they must only rise and stay
-    inside the header's range, as compaction leaves them. Raises CorruptRecord, InvalidRecord, DecompressedTooLarge.
+    With ``consecutive``, the offsets must have no gaps, as in batches from producers. Otherwise they must only increase
+    and lie in the header's range, as in compacted batches. Raises CorruptRecord, InvalidRecord, DecompressedTooLarge.
     """
     verify_crc(buf, pos, header)
     if header.magic < MAGIC_V2:
@@ -216,9 +216,9 @@ def build(
 ) -> bytearray:
     """Build a v2 batch of the records, with its checksum.
 
-    Numbers the records from ``base_offset``, ignoring their own offsets. With ``keep_offsets``, keeps the offsets,
-    which must increase from ``base_offset``. With ``append_time`` (ms), the batch has the type LogAppendTime and that
-    timestamp. Raises InvalidRecord if timestamps are too far apart for the format.
+    Assigns consecutive offsets from ``base_offset`` on, and ignores the records' offsets. With ``keep_offsets``, keeps
+    the records' offsets, which must increase and not be below ``base_offset``. With ``append_time`` (ms), the batch has
+    the type LogAppendTime and that timestamp. Raises InvalidRecord if timestamps are too far apart for the format.
     """
     listed: list[Any] = records if isinstance(records, list) else list(records)
     base_timestamp = listed[0][1] if listed else NO_TIMESTAMP
@@ -260,8 +260,8 @@ def build(
 
 
 def assemble(header: BatchHeader, body: Buffer) -> bytearray:
-    """Return a v2 batch with this header and these record bytes (compressed as the header specifies), and
-    its checksum."""
+    """Return a v2 batch with this header and these record bytes, which must be compressed as the header specifies.
+    Computes the checksum."""
     out = bytearray(HEADER_SIZE)
     out += body
     write_header(out, 0, header)

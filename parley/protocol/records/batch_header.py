@@ -1,12 +1,12 @@
-"""The header of a record batch, and the walk along batches by their headers.
+"""The header of a record batch, and the iteration over batches by their headers.
 
-A log is a sequence of batches. A v2 batch (magic 2) begins with 61 bytes (protocol guide, "Record Batch")::
+A log is a sequence of batches. A v2 batch (magic 2) starts with 61 bytes (protocol guide, "Record Batch")::
 
     base offset 8 | length 4 | leader epoch 4 | magic 1 | crc 4 | attributes 2 | last offset delta 4 | base timestamp 8
     max timestamp 8 | producer id 8 | producer epoch 2 | base sequence 4 | record count 4 | records ...
 
-The length counts from the leader epoch on. Messages of the older formats (magic 0 and 1) have the first 12 bytes and
-the magic byte in the same place; in this module, each of them is a batch of its own.
+The length is the number of bytes from the leader epoch on. Messages of the older formats (magic 0 and 1) have the first
+12 bytes and the magic byte in the same place; in this module, each message counts as a batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_
 HEADER_SIZE: Final = 61
 """The bytes before the records of a v2 batch."""
 LOG_OVERHEAD: Final = 12
-"""The bytes that a batch's length field does not count: base offset and length."""
+"""The size of the base offset and the length field, which the length field does not count."""
 LEGACY_HEADER_SIZE: Final = (26, 34)
 """The size of the smallest message of magic 0 and of magic 1, with empty key and value."""
 MAGIC_V2: Final = 2
@@ -34,7 +34,7 @@ CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21
 MAX_TIMESTAMP_AT: Final = 35
 LEGACY_ATTRIBUTES_AT: Final = 17
-"""Where these fields begin, counted from the beginning of a batch; the last one applies to messages of magic 0 or 1."""
+"""The positions of these fields in a batch; the last one is for messages of magic 0 or 1."""
 
 COMPRESSION_MASK: Final = 0x07
 TIMESTAMP_TYPE_BIT: Final = 0x08
@@ -52,7 +52,7 @@ INT64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 
 
 class TimestampType(IntEnum):
-    """The clock of the records' timestamps (KIP-32): the producer's or the broker's."""
+    """The source of the records' timestamps (KIP-32): the producer's clock or the broker's."""
 
     CREATE = 0
     APPEND = 1
@@ -61,8 +61,9 @@ class TimestampType(IntEnum):
 class BatchHeader(NamedTuple):
     """The fields of a v2 batch header in wire order. ``read_header`` also reads them from messages of magic 0 and 1.
 
-    For such a message, ``base_offset`` is its last offset (a compressed message contains several records and has the
-    offset of the last one; only decompressing it reveals the first), ``record_count`` is 1, and there is no producer.
+    For such a message, ``base_offset`` is its last offset, ``record_count`` is 1, and there is no producer. A
+    compressed message contains several records and has the offset of the last one; only decompressing it reveals the
+    first offset.
     """
 
     base_offset: int
@@ -136,8 +137,9 @@ _new = tuple.__new__
 def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     """Return the header of the batch at ``pos``, of any magic.
 
-    Raises CorruptRecord if the remaining bytes are fewer than a header, the length is impossible or the magic is
-    unknown. The caller must compare ``size_bytes`` with the remaining bytes to know whether the whole batch is present.
+    Raises CorruptRecord if the remaining bytes are fewer than a header, the length is too small or the magic is
+    unknown. The caller must compare ``size_bytes`` with the remaining bytes to find out whether the whole batch is
+    present.
     """
     if len(buf) - pos < HEADER_SIZE:
         return _read_short(buf, pos)
@@ -184,7 +186,7 @@ def _read_legacy(buf: Buffer, pos: int) -> BatchHeader:
 
 
 def is_compressed(buf: Buffer | None) -> bool:
-    """Return True if the first batch or message in the buffer claims to be compressed; checks nothing else."""
+    """Return True if the first batch or message in the buffer claims to be compressed. Checks nothing else."""
     if buf is None or len(buf) < HEADER_SIZE:
         return False
     low_byte = ATTRIBUTES_AT + 1 if buf[MAGIC_AT] >= MAGIC_V2 else LEGACY_ATTRIBUTES_AT
@@ -192,14 +194,14 @@ def is_compressed(buf: Buffer | None) -> bool:
 
 
 def is_legacy(buf: Buffer | None) -> bool:
-    """Return True if the buffer claims to begin with a message of magic 0 or 1; checks nothing else."""
+    """Return True if the buffer claims to start with a message of magic 0 or 1. Checks nothing else."""
     return buf is not None and len(buf) > MAGIC_AT and buf[MAGIC_AT] < MAGIC_V2
 
 
 def headers(buf: Buffer, pos: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the position and the header of each whole batch in ``buf[pos:end]``; stop before a batch that is cut off.
+    """Yield the position and the header of each whole batch in ``buf[pos:end]``. Stops before an incomplete batch.
 
-    Raises CorruptRecord for an impossible length or magic.
+    Raises CorruptRecord for an invalid length or magic.
     """
     if end is None:
         end = len(buf)
@@ -213,5 +215,5 @@ def headers(buf: Buffer, pos: int = 0, end: int | None = None) -> Iterator[tuple
 
 
 def write_header(buf: bytearray | memoryview, pos: int, header: BatchHeader) -> None:
-    """Write the 61 bytes of a v2 header, without computing the checksum (``crc.seal`` does)."""
+    """Write the 61 bytes of a v2 header. Does not compute the checksum; ``crc.seal`` does."""
     _V2.pack_into(buf, pos, *header)

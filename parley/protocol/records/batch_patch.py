@@ -1,4 +1,4 @@
-"""Sets the fields of a received v2 batch that the broker assigns, in place."""
+"""Sets, in place, the fields of a received v2 batch that the broker assigns."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def assign(
     leader_epoch: int,
     append_time: int | None = None,
 ) -> BatchHeader:
-    """Set base offset and leader epoch of the v2 batch at ``pos``, whose header is ``header``; return the new header.
+    """Set base offset and leader epoch of the v2 batch at ``pos``, whose header is ``header``. Returns the new header.
 
-    With ``append_time`` (ms), also turns the batch into one of type LogAppendTime with that timestamp; only this
+    With ``append_time`` (ms), also changes the batch's timestamp type to LogAppendTime with that timestamp. Only this
     requires a new checksum.
     """
     _ASSIGNED.pack_into(buf, pos, base_offset, header.length, leader_epoch)
@@ -41,7 +41,7 @@ def assign(
 
 
 def set_max_timestamp(buf: bytearray | memoryview, pos: int, header: BatchHeader, max_timestamp: int) -> BatchHeader:
-    """Correct the maximum timestamp of the v2 batch at ``pos``, and its checksum; return the new header."""
+    """Set the maximum timestamp of the v2 batch at ``pos``, and update its checksum. Returns the new header."""
     _LONG.pack_into(buf, pos + MAX_TIMESTAMP_AT, max_timestamp)
     seal(buf, pos, header.size_bytes)
     return read_header(buf, pos)

@@ -1,16 +1,16 @@
-"""Compresses and decompresses record batches, within bounds.
+"""Compresses and decompresses record batches, with a limit on the decompressed size.
 
 =====  ======  ==========================================================  ==========================
 value  name    format                                                      written as
 =====  ======  ==========================================================  ==========================
 1      gzip    RFC 1952, any number of members                             one member
-2      snappy  xerial framing (blocks behind a 16-byte header), or raw     xerial, blocks of 32 KiB
+2      snappy  xerial framing (blocks after a 16-byte header), or raw      xerial, blocks of 32 KiB
 3      lz4     LZ4 frame; magic 0 has its header checksum wrong (KIP-57)   independent 64 KiB blocks
 4      zstd    RFC 8878 frames (KIP-110)                                   one frame
 =====  ======  ==========================================================  ==========================
 
-No call produces more than ``max_bytes``, whatever the input claims. Bad input raises InvalidRecord, too much output
-DecompressedTooLarge. A codec's library is imported when the codec is first used.
+No call produces more than ``max_bytes``, even if the input claims a smaller size. Invalid input raises InvalidRecord,
+too much output DecompressedTooLarge. A codec's library is imported when the codec is first used.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 1 << 15
 _SNAPPY_RATIO_MAX: Final = 64
-"""More than any snappy block can expand: an element of three bytes expands to 64."""
+"""An upper limit of the compression ratio of a snappy block: an element of three bytes decompresses to 64 bytes."""
 _PIECE_BYTES_LEAST: Final = 1 << 10
 _SMALL_PIECES_MAX: Final = 1 << 10
 """The number of pieces of one call that may be small. A gzip member or a snappy block takes time even if it is empty,
-so more pieces than this must have at least ``_PIECE_BYTES_LEAST`` bytes on average."""
+so if there are more pieces, they must be at least ``_PIECE_BYTES_LEAST`` bytes on average."""
 _GZIP_INPUT_BYTES: Final = 1 << 12
-"""The number of bytes passed to the gzip decoder at a time. At the end of each member, the decoder copies the rest
-of them."""
+"""The number of bytes passed to the gzip decoder at a time. At the end of each member, the decoder copies the unused
+ones."""
 _LZ4_INPUT_BYTES: Final = 1 << 12
-"""The input of the lz4 decoder at a time: the output is at most 255 times as large, plus a block that was held back."""
+"""The number of bytes passed to the lz4 decoder at a time. The output is at most 255 times as large, plus a block that
+the decoder has buffered."""
 LZ4_LEVEL_FAST: Final = 9
 """Kafka's default lz4 level, which selects the fast compressor. All other levels select the high compressor
 (KIP-390)."""
@@ -60,7 +61,8 @@ class Compression(IntEnum):
 
     @classmethod
     def named(cls, name: str) -> Compression:
-        """Return the codec with this name in configurations (``none``, ``gzip``, ...). Raises ValueError."""
+        """Return the codec with this name in a configuration (``none``, ``gzip``, ...). Raises ValueError if there is
+        none."""
         try:
             return cls[name.upper()]
         except KeyError:
@@ -70,7 +72,7 @@ class Compression(IntEnum):
 def compress(codec: Compression, data: Buffer, level: int | None = None, *, magic: int = 2) -> bytes:
     """Compress the contents of a batch (or, for ``magic`` 0 or 1, of a message).
 
-    ``level`` is the codec's own level (gzip 1-9, lz4 1-17, zstd -131072-22; None: its default); snappy has none.
+    ``level`` is the codec's level (gzip 1 to 9, lz4 1 to 17, zstd -131072 to 22; None: the default); snappy has none.
     """
     if codec is Compression.NONE:
         return bytes(data)
@@ -83,14 +85,14 @@ def decompress(codec: Compression, data: Buffer, max_bytes: int, *, magic: int =
     """Decompress all of ``data``. Raises InvalidRecord if the bytes are invalid for the codec, and DecompressedTooLarge
     if the result exceeds ``max_bytes``."""
     if codec is Compression.NONE:
-        return _copied(data, max_bytes)  # a log may have millions of batches with one record
+        return _copied(data, max_bytes)  # fast, because a log may contain millions of batches with one record
     return b"".join(pieces(codec, data, max_bytes, magic=magic))
 
 
 def pieces(codec: Compression, data: Buffer, max_bytes: int, *, magic: int = 2) -> Iterator[bytes]:
     """Decompress ``data`` piece by piece. Raises the errors of ``decompress`` during the iteration.
 
-    Pieces may be empty. A very large number of nearly empty pieces is rejected like too much output.
+    Pieces may be empty. A very large number of nearly empty pieces is also rejected as too much output.
     """
     if codec is Compression.LZ4 and magic == 0:
         data = _with_right_checksum(data)
@@ -197,7 +199,7 @@ def _snappy_block(block: memoryview, max_bytes: int) -> bytes:
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     import lz4.frame
 
-    # Java's reader needs independent blocks, and all other readers accept them.
+    # Java's reader requires independent blocks, and all other readers accept them.
     return bytes(
         lz4.frame.compress(
             data,
@@ -252,8 +254,8 @@ def _lz4_descriptor_end(frame: Buffer) -> int:
 
 
 def _lz4_checksum(descriptor: bytes) -> bytes:
-    """Return the second byte of the descriptor's xxHash32, computed here because a descriptor has fewer
-    than 16 bytes."""
+    """Return the second byte of the descriptor's xxHash32. This is the variant for fewer than 16 bytes, which suffices
+    for a descriptor."""
     mask = 0xFFFFFFFF
     prime1, prime2, prime3, prime4, prime5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
     value = prime5 + len(descriptor)
@@ -282,8 +284,8 @@ def _compress_zstd(data: Buffer, level: int | None) -> bytes:
 
 
 _idle_zstd_decoders: list[Any] = []
-"""Idle decoders, because creating one costs more than decompressing a small batch. Each serves one iteration at a time,
-in any thread."""
+"""Idle decoders, which are reused because creating one costs more than decompressing a small batch. Each is used by one
+iteration at a time, in any thread."""
 
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -293,7 +295,7 @@ _ZSTD_SIZE_BYTES: Final = (0, 2, 4, 8)
 """The size in bytes of a frame's content size field, by its flag; 1 instead of 0 in a single-segment frame."""
 _ZSTD_DICTIONARY_BYTES: Final = (0, 1, 2, 4)
 _ZSTD_RUN: Final = 1
-"""The type of a block that repeats one byte. It takes up one byte, whatever its size is."""
+"""The type of a block that repeats one byte. Only this byte is stored, whatever the size of the block."""
 
 
 def _zstd_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
@@ -315,7 +317,7 @@ def _zstd_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
 
 
 def _check_zstd_frames(data: memoryview) -> None:
-    """Raise InvalidRecord unless the data ends at the end of a frame: the decoder accepts truncated frames."""
+    """Raise InvalidRecord unless the data ends at the end of a frame, because the decoder accepts truncated frames."""
     pos = 0
     while True:
         pos = _zstd_frame_end(data, pos)
@@ -326,8 +328,8 @@ def _check_zstd_frames(data: memoryview) -> None:
 
 
 def _zstd_frame_end(data: memoryview, start: int) -> int:
-    """Return the position after the frame at ``start``; more than the length of the data if the frame is truncated (RFC
-    8878)."""
+    """Return the position after the frame at ``start`` (RFC 8878). It is greater than the length of the data if the
+    frame is truncated."""
     magic, pos = bytes(data[start : start + 4]), start + 5
     if len(magic) == 4 and magic[0] >> 4 == 5 and magic[1:] == _ZSTD_SKIPPED_MAGIC:
         return start + 8 + int.from_bytes(data[start + 4 : start + 8], "little")

@@ -1,9 +1,9 @@
-"""Control batches: records for the readers of the log itself, not data of the topic.
+"""Control batches: records for brokers and clients, which are not data of the topic.
 
 A control batch has the control bit in its attributes and contains one record. The record's key is a version and a type
 (two 16-bit numbers); its value depends on the type (``EndTxnMarker`` and ``LeaderChangeMessage`` in
-``parley.protocol.messages.stored``). Only the markers that end a transaction (KIP-98) matter to a partition; readers
-ignore other types.
+``parley.protocol.messages.stored``). Partitions of topics contain only the markers that end a transaction (KIP-98);
+readers ignore other types.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class ControlMarker(NamedTuple):
 
 
 def control_type(record: Record) -> ControlType | None:
-    """Return the type of a control record; None for an unknown, newer type. Raises InvalidRecord."""
+    """Return the type of a control record; None for an unknown, newer type. Raises InvalidRecord if the key is
+    malformed."""
     if record.key is None or len(record.key) < _KEY.size:
         raise InvalidRecord("the key of a control record is too short")
     version, kind = _KEY.unpack_from(record.key)
@@ -66,7 +67,8 @@ def control_type(record: Record) -> ControlType | None:
 
 
 def marker_of(record: Record) -> ControlMarker | None:
-    """Return the transaction marker in a control record; None for any other record. Raises InvalidRecord."""
+    """Return the transaction marker in a control record; None for any other type. Raises InvalidRecord if it is
+    malformed."""
     kind = control_type(record)
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
         return None
@@ -81,7 +83,7 @@ def marker_of(record: Record) -> ControlMarker | None:
 def read_marker(buf: Buffer, pos: int = 0) -> ControlMarker | None:
     """Return the transaction marker in the control batch at ``pos``.
 
-    Returns None if the batch contains another record, or if compaction removed its record. Raises CorruptRecord,
+    Returns None if the record has another type, or if compaction has removed the record. Raises CorruptRecord,
     InvalidRecord.
     """
     # Every append of a marker calls this, so the usual form has a fast path.

@@ -1,6 +1,7 @@
-"""The checksum of a batch: CRC-32C over everything from the attributes on; before v2, CRC-32 from the magic byte on.
+"""The checksum of a batch: the CRC-32C of the bytes from the attributes on; before v2, the CRC-32 from the magic byte
+on.
 
-The base offset and the leader epoch precede the attributes, so a broker can set both without a new checksum.
+The base offset and the leader epoch come before the attributes, so a broker can set both without a new checksum.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from parley.protocol.records.errors import CorruptRecord
 
 
 def verify_crc(buf: Buffer, pos: int, header: BatchHeader) -> None:
-    """Check the batch at ``pos``, of any magic. Raises CorruptRecord if it is cut off or its checksum is wrong."""
+    """Raise CorruptRecord if the batch at ``pos``, of any magic, is incomplete or its checksum is wrong."""
     end = pos + header.length + LOG_OVERHEAD
     if end > len(buf):
         raise CorruptRecord("the data ends inside a batch")

@@ -1,7 +1,7 @@
-"""Converts v2 batches to messages of magic 0 or 1, for clients that read nothing newer (fetch below version 4).
+"""Converts v2 batches to messages of magic 0 or 1, for clients that cannot read v2 (fetch below version 4).
 
-These formats have no headers, producers or transactions: headers are dropped and control batches left out. Compressed
-records stay compressed, in the old framing. They never had zstd, so the client gets an error instead (KIP-110).
+These formats have no headers, producers, transactions or zstd: headers are dropped, control batches are left out, and
+batches with zstd are an error (KIP-110). Records with other compression stay compressed, in the old framing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from parley.protocol.records.errors import DecompressedTooLarge
 from parley.protocol.records.record import Record
 
 CONVERTED_BYTES_MAX: Final = 64 << 20
-"""The default limit of one batch's records, decompressed and converted. A tiny record takes 7 bytes in v2 but 34 as a
-message, and all records of a batch are in memory at the same time."""
+"""The default limit on the size of one batch's records, decompressed and converted. A tiny record is 7 bytes in v2 but
+34 bytes as a message, and all records of a batch are in memory at the same time."""
 
 
 def to_legacy(
@@ -32,13 +32,12 @@ def to_legacy(
 ) -> list[Buffer]:
     """Convert the batches to messages of ``magic`` 0 or 1, in order.
 
-    Leaves out a batch that is cut off at the end; copies a batch of this magic or lower unchanged. Leaves out
-    uncompressed records before ``first_offset``, as old clients expect. Does not begin a batch once ``max_bytes`` have
-    been converted, so the response is larger by at most one batch.
+    Leaves out an incomplete batch at the end. Copies batches of this magic or lower unchanged. Leaves out uncompressed
+    records before ``first_offset``, as old clients expect. Stops after the batch that reaches ``max_bytes``.
 
-    Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE) if the first batch is zstd-compressed, DecompressedTooLarge if its
-    records exceed ``converted_bytes_max`` (a later such batch ends the response before it), and CorruptRecord or
-    InvalidRecord for damaged batches.
+    Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE) if the first batch is compressed with zstd, and DecompressedTooLarge
+    if its records exceed ``converted_bytes_max``. If this is true of a later batch, only the batches before it are
+    returned. Raises CorruptRecord or InvalidRecord for damaged batches.
     """
     out: list[Buffer] = []
     size = 0
@@ -80,8 +79,8 @@ def _converted(
 
 
 def _bounded(found: Iterable[Record], overhead: int, max_bytes: int) -> Iterator[Record]:
-    """Yield the records while they fit in ``max_bytes`` as messages. Raises DecompressedTooLarge at the first record
-    that does not fit."""
+    """Yield the records. Raises DecompressedTooLarge before a record with which they exceed ``max_bytes`` as
+    messages."""
     size = 0
     for record in found:
         size += overhead + len(record.key or b"") + len(record.value or b"")

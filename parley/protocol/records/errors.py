@@ -13,7 +13,7 @@ class CorruptRecord(KafkaError):
 
 
 class InvalidRecord(KafkaError):
-    """A batch arrived intact but is not acceptable (INVALID_RECORD, which clients do not retry)."""
+    """A batch is intact, but its contents are not valid (INVALID_RECORD, which clients do not retry)."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(ErrorCode.INVALID_RECORD, message)

@@ -5,8 +5,8 @@ A message set is a sequence of messages::
     offset 8 | size 4 | crc 4 | magic 1 | attributes 1 | [timestamp 8, magic 1 only] | key length 4, key | value ...
 
 A compressed message set is one wrapper message whose value is the compressed inner messages. The wrapper has the offset
-of the last inner message; inner offsets are absolute in magic 0 and count from 0 in magic 1 (KIP-31). A wrapper inside
-a wrapper is refused. With LogAppendTime, all messages have the wrapper's timestamp (KIP-32).
+of the last inner message. Inner offsets are absolute in magic 0, and start at 0 in magic 1 (KIP-31). A wrapper inside a
+wrapper is rejected. With LogAppendTime, all inner messages have the wrapper's timestamp (KIP-32).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PREFIX: Final = struct.Struct(">qiI")
 _FIELDS: Final = (struct.Struct(">bb"), struct.Struct(">bbq"))
 """Magic, attributes and, in magic 1, the timestamp."""
 _MESSAGE: Final = (struct.Struct(">qiIbbi"), struct.Struct(">qiIbbqi"))
-"""The fields up to the length of the key, by magic."""
+"""The fields of a message up to and including the length of the key, by magic."""
 _LENGTH: Final = struct.Struct(">i")
 _OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 
@@ -46,8 +46,8 @@ _new = tuple.__new__
 def messages(buf: Buffer, pos: int, header: BatchHeader, *, max_bytes: int) -> Iterator[Record]:
     """Yield the records of the message at ``pos``: the message itself, or its inner messages if it is a wrapper.
 
-    Verifies the checksums of inner messages, but not that of the message itself. Raises CorruptRecord, InvalidRecord
-    and, if the decompressed messages exceed ``max_bytes``, DecompressedTooLarge.
+    Verifies the checksums of inner messages, but not the checksum of the message itself. Raises CorruptRecord,
+    InvalidRecord and, if the decompressed messages exceed ``max_bytes``, DecompressedTooLarge.
     """
     codec = header.compression
     key, value = _key_and_value(bytes(buf[pos : pos + header.size_bytes]), header)
@@ -69,7 +69,7 @@ def _key_and_value(message: bytes, header: BatchHeader) -> tuple[bytes | None, b
 
 
 def _split(data: bytes, pos: int, end: int, key_size: int) -> tuple[bytes | None, bytes | None]:
-    """Return the key and the value of the message that ends at ``end``; the key begins at ``pos``."""
+    """Return the key and the value of the message that ends at ``end``. The key starts at ``pos``."""
     key = None
     if key_size >= 0:
         key = data[pos : pos + key_size]
@@ -85,8 +85,8 @@ def _split(data: bytes, pos: int, end: int, key_size: int) -> tuple[bytes | None
 
 def _inner(wrapper: BatchHeader, data: bytes) -> Iterator[Record]:
     magic = wrapper.magic
-    # In magic 1 the inner offsets are relative, and the wrapper has the offset of the last. A producer leaves the
-    # wrapper's offset at 0; then the inner offsets stay as they are.
+    # In magic 1, the inner offsets are relative, and the wrapper has the offset of the last message. In a wrapper from
+    # a producer, this offset is 0; the inner offsets then stay unchanged.
     shift = max(0, wrapper.base_offset - _last_offset(data)) if magic == 1 else 0
     timestamp = NO_TIMESTAMP
     fixed = wrapper.timestamp_type is TimestampType.APPEND
@@ -119,7 +119,7 @@ def _inner(wrapper: BatchHeader, data: bytes) -> Iterator[Record]:
 
 
 def _last_offset(data: bytes) -> int:
-    """Return the offset of the last message in a set, which should be complete."""
+    """Return the offset of the last message in a message set. An incomplete message at the end counts."""
     offset = pos = 0
     while len(data) - pos >= LOG_OVERHEAD:
         offset, length = _OFFSET_AND_LENGTH.unpack_from(data, pos)
@@ -137,10 +137,11 @@ def build(
     level: int | None = None,
     append_time: int | None = None,
 ) -> bytearray:
-    """Build a message set of the records, in rising order of offset: one message each, or one wrapper for all of them.
+    """Build a message set of the records, which must be in the order of their offsets. Each record becomes a message;
+    with ``compression``, one wrapper contains all messages.
 
-    Drops headers. With ``append_time`` (ms), the set has the type LogAppendTime and that timestamp (magic 1 only; magic
-    0 has no timestamps).
+    Drops headers. With ``append_time`` (ms), the messages have the type LogAppendTime and that timestamp (magic 1 only;
+    magic 0 has no timestamps).
     """
     out = bytearray()
     base: int | None = 0 if compression is Compression.NONE or magic == 0 else None
@@ -159,7 +160,7 @@ def build(
 
 
 def message(offset: int, magic: int, attributes: int, timestamp: int, key: bytes | None, value: bytes | None) -> bytes:
-    """Return one message, with its checksum. Magic 0 ignores ``timestamp``."""
+    """Return one message, with its checksum. For magic 0, ``timestamp`` is ignored."""
     fields = _FIELDS[magic].pack(magic, attributes) if magic == 0 else _FIELDS[magic].pack(magic, attributes, timestamp)
     body = b"".join((fields, _sized(key), _sized(value)))
     return _PREFIX.pack(offset, 4 + len(body), zlib.crc32(body)) + body

@@ -1,10 +1,10 @@
 """Validates the records of a produce request for one partition and prepares them for the log.
 
-``prepare`` returns whole v2 batches, the same bytes if possible. A v2 batch (produce v3 and later: exactly one) is
-checked against itself and the topic's rules; only its maximum timestamp may be corrected in place, and its records are
-compressed again if the topic has another codec. Messages of magic 0 or 1 (produce before v3) become one v2 batch
-(``up_conversion.py``). The log sets offsets, leader epoch and, for LogAppendTime, the timestamp. docs/architecture.md,
-"The checks of a produced batch", has the checks in order, with their error codes.
+``prepare`` returns one v2 batch, with unchanged bytes if possible. A v2 batch (produce v3 and later: exactly one) must
+be consistent and comply with the topic's rules. Its maximum timestamp is corrected in place if necessary, and its
+records are compressed again if the topic has another codec. Messages of magic 0 or 1 (produce before v3) are converted
+to one v2 batch (``up_conversion.py``). The log sets offsets, leader epoch and, for LogAppendTime, the timestamp.
+docs/architecture.md, "The checks of a produced batch", lists the checks in order, with their error codes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ONE_BATCH_VERSION: Final = 3
 ZSTD_VERSION: Final = 7
 """From this request version on, the client may compress with zstd (KIP-110)."""
 RECORD_ERRORS_MAX: Final = 100
-"""The maximum number of invalid records that a response lists."""
+"""The maximum number of invalid records in a response."""
 
 _UNBOUNDED: Final = (1 << 63) - 1
 
@@ -54,7 +54,7 @@ class ProduceRules:
     """The topic's requirements for produced records. Times are in ms."""
 
     max_message_bytes: int = 1048588
-    """The maximum size of a batch as stored (``max.message.bytes``)."""
+    """The maximum size of a batch in the log (``max.message.bytes``)."""
     decompressed_bytes_max: int = 128 << 20
     """The maximum decompressed size of a batch's records. They are never all in memory at the same time."""
     timestamp_type: TimestampType = TimestampType.CREATE
@@ -69,22 +69,22 @@ class ProduceRules:
 
 
 class Prepared(NamedTuple):
-    """Records ready to be appended: one v2 batch from offset 0.
+    """Records that are ready to be appended: one v2 batch with base offset 0.
 
-    ``batches`` is writable. If nothing had to be rewritten, it is the received buffer itself.
+    ``batches`` is writable. If nothing had to be rewritten and the received buffer is writable, it is that buffer.
     """
 
     batches: bytearray | memoryview
     header: BatchHeader
-    """The batch's header. Its maximum timestamp is the latest CreateTime of the records, -1 if they have none."""
+    """The batch's header. Its maximum timestamp is the latest CreateTime of the records; -1 if they have none."""
     conversions: int
-    """The number of records that were rewritten in another format or codec; 0 if the bytes are unchanged."""
+    """The number of records that were rewritten in another format or codec; 0 if none were."""
 
 
 class RecordErrors(KafkaError):
     """Some records of a batch break the topic's rules, so the whole batch is rejected (KIP-467).
 
-    ``record_errors`` lists the first of these records: the index of each in the batch, and what is wrong with it.
+    ``record_errors`` lists the first of these records, each with its index in the batch and the reason.
     """
 
     def __init__(self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]) -> None:
@@ -95,8 +95,9 @@ class RecordErrors(KafkaError):
 def prepare(records: Buffer | None, rules: ProduceRules, *, now_ms: int, version: int) -> Prepared:
     """Check the records of a produce request of ``version`` for one partition, and return them as one batch.
 
-    Raises KafkaError with the code of the first failed check, and ``RecordErrors`` if single records are to blame; the
-    records are then unchanged. Decompresses the records: do not call it on an event loop for much compressed data.
+    Raises KafkaError with the code of the first failed check, and ``RecordErrors`` if single records break the topic's
+    rules; ``records`` is then unchanged. Decompresses the records: must not run on an event loop for much compressed
+    data.
     """
     if records is None or len(records) <= LOG_OVERHEAD:
         raise InvalidRecord("no record batch")
@@ -123,7 +124,8 @@ def prepare(records: Buffer | None, rules: ProduceRules, *, now_ms: int, version
 
 
 def _first_header(records: Buffer) -> BatchHeader:
-    """Return the first header, if its batch is complete. Raises CorruptRecord, InvalidRecord."""
+    """Return the header of the first batch. Raises InvalidRecord if the batch is incomplete, CorruptRecord if the
+    header is malformed."""
     if len(records) >= HEADER_SIZE:
         header = read_header(records)
         if header.length + LOG_OVERHEAD <= len(records):
@@ -134,15 +136,15 @@ def _first_header(records: Buffer) -> BatchHeader:
 
 
 def _only_batch(records: Buffer, header: BatchHeader) -> Buffer:
-    """Return the records without a truncated batch after the first one. Raises InvalidRecord if there is a second whole
-    batch."""
+    """Return the first batch, without an incomplete batch after it. Raises InvalidRecord if a second whole batch
+    follows."""
     for _ in headers(records, header.size_bytes):
         raise InvalidRecord("more than one record batch for a partition")
     return memoryview(records)[: header.size_bytes]
 
 
 def _check_header(header: BatchHeader, rules: ProduceRules, version: int) -> None:
-    """Check everything that needs only the header."""
+    """Check the header. Raises KafkaError with the code of the first failed check."""
     attributes = header.attributes
     if attributes & COMPRESSION_MASK == Compression.ZSTD and version < ZSTD_VERSION:
         raise KafkaError(
@@ -175,7 +177,7 @@ def _check_header(header: BatchHeader, rules: ProduceRules, version: int) -> Non
 
 
 def _breaks_rules(seen: Walk, rules: ProduceRules, now_ms: int) -> bool:
-    """Return True if ``_check_records`` will find an invalid record."""
+    """Return True if at least one of the records breaks the topic's rules."""
     if rules.require_keys and seen.first_null_key >= 0:
         return True
     # The minimum timestamp is above the maximum only if no record has a timestamp.
@@ -200,7 +202,8 @@ def _suspects(records: Buffer, header: BatchHeader, rules: ProduceRules, now_ms:
 
 
 def _check_records(records: Iterable[tuple[int, Record]], rules: ProduceRules, now_ms: int) -> None:
-    """Raise RecordErrors if records break the topic's rules. ``records`` come with their indexes in the batch."""
+    """Raise RecordErrors if records break the topic's rules. ``records`` are pairs of an index in the batch and a
+    record."""
     errors: list[tuple[int, str]] = []
     code = ErrorCode.INVALID_RECORD
     require_keys = rules.require_keys

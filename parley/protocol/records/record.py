@@ -1,4 +1,4 @@
-"""A record, independent of the format that it was read from or will be written in."""
+"""A record, independent of the format from which it was read or in which it will be written."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Converts messages of magic 0 and 1 to records of a v2 batch, for old producers (produce below version 3).
 
-The offsets in the messages are ignored. The records keep their compression: that of the last compressed message.
+The offsets in the messages are ignored. The batch has the compression of the last compressed message.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from parley.protocol.records.errors import BatchTooLarge, DecompressedTooLarge, 
 from parley.protocol.records.record import Record
 
 LEGACY_DECOMPRESSED_RATIO_MAX: Final = 8
-"""Messages of the old formats may decompress to this many times ``max.message.bytes``, because all their records are in
-memory at the same time."""
+"""The limit on the decompressed size of messages of the old formats, as a multiple of ``max.message.bytes``: all their
+records are in memory at the same time."""
 
 
 def legacy_records(
@@ -25,8 +25,9 @@ def legacy_records(
 ) -> tuple[Compression, list[Record]]:
     """Return the compression and the records of all complete messages of the old formats.
 
-    Raises ``InvalidRecord`` if there is no message or the formats differ, ``CorruptRecord`` for a wrong checksum,
-    ``BatchTooLarge``, ``DecompressedTooLarge``, and INVALID_TIMESTAMP if the client has set LogAppendTime.
+    Raises ``InvalidRecord`` if there is no message or the messages have different formats, ``CorruptRecord`` for a
+    wrong checksum, ``BatchTooLarge``, ``DecompressedTooLarge``, and ``KafkaError`` (INVALID_TIMESTAMP) if the client
+    has set LogAppendTime.
     """
     found: list[Record] = []
     source = Compression.NONE

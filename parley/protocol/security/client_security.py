@@ -1,8 +1,8 @@
-"""How a client secures its connections: converts Java client properties to a ``ClientSecurity``.
+"""Converts Java client properties to a ``ClientSecurity``, which secures a client's connections.
 
-``security.protocol`` decides which other keys are read: ``ssl.*`` for SSL and SASL_SSL, ``sasl.*`` for SASL_PLAINTEXT
-and SASL_SSL. Files are read once, together with the properties. Java classes in the values are recognized by name;
-unknown classes are rejected. docs/security.md lists the keys.
+``security.protocol`` determines which other keys are read: ``ssl.*`` for SSL and SASL_SSL, ``sasl.*`` for
+SASL_PLAINTEXT and SASL_SSL. Files are read once, together with the properties. Java classes in the values are
+recognized by name; unknown classes are rejected. docs/security.md lists the keys.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ _TOKEN_HANDLER: Final = "OAuthBearerLoginCallbackHandler"
 
 
 class BadSecurity(ValueError):
-    """The properties cannot secure a connection. The message names the key and the remedy, and contains no secret."""
+    """The properties do not describe a usable security setup. The message names the key, says what to do, and contains
+    no secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class ClientSecurity:
 
     @property
     def protocol(self) -> str:
-        """Kafka's name of the security protocol."""
+        """The security protocol, such as SASL_SSL."""
         return _PROTOCOLS[(self.tls is not None) + 2 * (self.login is not None)]
 
 
@@ -72,18 +73,19 @@ PLAINTEXT: Final = ClientSecurity()
 
 @dataclass(frozen=True, slots=True)
 class SecurityProperties:
-    """The security settings of a client, in a form that can be passed to another process. They can be pickled, and are
-    never printed."""
+    """The security settings of a client, in a form that can be pickled and passed to another process. ``repr`` hides
+    them."""
 
     items: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> SecurityProperties:
-        """Extract the security settings from the properties of a Java client."""
+        """Return the security settings among the properties of a Java client."""
         return cls(tuple(sorted((key, value) for key, value in properties.items() if is_security_key(key))))
 
     def read(self) -> ClientSecurity:
-        """Read the files that the settings name. Blocks. Raises the ValueErrors of ``client_security``."""
+        """Return the settings for connections, after reading the files that they name. Blocks. Raises the ValueErrors
+        of ``client_security``."""
         return client_security(dict(self.items))
 
 
@@ -91,14 +93,15 @@ NO_SECURITY: Final = SecurityProperties()
 
 
 def is_security_key(name: str) -> bool:
-    """Return True if a client property concerns security and has an effect outside Java."""
+    """Return True if a client property is a security setting and has an effect outside Java."""
     return name.startswith(_KEYS) and name not in _IGNORED
 
 
 def client_security(properties: Mapping[str, str]) -> ClientSecurity:
-    """Read the properties of a Java client, and the files that they name. Ignores other keys. Blocks.
+    """Return the security settings in the properties of a Java client and in the files that they name. Blocks.
 
-    Raises ValueError (``BadSecurity``, ``BadKeyStore``, ``BadJaas``, ``BadKerberos``). No message contains a secret.
+    Ignores all other keys. Raises ValueError (``BadSecurity``, ``BadKeyStore``, ``BadJaas``, ``BadKerberos``). No
+    message contains a secret.
     """
     protocol = properties.get("security.protocol", "PLAINTEXT").strip().upper()
     if protocol not in _PROTOCOLS:
@@ -138,7 +141,7 @@ def login_of(properties: Mapping[str, str]) -> Login:
 
 
 def _tokens(module: LoginModule, properties: Mapping[str, str]) -> FreshTokens:
-    from parley.protocol.security.tokens import FreshTokens  # which takes long to import
+    from parley.protocol.security.tokens import FreshTokens  # imported here, because it takes long
 
     handler = properties.get("sasl.login.callback.handler.class", _UNSECURED_HANDLER).rpartition(".")[2]
     window = float(properties.get("sasl.login.refresh.window.factor", "0.8"))

@@ -1,9 +1,9 @@
 """JAAS configurations, as Kafka reads them from ``sasl.jaas.config``: ``Module required option="value" ...;``.
 
-A module is a Java class, followed by a control flag and options. The text is split as Java's ``StreamTokenizer`` does
-for Kafka: a value that contains characters other than letters, digits and ``. - _ $``, or begins with a digit, needs
-quotes; backslashes escape inside quotes; ``//`` and ``/* */`` are comments. No error repeats a value, nor a word that
-may be part of a value because its quotes are missing.
+A login module is a Java class, a control flag and options. The text is split as by Java's ``StreamTokenizer`` in Kafka:
+a value needs quotes if it contains characters other than letters, digits and ``. - _ $`` or starts with a digit; inside
+quotes, backslashes start escapes; ``//`` and ``/* */`` are comments. No error contains a value, or a word that may be
+part of a value because its quotes are missing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LoginModule:
 
     @property
     def name(self) -> str:
-        """The class without its package, such as ``ScramLoginModule``."""
+        """The name of the class without its package, such as ``ScramLoginModule``."""
         return self.class_name.rpartition(".")[2]
 
     def option(self, name: str) -> str:
@@ -54,7 +54,8 @@ class LoginModule:
 
 
 def single_login_module(text: str) -> LoginModule:
-    """Return the only login module of a JAAS line. Raises BadJaas if the line is malformed or has several modules."""
+    """Return the only login module in a JAAS line. Raises BadJaas if the line is malformed or contains several
+    modules."""
     modules = parse_jaas(text)
     if len(modules) != 1:
         raise BadJaas(f"the JAAS line contains {len(modules)} login modules, expected 1")
@@ -62,7 +63,8 @@ def single_login_module(text: str) -> LoginModule:
 
 
 def parse_jaas(text: str) -> list[LoginModule]:
-    """Return the login modules of a line, each terminated by a semicolon. Raises BadJaas if the line is malformed."""
+    """Return the login modules in a JAAS line, in which a semicolon ends each module. Raises BadJaas if the line is
+    malformed."""
     tokens = _tokens(text)
     modules = []
     while (kind_and_text := next(tokens, None)) is not None:
@@ -73,8 +75,8 @@ def parse_jaas(text: str) -> list[LoginModule]:
 
 
 def parse_jaas_file(text: str) -> dict[str, list[LoginModule]]:
-    """Return the sections of a JAAS file, ``Name { Module required option="value"; };``. Raises BadJaas if it is
-    malformed."""
+    """Return the login modules of each section of a JAAS file, ``Name { Module required option="value"; };``. Raises
+    BadJaas if the file is malformed."""
     tokens = _tokens(text)
     sections: dict[str, list[LoginModule]] = {}
     for kind, name in tokens:

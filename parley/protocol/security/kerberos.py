@@ -1,7 +1,7 @@
 """Kerberos for logins with GSSAPI (RFC 4752): the library, the options of a JAAS line, and the client's side.
 
-The library ``gssapi`` uses the Kerberos of the operating system, which reads ``krb5.conf`` (or the file in the variable
-``KRB5_CONFIG``). Its calls may wait for a KDC, so a client makes them in a thread of its own.
+The library ``gssapi`` uses the Kerberos library of the operating system, which reads ``krb5.conf`` (or the file that
+the variable ``KRB5_CONFIG`` names). Its calls may wait for a KDC, so each client login has a thread for them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ NO_LAYER: Final = b"\x01\0\0\0"
 """Authentication only: Kerberos adds no security layer to the connection (RFC 4752, 3.3)."""
 
 _FORGETS_EVERY_S: Final = 300.0
-"""The minimum interval between two caches of a login. The Kerberos library never frees a cache in memory."""
+"""The minimum interval at which a login discards its tickets for a new cache. The Kerberos library never frees a cache
+in memory."""
 
 _caches = itertools.count(1)
 
 
 class BadKerberos(ValueError):
-    """Kerberos cannot be used with these options, or is not installed. The message says what to do."""
+    """Kerberos cannot be used with the given options, or is not installed. The message says what to do."""
 
 
 def gssapi_library() -> Any:
@@ -50,14 +51,15 @@ def gssapi_library() -> Any:
 
 
 def reason_of(error: Any) -> str:
-    """Return Kerberos's message for a ``GSSError``. Call this in the thread that caught the error."""
+    """Return Kerberos's message for a ``GSSError``. Must be called in the thread that caught the error."""
     is_general = not error.min_code
     statuses = error.get_all_statuses(error.maj_code if is_general else error.min_code, is_general)
     return " ".join(statuses)
 
 
 def has_no_layer(message: bytes) -> bool:
-    """Return True if one side's last message offers or chooses authentication without a security layer."""
+    """Return True if the last message of a client or server offers or chooses authentication without a security
+    layer."""
     return len(message) >= len(NO_LAYER) and bool(message[0] & NO_LAYER[0])
 
 
@@ -73,7 +75,8 @@ class KerberosOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> KerberosOptions:
-        """Read the options. Raises BadKerberos if an option that another one requires is missing."""
+        """Return the options of a login module. Raises BadKerberos if a required option is missing, or the keytab does
+        not exist."""
         keytab = ""
         if _is_true(options, "useKeyTab"):
             keytab = options.get("keyTab", "")
@@ -96,10 +99,10 @@ def _is_true(options: Mapping[str, str], name: str) -> bool:
 
 
 class GssapiLogin:
-    """A login with the keys of a keytab, or with the tickets that another program keeps in a cache.
+    """A login with the keys in a keytab, or with tickets that another program keeps in a cache.
 
-    Tickets of a keytab are kept in memory. They are fetched again when they have expired, and when a login has failed,
-    but then at most every ``_FORGETS_EVERY_S`` seconds.
+    Tickets for a keytab are cached in memory. They are fetched again when they have expired. They are also fetched
+    again after a failed login, but at most every ``_FORGETS_EVERY_S`` seconds.
     """
 
     mechanism: Final = "GSSAPI"
@@ -129,7 +132,8 @@ class GssapiLogin:
         return cls(options, service)
 
     async def exchange(self, host: str = "") -> Exchange:
-        """Begin a login at the broker on this host, with a ticket for it. Raises LoginRefused if there is none."""
+        """Start a login at the broker on this host, with a ticket for that broker. Raises LoginRefused if no ticket can
+        be obtained."""
         loop = asyncio.get_running_loop()
         context, token = await loop.run_in_executor(self._thread, self._begin, host)
         return self._exchange(context, token)
@@ -189,7 +193,7 @@ class GssapiLogin:
                 self._forget_tickets()
 
     def _forget_tickets(self) -> None:
-        """Fetch new tickets for the next login: the broker may have new keys, and reject the old tickets."""
+        """Have the next login fetch new tickets, because the broker may have new keys and reject the old tickets."""
         now = time.monotonic()
         if now - self._forgot_at >= _FORGETS_EVERY_S:
             self._forgot_at = now
@@ -201,7 +205,8 @@ def _new_cache() -> str:
 
 
 def _host_name(host: str) -> str:
-    """Return the name of a host that is given by its address; like Java, only if the name resolves to this address."""
+    """Return the name of a host, given its address. Like Java, returns the address if the name does not resolve to
+    it."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

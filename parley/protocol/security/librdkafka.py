@@ -1,8 +1,8 @@
-"""Translates the security settings of Java's client to those of librdkafka.
+"""Translates the security settings of Java's client to librdkafka's.
 
-librdkafka reads no JAAS configurations and no trust stores. So key stores become PEM texts, a JAAS line becomes user
-and password, and tokens come from a callback. Settings with the same name in librdkafka, and its own settings, are
-kept.
+librdkafka does not read JAAS configurations and trust stores. Key stores are therefore converted to PEM texts, a JAAS
+line to a user name and a password, and tokens are supplied by a callback. Settings that have the same name in
+librdkafka, and librdkafka's other settings, are kept.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Settings = dict[str, Any]
 
 
 def librdkafka_settings(settings: Mapping[str, Any]) -> Settings:
-    """Translate the security settings; keep all others. Blocks: it reads key stores.
+    """Return the settings with the security settings translated, and all others unchanged. Blocks: it reads key stores.
 
     Raises the ValueErrors of ``client_security``. The message contains no secret.
     """
@@ -57,7 +57,7 @@ def librdkafka_settings(settings: Mapping[str, Any]) -> Settings:
 
 
 def unused_settings(settings: Mapping[str, Any]) -> list[str]:
-    """Return the settings of Java's client that have no effect with this ``security.protocol``."""
+    """Return the names of the security settings that have no effect with this ``security.protocol``."""
     protocol = _protocol(settings)
     unused = (() if protocol.endswith("SSL") else _TLS) + (() if protocol.startswith("SASL") else _OF_LOGIN)
     return [name for name in unused if name in settings]
@@ -93,7 +93,7 @@ def _of_login(login: Login) -> Settings:
 
 
 def _callback(tokens: TokenSource) -> Callable[[str], tuple[str, float, str, dict[str, str]]]:
-    """Return the function that librdkafka calls for a token, in any of its threads."""
+    """Return a function that librdkafka calls for a token, in any of its threads."""
 
     def token(_: str) -> tuple[str, float, str, dict[str, str]]:
         found = asyncio.run(tokens.token())

@@ -2,7 +2,8 @@
 
 An ``Exchange`` is a generator: it yields the bytes for the server, and receives the server's response. It returns after
 the last response. It raises ``LoginRefused`` if a response shows that the server rejects the client, or that the server
-does not know the user's credentials. The protocol around SASL reports whether the login succeeded.
+does not know the user's credentials. Whether the login has succeeded is reported outside the exchange, by Kafka's
+protocol.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ __all__ = ["BearerLogin", "BearerToken", "Exchange", "Login", "LoginRefused", "P
 Exchange = Generator[bytes, bytes, None]
 
 _ITERATIONS_MAX = 4 * scram.ITERATIONS_MAX
-"""The maximum number of iterations that the client computes for any server: they take tens of milliseconds."""
+"""The maximum number of iterations that a client computes for a server. They take tens of milliseconds."""
 
 
 class LoginRefused(Exception):
-    """The server rejects the login, or does not prove that it knows the user. The message contains no secret."""
+    """The server rejects the login or does not prove that it knows the user, or the client has no credentials. The
+    message contains no secret."""
 
 
 class Login(Protocol):
@@ -38,13 +40,13 @@ class Login(Protocol):
         ...
 
     async def exchange(self, host: str = "") -> Exchange:
-        """Begin a login at the broker on this host. Raises LoginRefused if there are currently no credentials."""
+        """Start a login at the broker on this host. Raises LoginRefused if there are currently no credentials."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PlainLogin:
-    """A user name and a password, sent in clear text: use it over TLS only."""
+    """A login with a user name and a password, which are sent in clear text: for use over TLS only."""
 
     username: str
     password: str = field(repr=False)
@@ -59,10 +61,10 @@ class PlainLogin:
 
 
 class ScramLogin:
-    """A user name and a password, which never leave the client (RFC 5802).
+    """A login with a user name and a password that never leaves the client (RFC 5802).
 
-    With ``is_token``, they are the id and the HMAC of a delegation token (KIP-48). The salted password is kept, because
-    it takes milliseconds to compute and most logins need the same.
+    With ``is_token``, they are the id and the HMAC of a delegation token (KIP-48). The salted password is cached,
+    because it takes milliseconds to compute and is the same for most logins.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class ScramLogin:
 
 
 def _attributes(message: bytes) -> dict[str, str]:
-    """Parse the attributes of a SCRAM server message. Raises LoginRefused if it is an error or malformed."""
+    """Return the attributes of a SCRAM message from the server. Raises LoginRefused if it is an error or malformed."""
     try:
         parts = [part.partition("=") for part in message.decode().split(",")]
     except UnicodeDecodeError as error:
@@ -145,7 +147,7 @@ def _decoded(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class BearerToken:
-    """A token of OAUTHBEARER, and the SASL extensions sent with it (KIP-342)."""
+    """A token for OAUTHBEARER, and the SASL extensions sent with it (KIP-342)."""
 
     value: str = field(repr=False)
     extensions: Mapping[str, str] = field(default_factory=dict)
@@ -167,11 +169,11 @@ class BearerLogin:
     mechanism: str = "OAUTHBEARER"
 
     async def exchange(self, host: str = "") -> Exchange:
-        """Begin a login, with a token from the source. Raises LoginRefused if no token can be obtained."""
+        """Start a login with a token from the source. Raises LoginRefused if no token can be obtained."""
         return self._exchange(await self.tokens.token())
 
     def _exchange(self, token: BearerToken) -> Exchange:
         pairs = "".join(f"{name}={value}\x01" for name, value in token.extensions.items())
         refusal = yield f"n,,\x01auth=Bearer {token.value}\x01{pairs}\x01".encode()
         if refusal:
-            yield b"\x01"  # the server sends the details in its error
+            yield b"\x01"  # the server then sends its error, with the details

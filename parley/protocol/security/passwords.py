@@ -1,4 +1,5 @@
-"""Passwords of known users, verified in constant time whether the user exists or not; HTTP's basic authentication."""
+"""Verifies the passwords of known users, in the same time whether the user exists or not; parses HTTP's basic
+authentication."""
 
 from __future__ import annotations
 
@@ -15,8 +16,7 @@ _UNKNOWN: Final = bytes(hashlib.sha256().digest_size)
 
 
 class Passwords:
-    """Holds a digest of each user's password, so that the time of a comparison reveals nothing about either
-    password."""
+    """The passwords of users. Compares digests, so that the time of a comparison reveals nothing about a password."""
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._digests = {name: _digest(password) for name, password in users.items()}
@@ -36,7 +36,8 @@ def _digest(password: str) -> bytes:
 
 
 def basic_credentials(authorization: str) -> tuple[str, str]:
-    """Return the name and the password in an ``Authorization: Basic ...`` header; both empty if it contains none."""
+    """Return the user name and the password in an ``Authorization: Basic ...`` header; both are empty if it is
+    malformed or has another scheme."""
     scheme, _, encoded = authorization.partition(" ")
     if scheme.lower() != "basic":
         return "", ""

@@ -1,7 +1,7 @@
 """The computations of SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), shared by client and server.
 
-A ``ScramCredential`` is what a server stores: it suffices to verify a password and to pose as the server, but not to
-log in as the user. Passwords and user names are used as they are, without SASLprep, as in Kafka.
+A server stores a ``ScramCredential``: with it, one can verify a password and pose as the server, but not log in as the
+user. Passwords and user names are used without SASLprep, as in Kafka.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from types import MappingProxyType
 HASHES: Mapping[str, str] = MappingProxyType({"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"})
 """The hash function of each mechanism."""
 ITERATIONS_MIN = 4096
-"""The minimum number of iterations in Kafka for both mechanisms, and its default."""
+"""Kafka's minimum and default number of iterations, for both mechanisms."""
 ITERATIONS_MAX = 16_384
-"""The maximum number of iterations in Kafka: the client must compute them at each login."""
+"""Kafka's maximum number of iterations. The client must compute them at each login."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What a server stores for a password, for one mechanism."""
+    """The data that a server stores for a user's password, for one mechanism."""
 
     salt: bytes
     iterations: int
@@ -48,8 +48,8 @@ def client_proof(mechanism: str, salted: bytes, auth_message: bytes) -> bytes:
 
 
 def is_proof_of(mechanism: str, credential: ScramCredential, auth_message: bytes, proof: bytes) -> bool:
-    """Return True if ``proof`` shows knowledge of the password. Takes the same time for every wrong proof of this
-    length."""
+    """Return True if ``proof`` shows that the client knows the password. Takes the same time for every wrong proof of
+    the same length."""
     signature = _hmac(mechanism, credential.stored_key, auth_message)
     if len(proof) != len(signature):
         return False
@@ -62,7 +62,7 @@ def server_signature(mechanism: str, server_key: bytes, auth_message: bytes) -> 
 
 
 def server_key_of(mechanism: str, salted: bytes) -> bytes:
-    """Return the key with which the server signs, for a client that verifies the signature."""
+    """Return the key with which the server signs. A client verifies the signature with it."""
     return _hmac(mechanism, salted, b"Server Key")
 
 
@@ -72,7 +72,7 @@ def encode_name(name: str) -> str:
 
 
 def decode_name(text: str) -> str:
-    """Return the user name in a SCRAM message. Raises ValueError if an ``=`` does not begin ``=2C`` or ``=3D``."""
+    """Return the user name in a SCRAM message. Raises ValueError if an ``=`` is not part of ``=2C`` or ``=3D``."""
     name = text.replace("=2C", ",").replace("=3D", "=")
     if encode_name(name) != text:
         raise ValueError("a user name contains an escape that SCRAM does not define")

@@ -1,8 +1,8 @@
 """The sources of a client's OAUTHBEARER tokens: a token endpoint (KIP-768), a file, or unsigned tokens that the client
 creates.
 
-A token is kept until a part of its lifetime is over (``sasl.login.refresh.window.factor``). The next login then fetches
-a new one. Requests to the endpoint run in a thread. No error repeats a secret or a token.
+A token is kept for a fraction of its lifetime (``sasl.login.refresh.window.factor``). The next login after that fetches
+a new token. Requests to the endpoint run in a thread. No error contains a secret or a token.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def claims_of(token: str) -> Mapping[str, Any]:
 
 
 def expiry_of(token: str) -> float | None:
-    """Return the expiry of a JWT, in seconds since 1970; None if it has none. Raises LoginRefused if it is
-    not a JWT."""
+    """Return the time at which a JWT expires, in seconds since 1970; None if it does not expire. Raises LoginRefused if
+    ``token`` is not a JWT."""
     expires = claims_of(token).get("exp")
     return float(expires) if isinstance(expires, int | float) else None
 
 
 class FreshTokens:
-    """Keeps a token until the fraction ``window`` of its lifetime is over. Fetches one token at a time."""
+    """Keeps a token until the fraction ``window`` of its lifetime is over. Fetches only one token at a time."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class FreshTokens:
         self._one = asyncio.Lock()
 
     async def token(self) -> BearerToken:
-        """Return the token, fetching a new one if it is due. Raises LoginRefused if no token can be obtained."""
+        """Return the token, after fetching a new one if it is due. Raises LoginRefused if no token can be obtained."""
         async with self._one:
             if self._clock() >= self._refresh_at:
                 self._kept = await asyncio.to_thread(self._fetch)
@@ -79,7 +79,7 @@ class FreshTokens:
 
 @dataclass(frozen=True, slots=True)
 class FileTokens:
-    """A token in a file, which another program renews."""
+    """Reads a token from a file, which another program renews."""
 
     path: Path
 
@@ -92,7 +92,7 @@ class FileTokens:
 
 @dataclass(frozen=True, slots=True)
 class UnsecuredTokens:
-    """Unsigned tokens, with the claims of ``unsecuredLoginStringClaim_sub`` and the like: for tests."""
+    """Creates unsigned tokens, for tests, with the claims of ``unsecuredLoginStringClaim_sub`` and similar options."""
 
     claims: Mapping[str, Any]
     lifetime_seconds: int = _UNSECURED_SECONDS
@@ -108,7 +108,7 @@ def _part(data: Mapping[str, Any]) -> str:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Rejects redirects, which would send the client's secret elsewhere."""
+    """Rejects redirects, which would send the client's secret to another server."""
 
     def redirect_request(self, *_: Any) -> None:
         """Follow no redirect."""
@@ -116,7 +116,7 @@ class _NoRedirects(HTTPRedirectHandler):
 
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
-    """Tokens from a token endpoint, for the client's id and secret (RFC 6749, section 4.4)."""
+    """Requests tokens from a token endpoint, with the client's id and secret (RFC 6749, section 4.4)."""
 
     url: str
     client_id: str
