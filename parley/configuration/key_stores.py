@@ -125,7 +125,7 @@ def is_pem(path: str) -> bool:
     begin = _read(path)[:4]
     if begin in _JKS:
         raise BadKeyStore(
-            f"{path} is a Java keystore of the old kind (JKS); convert it to PKCS #12: "
+            f"{path} is a keystore in Java's old format (JKS); convert it to PKCS #12: "
             f"keytool -importkeystore -srckeystore {path} -destkeystore {Path(path).stem}.p12 -deststoretype pkcs12"
         )
     return not begin.startswith(_PKCS12)

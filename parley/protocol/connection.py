@@ -221,7 +221,7 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
         except UnicodeDecodeError:
             raise MalformedMessage("client_id is not UTF-8") from None
     elif length != -1:
-        raise MalformedMessage(f"client_id has length {length}")
+        raise MalformedMessage(f"client_id has the invalid length {length}")
     first_flexible = _FLEXIBLE_FROM.get(api_key)
     if first_flexible is None:
         first_flexible = _first_flexible(api_key)
@@ -298,7 +298,7 @@ class ClientConnection:
 
     def _match(self, frame: memoryview) -> MatchedResponse:
         if len(frame) < _CORRELATION.size:
-            raise MalformedMessage(f"a response of {len(frame)} bytes")
+            raise MalformedMessage(f"a response of {len(frame)} bytes is too short")
         correlation_id: int = _CORRELATION.unpack_from(frame)[0]
         if not self._in_flight:
             raise MalformedMessage(f"a response to request {correlation_id}, which was not sent")

@@ -123,7 +123,9 @@ def fetched_batches(buffer: Buffer, log_end_offset: int) -> list[PlacedBatch]:
     for at, header in headers(buffer):
         verify_crc(buffer, at, header)
         if header.base_offset < expected or header.last_offset_delta < 0:
-            raise CorruptRecord(f"offsets {header.base_offset} to {header.last_offset} follow {expected - 1}")
+            raise CorruptRecord(
+                f"offsets {header.base_offset} to {header.last_offset} come after offset {expected - 1}"
+            )
         found.append((at, header))
         expected = header.next_offset
     return found

@@ -207,8 +207,8 @@ class LogDirectory:
         except (BlockingIOError, PermissionError):
             os.close(fd)
             raise DirectoryInUse(
-                f"{self.path} is in use by another broker, which holds {LOCK_FILE} in it. Stop that broker, or give "
-                "this one a directory of its own in log.dirs"
+                f"{self.path} is in use by another broker, which holds {LOCK_FILE} in it. Stop that broker, or "
+                "configure another directory for this one in log.dirs"
             ) from None
         except OSError:
             os.close(fd)

@@ -93,8 +93,8 @@ class DirectoryIdentity:
         """Raise ``InconsistentIdentity`` unless ``directory`` belongs to this broker of this cluster."""
         if self.cluster_id not in (None, cluster_id):
             raise InconsistentClusterId(
-                f"{directory} belongs to cluster {self.cluster_id}, but the coordination store is that of cluster "
-                f"{cluster_id}. Correct log.dirs or coordination.url; or empty the directory to give up its data"
+                f"{directory} belongs to cluster {self.cluster_id}, but the coordination store belongs to cluster "
+                f"{cluster_id}. Correct log.dirs or coordination.url; or empty the directory to discard its data"
             )
         if self.broker_id != broker_id:
             raise InconsistentBrokerId(

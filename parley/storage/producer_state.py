@@ -203,7 +203,9 @@ class ProducerState:
         if epoch < producer.epoch or (epoch == producer.epoch and is_late):
             raise self._error(ErrorCode.INVALID_PRODUCER_EPOCH, header, f"is fenced by epoch {producer.epoch}")
         if marker.coordinator_epoch < producer.coordinator_epoch:
-            problem = f"is ended by coordinator epoch {marker.coordinator_epoch} < {producer.coordinator_epoch}"
+            problem = (
+                f"has a marker of coordinator epoch {marker.coordinator_epoch}, after {producer.coordinator_epoch}"
+            )
             raise self._error(ErrorCode.TRANSACTION_COORDINATOR_FENCED, header, problem)
 
     def knows(self, producer_id: int) -> bool:

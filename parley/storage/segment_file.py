@@ -91,7 +91,7 @@ def batches(
             data, begin, at = file.read(min(chunk, end - position), position, nowait=nowait), position, 0
         header = read_header(data, at)
         if header.base_offset < 0 or header.last_offset_delta < 0 or position + header.size_bytes > end:
-            raise CorruptRecord(f"{file.path}: no batch at byte {position}, but {header}")
+            raise CorruptRecord(f"{file.path}: not a valid batch at byte {position}: {header}")
         yield position, header
         position += header.size_bytes
 

@@ -127,7 +127,7 @@ def walk(
     begin, end = pos + HEADER_SIZE, pos + LOG_OVERHEAD + header.length
     plain = header.attributes & COMPRESSION_MASK == 0
     if count < 0 or (plain and count > (end - begin) // _RECORD_BYTES_MIN):
-        raise InvalidRecord(f"the header of a batch claims {count} records, which is impossible")
+        raise InvalidRecord(f"the header of a batch claims an invalid number of records: {count}")
     try:
         if not plain:
             left = _walk_pieces(seen, pieces(header.compression, memoryview(buf)[begin:end], max_bytes), count)

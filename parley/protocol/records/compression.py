@@ -225,7 +225,7 @@ def _lz4_pieces(data: Buffer, max_bytes: int) -> Iterator[bytes]:
     except RuntimeError as error:
         raise InvalidRecord(f"not lz4 data: {error}") from None
     if not decoder.eof or decoder.unused_data:
-        raise InvalidRecord("lz4 data is truncated, or has bytes after its frame")
+        raise InvalidRecord("lz4 data is truncated, or followed by unexpected bytes")
 
 
 def _with_wrong_checksum(frame: bytes) -> bytes:

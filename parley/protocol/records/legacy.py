@@ -108,7 +108,7 @@ def _inner(wrapper: BatchHeader, data: bytes) -> Iterator[Record]:
         if attributes & COMPRESSION_MASK:
             raise InvalidRecord("a compressed message contains compressed messages")
         if length < LEGACY_HEADER_SIZE[magic] - LOG_OVERHEAD or end > len(data):
-            raise InvalidRecord("a message inside a compressed message has an impossible length")
+            raise InvalidRecord("a message inside a compressed message has an invalid length")
         if zlib.crc32(view[pos + MAGIC_AT : end]) != crc:
             raise CorruptRecord("a message inside a compressed message has a wrong checksum")
         key, value = _split(data, pos + _MESSAGE[magic].size, end, key_size)
@@ -124,7 +124,7 @@ def _last_offset(data: bytes) -> int:
     while len(data) - pos >= LOG_OVERHEAD:
         offset, length = _OFFSET_AND_LENGTH.unpack_from(data, pos)
         if length < 0:
-            raise InvalidRecord("a message inside a compressed message has an impossible length")
+            raise InvalidRecord("a message inside a compressed message has an invalid length")
         pos += LOG_OVERHEAD + length
     return offset
 

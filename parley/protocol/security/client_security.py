@@ -107,7 +107,7 @@ def client_security(properties: Mapping[str, str]) -> ClientSecurity:
     if protocol not in _PROTOCOLS:
         raise BadSecurity(f"security.protocol={protocol}: expected one of {', '.join(_PROTOCOLS)}")
     if java_only := [key for key in _JAVA_ONLY if properties.get(key)]:
-        raise BadSecurity(f"{java_only[0]} names a Java class, which Parley cannot run; leave it out")
+        raise BadSecurity(f"{java_only[0]} names a Java class, which Parley cannot run; remove it")
     tls = tls_settings(properties).client_context() if protocol in ("SSL", "SASL_SSL") else None
     login = login_of(properties) if protocol.startswith("SASL") else None
     return ClientSecurity(tls, login)

@@ -31,7 +31,7 @@ class OffsetMap:
 
     def __init__(self, slots: i64, limit: i64) -> None:
         if not 0 < limit < slots:
-            raise ValueError("the table needs a free slot")
+            raise ValueError("the offset map needs a free slot")
         self.slots: i64 = slots
         self.limit: i64 = limit
         self.count: i64 = 0

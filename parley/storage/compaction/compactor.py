@@ -248,8 +248,8 @@ class _Compaction:
             self._end = source.end_offset
         if dirty and self._end == request.first_dirty_offset:
             raise Uncleanable(
-                f"{request.name} cannot be compacted: the keys of one batch fill the table of {self._keys.slots} keys. "
-                "Increase log.cleaner.dedupe.buffer.size, or decrease log.cleaner.threads"
+                f"{request.name} cannot be compacted: the keys of one batch do not fit in the offset map of "
+                f"{self._keys.slots} slots. Increase log.cleaner.dedupe.buffer.size, or decrease log.cleaner.threads"
             )
 
     def _notes(self, batch: Batch, transactions: TransactionsSeen) -> bool:

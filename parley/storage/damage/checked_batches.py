@@ -107,7 +107,9 @@ class CheckedBatches:
         if position + size > self._size:
             raise CorruptRecord("the file ends inside a batch")
         if header.base_offset < expected or header.last_offset_delta < 0:
-            raise CorruptRecord(f"offsets {header.base_offset} to {header.last_offset} follow {expected - 1}")
+            raise CorruptRecord(
+                f"offsets {header.base_offset} to {header.last_offset} come after offset {expected - 1}"
+            )
         if header.last_offset > self._last_offset:
             raise CorruptRecord(f"offset {header.last_offset} does not belong in the segment")
         if size > LARGE_BATCH:

@@ -193,7 +193,7 @@ class Mending:
         while begin < end:
             piece = source.file.read(min(SCAN_CHUNK, end - begin), begin)
             if not piece:
-                raise CorruptRecord(f"{source!r} became shorter")
+                raise CorruptRecord(f"{source!r} has become shorter")
             self._write(piece)
             begin += len(piece)
 
@@ -267,7 +267,7 @@ class Mending:
             new.skip(scan.tail)
         is_same = old is not None and found is not None and self._compare(new, old, found, mended)
         if not is_same and (self.lacks_tombstones or log.tombstones_removed_up_to > self.damaged.last_offset + 1):
-            raise CompactedOtherwise(f"the other replica was compacted otherwise than {self.damaged}")
+            raise CompactedOtherwise(f"cannot mend {self.damaged}: the other replica was compacted differently")
         new.seal(end_offset)
         return new
 
