@@ -1,4 +1,4 @@
 """The Kafka wire protocol: messages, record batches, errors, a sans-IO connection and a thin asyncio client.
 
-Nothing here opens a file. Of Parley's packages, it imports only ``parley.configuration``.
+Of Parley's packages, it imports only ``parley.configuration``. Only ``parley.protocol.security`` reads files.
 """

@@ -58,7 +58,7 @@ class NoBrokerResponds(KafkaError):
 
 
 class NoBrokerListens(NoBrokerResponds):
-    """Every address refuses connections, or its host is unknown: the address is wrong, or no broker is running."""
+    """No address accepts connections, or no host is known: the addresses are wrong, or no broker is running."""
 
 
 def parse_bootstrap(text: str) -> list[Address]:

@@ -115,11 +115,11 @@ class Durability:
         self.checkpointed = min(self.checkpointed, end_offset)
 
     def begins_at(self, offset: int) -> None:
-        """Record that the log begins at ``offset``. Nothing below it needs to be on disk."""
+        """Record that the log starts at ``offset``. Nothing below it needs to be on disk."""
         self.recovery_point = max(self.recovery_point, offset)
 
     def restart(self, offset: int) -> None:
-        """Record that the log is empty and begins at ``offset``."""
+        """Record that the log is empty and starts at ``offset``."""
         self.recovery_point = offset
         self.checkpointed = min(self.checkpointed, offset)
         self._changes += 1
@@ -143,7 +143,7 @@ class Durability:
         epochs: LeaderEpochCache,
         now_ms: int,
     ) -> bool:
-        """Sync everything below ``end_offset`` and move the recovery point there. Blocks.
+        """Sync everything below ``end_offset`` and advance the recovery point to it. Blocks.
 
         ``active`` is the active segment as of that offset. Returns False if batches or segments were removed meanwhile:
         the caller then reads the log end again and repeats the call. Raises ``OSError``.
@@ -151,7 +151,7 @@ class Durability:
         with self._lock:
             sealed, removals, changes = list(self._unsynced), self.removals, self._changes
         try:
-            # First, because recovery learns nothing from batches below the recovery point.
+            # These come first, because recovery does not read batches below the recovery point.
             producers.flush()
             epochs.flush()
             if end_offset <= self.recovery_point and changes == self._changes_synced:

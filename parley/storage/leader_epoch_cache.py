@@ -7,7 +7,7 @@ or position diverges. Rules:
    they are removed.
 2. An epoch is added with its first record, or as soon as its leader takes over.
 3. The table is in memory; ``LeaderEpochCache.flush`` writes it to ``leader-epoch-checkpoint``. That must happen before
-   the recovery point passes an epoch's first record; recovery learns later epochs from the batches. Entries are
+   the recovery point passes an epoch's first record; recovery restores later epochs from the batches. Entries are
    replaced, never changed, so other threads may flush.
 """
 

@@ -475,8 +475,8 @@ class Log(ReadableLog):
     def begin_leading(self, leader_epoch: int) -> None:
         """Record that this broker is now the leader and will append records of ``leader_epoch`` at the log end.
 
-        Blocks only if tombstones may be missing beyond the log end, from the leader that this replica was still
-        copying. Such a replica becomes leader only in an unclean election.
+        Blocks only if tombstones may be missing above the log end, because this log is an incomplete copy of its
+        leader's. Such a replica becomes leader only in an unclean election.
         """
         self.leader_epochs.assign(leader_epoch, self.log_end_offset)
         if self.tombstones_removed_up_to > self.log_end_offset:
@@ -504,7 +504,7 @@ class Log(ReadableLog):
     def truncate_fully_and_start_at(self, offset: int, *, tombstones_removed_up_to: int = 0) -> None:
         """Remove all records; the log is then empty and starts at ``offset``. Otherwise like ``truncate_to``. Blocks.
 
-        ``tombstones_removed_up_to`` is that of the log that will be copied to this one.
+        ``tombstones_removed_up_to`` is the value of the log that will be copied to this log.
         """
         with self._removal_lock, self._lock, self._disk():
             self._begin_files()

@@ -1,7 +1,7 @@
 """The settings of one log: Kafka's topic configuration, in Kafka's units, with Kafka's defaults.
 
 Sizes are in bytes, times in milliseconds; -1 means "no limit" if a limit can be disabled. The broker creates one value
-per topic from its own configuration and the topic's overrides, and assigns a new value to a running log when they
+per topic from the broker's configuration and the topic's overrides, and assigns a new value to a running log when they
 change. A log reads it for each decision, so a change takes effect at the next roll, flush or compaction.
 """
 

@@ -116,7 +116,7 @@ class Mark(Enum):
 
 
 def is_stray(name: str) -> bool:
-    """Return True if ``name`` is that of a partition's directory that was set aside as a stray."""
+    """Return True if ``name`` is the name of a directory that was set aside as a stray."""
     marked = _MARKED.fullmatch(name)
     return marked is not None and marked[1] == Mark.STRAY.value
 
@@ -229,7 +229,7 @@ class LogDirectory:
         return True
 
     def contents(self) -> Contents:
-        """Return the contents of the directory; log other names that look like partitions. Raises ``OSError``."""
+        """Return the contents of the directory. Logs the folders that are ignored. Raises ``OSError``."""
         found = Contents({}, [], {})
         with os.scandir(self.path) as entries:
             for entry in sorted((entry for entry in entries if entry.is_dir()), key=lambda entry: entry.name):

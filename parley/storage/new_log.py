@@ -1,9 +1,9 @@
 """A log that was created but not used yet: its state before the first append.
 
 Most partitions are rarely used, and a topic may have thousands. A new log therefore has no files, and keeps only its
-names, its configuration and the epoch of its leader in memory. ``NewLog`` implements what can be answered for an empty
-log. Everything else needs the parts of a log (segments, producers, epochs, locks): the first use of a part creates all
-parts and turns the object into a plain ``Log``. Its users do not notice, because it stays the same object.
+names, its configuration and the epoch of its leader in memory. ``NewLog`` itself implements the operations whose
+results are clear for an empty log. All others need the parts of a log (segments, producers, epochs, locks): the first
+use of a part creates all parts and turns the object into a plain ``Log``, without a new object.
 
 Rules:
 

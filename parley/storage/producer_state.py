@@ -52,8 +52,9 @@ _log = logging.getLogger(__name__)
 class CompletedTransaction:
     """A transaction whose marker was appended.
 
-    ``first_offset`` is the offset of its first record, ``last_offset`` that of the marker. ``last_stable_offset`` is
-    the log's last stable offset once the marker is replicated: the start of the next open transaction, or the log end.
+    ``first_offset`` is the offset of its first record, ``last_offset`` the offset of the marker. ``last_stable_offset``
+    is the log's last stable offset once the marker is replicated: the start of the next open transaction, or the log
+    end.
     """
 
     producer_id: int

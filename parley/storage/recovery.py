@@ -4,10 +4,10 @@ Rules (docs/storage.md has them all):
 
 1. After a clean shutdown nothing is scanned. After a crash, every segment that extends beyond the recovery point is
    scanned. A segment with a missing or invalid index is always scanned. A scan rebuilds the indexes.
-2. Bad or missing batches below the recovery point are damage, which is reported, and everything after them is kept. So
-   are those above the recovery point if the machine has not restarted. If it has, the log ends at the first bad batch,
-   because systems write to disk in any order. A cut is synced immediately, so the next crash cannot undo it. Segments
-   that end early are not damage in a directory that only Apache Kafka has used: its compaction leaves them.
+2. Bad or missing batches below the recovery point are damage, which is reported, and everything after them is kept.
+   Above the recovery point, this is only true if the machine has not restarted. If it has, the log ends at the first
+   bad batch, because systems write to disk in any order. A cut is synced immediately, so the next crash cannot undo it.
+   Segments that end early are not damage in a directory that only Apache Kafka has used: its compaction leaves them.
 3. Leader epochs and producers are restored from the batches. Without a digest, a leader epoch counts as damage if the
    batch was not appended in it (``appended_epochs``), or, if that is unknown, if it does not fit between its neighbors
    (``altered_epochs``), unless only Apache Kafka wrote the log.
@@ -240,8 +240,8 @@ class _Loader:
         self.scanned: set[int] = set()
         """The base offsets of the segments that must be scanned."""
         self._scanned_from = UNSEALED
-        """The base offset of the first of the last segments that are all scanned. The scan finds all epochs from there
-        on, so it may remove wrong ones."""
+        """The lowest base offset from which on all segments are scanned. The scan finds all epochs from there on, so it
+        may remove wrong ones."""
         self.missing: list[DamagedRange] = []
         """The ranges between segments whose batches are in no file."""
         self.log_end = known.log_start_offset
@@ -307,8 +307,8 @@ class _Loader:
     def _scan_unknown_epochs(self, segments: list[Segment]) -> None:
         """Scan the segments at the end of the log whose leader epochs are not in ``leader-epoch-checkpoint``.
 
-        In that case the file was lost, or is older than the log. A replica that does not know the epoch of its last
-        batch would not notice that its log differs from its leader's.
+        If there are such segments, the file was lost, or is older than the log. A replica that does not know the epoch
+        of its last batch would not notice that its log differs from its leader's.
         """
         following = UNSEALED
         for number, segment in reversed([*enumerate(segments)]):

@@ -66,7 +66,7 @@ class Segment(ReadableSegment):
         suffix: str = "",
         transactions: TransactionIndex | None = None,
     ) -> None:
-        """Opens the transaction index, unless ``transactions`` is passed."""
+        """Open the transaction index, unless ``transactions`` is passed."""
         super().__init__(
             directory,
             base_offset,
@@ -370,7 +370,7 @@ class Segment(ReadableSegment):
         self._digest = DigestBuilder.of(digest)
 
     def forget_digest(self) -> None:
-        """Write the digest without checksums, because checksums of the current bytes would hide damage."""
+        """Leave the checksums out of the digest, because checksums of the current bytes would hide damage."""
         self._digest = None
 
     def remove_digest(self) -> None:

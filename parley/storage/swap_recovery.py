@@ -86,7 +86,7 @@ def _renamed_already(directory: Path, base_offset: int) -> list[str]:
 
 
 def _end_of(path: Path, base_offset: int) -> int:
-    """Return the offset after the last batch in the file, or ``base_offset`` + 1 if there is none."""
+    """Return the offset after the last batch in the file, or ``base_offset`` + 1 if the file is empty."""
     end = base_offset + 1
     file = SegmentFile(path)
     try:

@@ -65,7 +65,8 @@ class TimeIndex(MappedIndex):
         return TimestampOffset(timestamp, self.base_offset + relative)
 
     def append(self, timestamp: int, offset: int) -> None:
-        """Record the largest timestamp so far and its offset. Does nothing unless it exceeds that of the last entry.
+        """Record the largest timestamp so far and its offset. Does nothing unless it exceeds the last entry's
+        timestamp.
 
         Raises ``OSError`` if the disk is full.
         """

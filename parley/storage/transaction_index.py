@@ -36,8 +36,8 @@ class CorruptTransactionIndex(ValueError):
 class AbortedTransaction:
     """A transaction that ended with an abort marker.
 
-    ``first_offset`` is the offset of its first record, ``last_offset`` that of the marker. ``last_stable_offset`` is
-    the log's last stable offset just after the abort.
+    ``first_offset`` is the offset of its first record, ``last_offset`` the offset of the marker. ``last_stable_offset``
+    is the log's last stable offset just after the abort.
     """
 
     producer_id: int
@@ -57,10 +57,7 @@ class TransactionIndex:
         self._size = 0
         self._checksum: int | None = 0  # None: not known
         self._last_offset = -1
-        self._last_search = (
-            0,
-            0,
-        )  # an offset, and the first entry that ends there or later
+        self._last_search = (0, 0)  # an offset, and the first entry whose marker lies at or after it
         if not is_new and path.exists():
             self._open()
 

@@ -82,7 +82,7 @@ class StreamsGroupHeartbeatRequest(Request, key=88, versions="0", flexible="0+")
     warmup_tasks: list[TaskIds] | None = None
     process_id: str | None = None  # the program, which may have several members; None: unchanged
     user_endpoint: Endpoint | None = None  # for queries about the program's state; None: none, or unchanged
-    client_tags: list[KeyValue] | None = None  # for placing replicas of tasks apart from each other; None: unchanged
+    client_tags: list[KeyValue] | None = None  # to place a task's replicas on different hosts; None: unchanged
     task_offsets: list[TaskOffset] | None = None  # the offsets of the copies in their changelogs; None: unchanged
     task_end_offsets: list[TaskOffset] | None = None  # the end offsets of the changelogs; None: unchanged
     shutdown_application: bool = False  # shut down all members of the group

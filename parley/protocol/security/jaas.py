@@ -17,7 +17,7 @@ __all__ = ["BadJaas", "LoginModule", "parse_jaas", "parse_jaas_file", "single_lo
 
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 _TOKEN: Final = re.compile(
-    r"""\s+ | /\*.*?\*/ | /[^\n]*              # blanks, comments (a single slash begins one, too)
+    r"""\s+ | /\*.*?\*/ | /[^\n]*              # blanks, comments (also after a single slash)
     | "(?P<double>(?:\\.|[^"\\\n])*)"
     | '(?P<single>(?:\\.|[^'\\\n])*)'
     | (?P<word>[A-Za-z_$\u00a0-\U0010ffff][\w$.-]*)

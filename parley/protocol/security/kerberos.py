@@ -205,8 +205,7 @@ def _new_cache() -> str:
 
 
 def _host_name(host: str) -> str:
-    """Return the name of a host, given its address. Like Java, returns the address if the name does not resolve to
-    it."""
+    """Return ``host``, or if it is an address, the host's name; like Java, only if the name resolves to the address."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -53,7 +53,7 @@ class PlainLogin:
     mechanism: str = "PLAIN"
 
     async def exchange(self, host: str = "") -> Exchange:
-        """Begin a login."""
+        """Start a login."""
         return self._exchange()
 
     def _exchange(self) -> Exchange:
@@ -84,7 +84,7 @@ class ScramLogin:
         self._salted: tuple[bytes, int, bytes] | None = None
 
     async def exchange(self, host: str = "") -> Exchange:
-        """Begin a login."""
+        """Start a login."""
         return self._exchange()
 
     def _exchange(self) -> Exchange:

@@ -27,7 +27,7 @@ from parley.storage.transaction_index import AbortedTransaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What compaction does with a batch."""
+    """The decision of a compaction about one batch."""
 
     keeps_records: bool
     """True if the batch's records stay. Records with keys stay only if no later record supersedes them."""

@@ -3,7 +3,7 @@
 Rules:
 
 1. The process starts with the first compaction. It can be killed at any moment: it writes only ``.cleaned`` files, and
-   the broker puts them in place. It ends as soon as the broker ends, however that happens: a thread reads the broker's
+   the broker puts them in place. It ends as soon as the broker ends in any way: a thread reads the broker's
    messages, and exits when the pipe is closed.
 2. It yields to the broker: its priority for CPU and disk is low, and the kernel kills it first if memory runs out.
 3. Messages are pickled. Only these two processes have the pipes, so the messages are trusted.
@@ -31,12 +31,12 @@ NICE: Final = 10
 """The niceness of the process: a tenth of the CPU time of a broker that competes for the same core. Linux derives the
 disk priority from it."""
 OOM_SCORE: Final = 500
-"""Added to the score by which Linux chooses a process to kill when memory runs out (``/proc/*/oom_score_adj``, at most
-1000)."""
+"""The number added to the score by which Linux chooses a process to kill when memory runs out
+(``/proc/*/oom_score_adj``, at most 1000)."""
 ENDING_S: Final = 1.0
 """How long a process whose pipes are closed may take to exit by itself."""
 PAUSE_MIN_S: Final = 0.01
-"""Shorter pauses are accumulated, because each pause costs a wake-up."""
+"""The minimum pause. Shorter pauses are accumulated, because each pause costs a wake-up."""
 TELL_S: Final = 1.0
 """The interval at which the process reports how much it has read."""
 
@@ -48,7 +48,7 @@ class WorkerEnded(Exception):
 
 
 class WorkerNotStarted(Exception):
-    """The worker's process cannot be started, whichever log it is for."""
+    """The worker's process cannot be started. The log is not the cause."""
 
 
 class Worker(Protocol):
@@ -307,10 +307,7 @@ def _yield_to_others() -> None:
 def main() -> None:
     """Run the worker process: read the broker's messages from standard input, and write the replies to
     standard output."""
-    for ignored in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # this process exits when the broker ends
+    for ignored in (signal.SIGINT, signal.SIGTERM):  # this process exits when the broker ends
         signal.signal(ignored, signal.SIG_IGN)
     _yield_to_others()
     messages, results = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")

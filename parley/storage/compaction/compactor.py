@@ -104,7 +104,7 @@ class CompactedGroup:
 
 @dataclass(slots=True, kw_only=True)
 class CompactionStats:
-    """The results of a compaction so far: read and kept records and bytes count the copy pass only."""
+    """The results of a compaction so far. Records and bytes are those of the copy pass only."""
 
     records_read: int = 0
     records_kept: int = 0
@@ -306,7 +306,7 @@ class _Compaction:
             covers = False
             if header.record_count:
                 marker = read_marker(batch.data)
-                covers = marker is None  # an unknown control record: no rule says when it may be removed
+                covers = marker is None  # an unknown control record is never removed
                 if marker is not None:
                     covers, entry = transactions.end(header, marker)
             retention = retention_of_control(

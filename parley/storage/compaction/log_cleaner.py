@@ -100,7 +100,7 @@ class LogOwner(Owner, Protocol):
     """The part of the log manager that the cleaner uses."""
 
     def online(self) -> list[LogDirectory]:
-        """The directories that are online."""
+        """Return the directories that are online."""
 
     def directory_of(self, log: Log) -> LogDirectory:
         """Return the directory of the log."""
@@ -308,8 +308,8 @@ class LogCleaner:
     async def _measure(self) -> dict[Log, Dirtiness]:
         """Return how dirty each log is that may be compacted now. Also updates ``max_dirty_ratio``.
 
-        Only flushed segments can be compacted. So logs that a flush would make due are flushed first, and the
-        checkpoints of their directory are written: the next periodic flush may be a minute away.
+        Only flushed segments can be compacted, and the next periodic flush may be a minute away. Therefore, logs that a
+        flush would make due are flushed first, and the checkpoints of their directory are written.
         """
         now_ms, found = self._now_ms(), dict[Log, Dirtiness]()
         self._looked_s = self._monotonic()

@@ -101,7 +101,7 @@ class LogIntegrity:
         return tuple(sorted(ranges, key=lambda damaged: damaged.first_offset))
 
     def record(self, *others: Segment) -> None:
-        """Record the damage of all segments, and of ``others``, on disk. Blocks. Raises ``OSError``."""
+        """Record the damage of the log's segments and of ``others`` on disk. Blocks. Raises ``OSError``."""
         self.recorded.record((*self._segments(), *others))
 
     def report(self, damaged: DamagedRange) -> None:

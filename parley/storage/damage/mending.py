@@ -43,7 +43,8 @@ from parley.storage.segments import Segments
 
 
 class CompactedOtherwise(CorruptRecord):
-    """The two replicas were compacted differently: one of them lacks tombstones that the other's records need."""
+    """The two replicas were compacted differently: one lacks tombstones for records in the other, so that deleted keys
+    could reappear."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

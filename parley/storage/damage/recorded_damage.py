@@ -66,7 +66,7 @@ class RecordedDamage:
     def record(self, segments: Iterable[ReadableSegment]) -> None:
         """Write the damage of these segments to the file if it differs. Removes the file if they have no damage.
 
-        Blocks until the file is on disk. A full disk is only logged. Raises ``OSError``.
+        Blocks until the file is on disk. Raises ``OSError``, except if the disk is full, which is only logged.
         """
         with self._lock:
             checksums: dict[_Entry, int] = {}

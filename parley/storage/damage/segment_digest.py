@@ -42,8 +42,8 @@ BLOCK_MAX: Final = 1 << 24
 
 _OF_ALL_BYTES = 1
 _VERSIONS = {(True, False): 2, (False, False): 3, (True, True): 4, (False, True): 5}
-"""The versions that are written, by whether they contain the checksums of the blocks and that of the transaction
-index."""
+"""The versions that are written, by (contains checksums of the blocks, contains a checksum of the transaction
+index)."""
 _WITH_CHECKSUMS, _WITH_TRANSACTIONS = (2, 4), (4, 5)
 _SIZES = {_OF_ALL_BYTES: 4, 2: 8, 3: 0, 4: 8, 5: 0}  # the checksums of a block, by version
 _HEAD = struct.Struct(">hIiqq")
@@ -139,7 +139,7 @@ class DigestBuilder:
     __slots__ = ("_checksums", "_current", "size")
 
     def __init__(self) -> None:
-        self._checksums = array("I")  # of the blocks before the current block, in which the last batch begins
+        self._checksums = array("I")  # of the blocks before the current block, in which the last batch starts
         self._current = NO_BATCHES
         self.size = 0
 
