@@ -109,7 +109,7 @@ class Durability:
                 self._unsynced.remove(segment)
 
     def cut(self, end_offset: int, active: Segment) -> None:
-        """Record that the log was cut to ``end_offset``, inside ``active``."""
+        """Record that the log was truncated to ``end_offset``, which lies in ``active``."""
         self.removed([active])
         self.recovery_point = min(self.recovery_point, end_offset)
         self.checkpointed = min(self.checkpointed, end_offset)

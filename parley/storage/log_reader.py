@@ -6,8 +6,8 @@ Rules (docs/storage.md has them all):
    ``up_to`` and within ``max_bytes``; only the first batch may be larger.
 2. Planning a read usually touches no file, because the log remembers the batch boundaries at which earlier reads ended.
 3. A read keeps its file open, so its bytes stay readable if the segment is deleted meanwhile.
-4. A read verifies the bytes that this process has not verified yet. It contains no damage: it starts after damage, or
-   ends before it.
+4. A read verifies the bytes that this process has not verified yet. It contains no damage: it starts after damage and
+   ends before damage.
 5. Any thread may read while another appends. ``LogEnd`` and the tuple of segments are replaced as a whole.
 """
 

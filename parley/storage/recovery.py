@@ -493,7 +493,7 @@ class _Loader:
             self._epochs.truncate_from_end(in_doubt[0])
         self._producers.remove_stray_snapshots({segment.base_offset for segment in segments})
         replay_from = self._producers.load(start, max(known_to, start), self._now_ms)
-        for number, segment in enumerate(segments):  # the list becomes shorter at a bad batch
+        for number, segment in enumerate(segments):  # ``_drop`` may remove segments from the list meanwhile
             if segment.base_offset in self.scanned:
                 scan = self._scans[segment.base_offset] = Scan(segment, self._config, self._learn)
                 ends_here = self._in_doubt(segment.end_offset) and not self._was_compacted_by_kafka(segment)
@@ -513,7 +513,9 @@ class _Loader:
         sealed = [segment for segment in segments[:-1] if segment.base_offset in self._scans]
         for segment in sealed:
             self._close_gap(self._scans[segment.base_offset])
-        self._recorded_damage.record(segments)  # before the new indexes and digests end the need of another scan
+        self._recorded_damage.record(
+            segments
+        )  # before the new indexes and digests, which make another scan unnecessary
         for segment in sealed:
             self._seal(segment)
             if segment.end_offset == segment.base_offset:  # the whole segment is missing

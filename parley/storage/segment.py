@@ -3,7 +3,7 @@
 Rules:
 
 1. Only the last segment of a log takes appends. Sealing a segment fixes its end, records its largest timestamp and
-   trims preallocated space. After that, its files are only renamed or removed.
+   trims preallocated space. After that, its batches do not change; its files may be renamed or removed.
 2. ``size`` counts whole batches of the log. The file may be longer during an append, after a failed write, or because
    of preallocation: nothing after ``size`` is ever read.
 

@@ -3,8 +3,8 @@
 Rules:
 
 1. The process starts with the first compaction. It can be killed at any moment: it writes only ``.cleaned`` files, and
-   the broker puts them in place. It ends as soon as the broker ends in any way: a thread reads the broker's
-   messages, and exits when the pipe is closed.
+   the broker puts them in place. It ends when the broker ends for any reason: a thread reads the broker's messages, and
+   exits when the pipe is closed.
 2. It yields to the broker: its priority for CPU and disk is low, and the kernel kills it first if memory runs out.
 3. Messages are pickled. Only these two processes have the pipes, so the messages are trusted.
 """

@@ -1,8 +1,8 @@
 """Finds batches with an altered leader epoch in a segment without a digest: a batch's checksum does not cover the
 epoch.
 
-The epochs in a log never decrease, because a replica whose log contains a higher epoch than the controller's does not
-become leader. Rules:
+The epochs in a log never decrease, because a replica whose log contains a higher epoch than the controller's neither
+leads nor follows until the controller has raised the epoch. Rules:
 
 1. If an epoch is followed by a lower one, and ignoring one of these two batches puts the epochs in order, that batch
    is altered. If ignoring either does, both count as altered. If the epochs decrease in any case, they are accepted:

@@ -1,7 +1,7 @@
 """The unverified bytes of a segment: those that this process has neither appended, nor scanned, nor read and verified.
 
-They are a tuple of disjoint spans ``(begin, end)``, in order, without the end. The tuple is replaced, never changed, so
-any thread may read it. A segment that this process wrote has no spans, so a read of the segment costs one comparison.
+They are a tuple of disjoint, half-open spans ``(begin, end)``, in order. The tuple is replaced, never changed, so any
+thread may read it. A segment that this process wrote has no spans, so a read of the segment costs one comparison.
 """
 
 from __future__ import annotations
