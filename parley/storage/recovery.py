@@ -513,9 +513,8 @@ class _Loader:
         sealed = [segment for segment in segments[:-1] if segment.base_offset in self._scans]
         for segment in sealed:
             self._close_gap(self._scans[segment.base_offset])
-        self._recorded_damage.record(
-            segments
-        )  # before the new indexes and digests, which make another scan unnecessary
+        # Before the new indexes and digests, which make another scan unnecessary.
+        self._recorded_damage.record(segments)
         for segment in sealed:
             self._seal(segment)
             if segment.end_offset == segment.base_offset:  # the whole segment is missing
