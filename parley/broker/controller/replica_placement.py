@@ -36,7 +36,9 @@ def place_replicas(
     """
     alive = [broker for broker in brokers if not broker.fenced]
     away = sorted(broker.broker_id for broker in brokers if broker.fenced)
-    if replication_factor > len(brokers) or not alive:
+    if not alive:
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced.")
+    if replication_factor > len(brokers):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Replication factor {replication_factor} is larger than the number of registered brokers, {len(brokers)}; "

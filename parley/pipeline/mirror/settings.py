@@ -12,6 +12,8 @@ mirror would copy something else.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from itertools import permutations
@@ -49,17 +51,19 @@ def _boolean(text: str) -> bool:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if value <= 0:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
         raise ValueError("must be a number of seconds above 0")
     return value
 
 
 def _replicas(text: str) -> int:
-    value = int(text)
-    if value < 1 and value != -1:
+    if not re.fullmatch(r"-1|[1-9]\d{0,4}", text.strip()):
         raise ValueError("must be a number of replicas, or -1 for the target's default")
-    return value
+    return int(text)
 
 
 def _one_of(*values: str) -> Callable[[str], str]:

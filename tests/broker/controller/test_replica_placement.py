@@ -40,9 +40,13 @@ def test_each_rack_gets_a_replica_before_any_gets_two(racks: list[str], factor: 
         assert len(used) == min(factor, len(set(racks)))
 
 
-def test_too_few_brokers() -> None:
-    with pytest.raises(KafkaError) as raised:
-        place_replicas(brokers([None]), 1, 2, Random(0))
+@pytest.mark.parametrize(
+    ("fenced", "reason"), [(False, "larger than the number"), (True, "All brokers are currently fenced")]
+)
+def test_too_few_brokers(fenced: bool, reason: str) -> None:
+    known = [replace(broker, fenced=fenced) for broker in brokers([None])]
+    with pytest.raises(KafkaError, match=reason) as raised:
+        place_replicas(known, 1, 1 if fenced else 2, Random(0))
     assert raised.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
