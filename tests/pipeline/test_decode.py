@@ -203,7 +203,7 @@ def test_any_bytes_are_decoded_or_refused(log: bytes, aborted: bool, start: int)
 
 @pytest.mark.parametrize("timestamp", [1 << 60, 1 << 62, -(1 << 62), TIMESTAMP_MAX + 1])
 def test_time_that_no_table_holds_is_refused(timestamp: int) -> None:
-    said = rf"{timestamp} is out of range; .* nanoseconds" if timestamp > 0 else "is out of range"
+    said = rf"{timestamp} is out of range: .* nanoseconds" if timestamp > 0 else "is out of range"
     with pytest.raises(BadBatch, match=said):
         table(fetched(build([Record(0, timestamp, None, None)])))
     assert table(fetched(build([Record(0, TIMESTAMP_MAX, None, None)])))["timestamp"].cast(pa.int64()).to_pylist() == [

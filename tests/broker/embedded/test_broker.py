@@ -87,7 +87,7 @@ def test_values_are_written_as_in_python() -> None:
     ("given", "said"),
     [
         ({"num.partitions": None}, r"num\.partitions=None .* leave"),
-        ({"num.partitions": b"3"}, r"num\.partitions=b'3' .* use a text"),
+        ({"num.partitions": b"3"}, r"num\.partitions=b'3' .* use a string"),
         ({1: "x"}, "the key 1 .* server.properties"),
         ("server.properties", "read_configuration"),
     ],

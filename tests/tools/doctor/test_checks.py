@@ -166,7 +166,7 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
         (cluster(moves=[replace(MOVE, adding=(3,), copied=STANDS, whole=11)]), "has not advanced in 10 s"),
     ],
     "internal-topic-few-replicas": [
-        (cluster(partitions=[Partition("__consumer_offsets", 0, 1, (1,), (1,))]), "has 1 replica of 3")
+        (cluster(partitions=[Partition("__consumer_offsets", 0, 1, (1,), (1,))]), "has 1 replica, but could have 3 on 3 brokers")
     ],
     "one-rack": [
         (
@@ -179,7 +179,7 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
         (cluster(brokers=[replace(each, rack="a") for each in BROKERS]), "all 3 brokers are in rack a"),
         (broker(rack=None), "brokers without a rack, while others have one: 1"),
     ],
-    "versions-mixed": [(broker(apis={0: (0, 12)}), "those of broker 1 and broker 2, 3")],
+    "versions-mixed": [(broker(apis={0: (0, 12)}), "the same release: broker 1 and broker 2, 3")],
     "features-not-finalized": [
         (cluster(brokers=[replace(each, finalized={"f": 1}) for each in BROKERS]), "features are not at the level")
     ],
@@ -280,7 +280,7 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
     "store-slow": [(store(read_s=1.5), "takes 1.50 s for a read"), (cluster(store=replace(STORE, read_s=1.5)), "1.50")],
     "store-refuses": [
         (store(error="no", kind_of_error="Unauthorized"), "rejects this broker's account"),
-        (cluster(store=replace(STORE, error="no", kind_of_error="Unauthorized")), "refuses"),
+        (cluster(store=replace(STORE, error="no", kind_of_error="Unauthorized")), "rejects"),
     ],
     "store-unusable": [
         (store(error="broken", kind_of_error="DamagedStore"), "cannot be used: broken"),
