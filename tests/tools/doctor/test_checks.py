@@ -166,7 +166,7 @@ EXAMPLES: dict[str, list[tuple[Cluster | Machine, str]]] = {
         (cluster(moves=[replace(MOVE, adding=(3,), copied=STANDS, whole=11)]), "has not advanced in 10 s"),
     ],
     "internal-topic-few-replicas": [
-        (cluster(partitions=[Partition("__consumer_offsets", 0, 1, (1,), (1,))]), "has 1 replica, but could have 3 on 3 brokers")
+        (cluster(partitions=[Partition("__consumer_offsets", 0, 1, (1,), (1,))]), "has 1 replica, but could have 3")
     ],
     "one-rack": [
         (
