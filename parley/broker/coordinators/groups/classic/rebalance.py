@@ -25,6 +25,7 @@ from parley.broker.coordinators.groups.classic.responses import (
 )
 from parley.broker.coordinators.groups.group_records import group_record
 from parley.broker.coordinators.groups.group_shard import GroupShard, Note
+from parley.broker.coordinators.groups.timer_kinds import TimerKind
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
@@ -60,7 +61,7 @@ def _session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable
 
 def _new_session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
     event = partial(session_expired, group_id, member_id)
-    return {("session", group_id, member_id): Timer(max(timeout_ms, SESSION_MIN_MS), event, True)}
+    return {(TimerKind.SESSION, group_id, member_id): Timer(max(timeout_ms, SESSION_MIN_MS), event, True)}
 
 
 _remembered_session = lru_cache(SESSIONS_MAX)(_new_session)
@@ -150,12 +151,12 @@ class MembershipChange:
         """Reserve a member id for a client, which must join with it within its session timeout (KIP-394)."""
         self.membership.pending |= {member_id}
         event = partial(pending_expired, self._group_id, member_id)
-        self._timers["pending", self._group_id, member_id] = Timer(session_timeout_ms, event, True)
+        self._timers[TimerKind.PENDING, self._group_id, member_id] = Timer(session_timeout_ms, event, True)
 
     def end_pending(self, member_id: str) -> None:
         """Drop the reservation of a member id."""
         self.membership.pending -= {member_id}
-        self._timers["pending", self._group_id, member_id] = None
+        self._timers[TimerKind.PENDING, self._group_id, member_id] = None
 
     def add(self, member: GroupMember) -> None:
         """Add a new member, hold its JoinGroup, and rebalance."""
@@ -175,7 +176,7 @@ class MembershipChange:
         """
         self.release_join(old_id, join_error(ErrorCode.FENCED_INSTANCE_ID, old_id))  # a response that fits all versions
         self.release_sync(old_id, sync_error(ErrorCode.FENCED_INSTANCE_ID))
-        self._timers["session", self._group_id, old_id] = None
+        self._timers[TimerKind.SESSION, self._group_id, old_id] = None
         self.membership.put_in_place(member, old_id)
         self.keep_alive(member)
 
@@ -190,7 +191,7 @@ class MembershipChange:
     def _forget(self, members: Sequence[GroupMember]) -> None:
         """Remove members, and fail their waiting requests. Does not start a rebalance."""
         for member in members:
-            self._timers["session", self._group_id, member.member_id] = None
+            self._timers[TimerKind.SESSION, self._group_id, member.member_id] = None
             self.release_join(member.member_id, join_error(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
             self.release_sync(member.member_id, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
         self.membership.remove(members)
@@ -211,7 +212,7 @@ class MembershipChange:
     def _prepare(self) -> None:
         membership = self.membership
         self.release_syncs(lambda member_id: sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
-        self._timers["sync", self._group_id] = None
+        self._timers[TimerKind.SYNC, self._group_id] = None
         was_empty = membership.state is GroupState.EMPTY
         membership.enter(GroupState.PREPARING_REBALANCE, self._now_ms)
         timeout_ms = membership.rebalance_timeout_ms()
@@ -224,7 +225,7 @@ class MembershipChange:
             self._set_rebalance_timer(timeout_ms, rebalance_timed_out)
 
     def _set_rebalance_timer(self, delay_ms: int, event: Callable[[str, GroupShard, int], Decision[None]]) -> None:
-        self._timers["rebalance", self._group_id] = Timer(delay_ms, partial(event, self._group_id), True)
+        self._timers[TimerKind.REBALANCE, self._group_id] = Timer(delay_ms, partial(event, self._group_id), True)
 
     def wait_for_more_members(self) -> bool:
         """Prolong the initial delay if more members have joined, up to the rebalance timeout. Returns False if the
@@ -249,12 +250,12 @@ class MembershipChange:
     def complete_join(self) -> None:
         """Form the next generation from the members that have joined, and remove dynamic members that have not."""
         membership = self.membership
-        self._timers["rebalance", self._group_id] = None
+        self._timers[TimerKind.REBALANCE, self._group_id] = None
         membership.initial_delay_left_ms = None
         if len(membership.joining) < len(membership.members):
             self._forget_absent()
         for member_id in membership.pending:
-            self._timers["pending", self._group_id, member_id] = None
+            self._timers[TimerKind.PENDING, self._group_id, member_id] = None
         membership.pending = frozenset()
         if membership.members and not membership.elect_joined_leader():
             again_ms = max(LOOK_AGAIN_MIN_MS, membership.rebalance_timeout_ms())
@@ -291,7 +292,7 @@ class MembershipChange:
                 self._release(("join", self._group_id, member.member_id), join_response(membership, member))
             self.keep_alive(member)
         timer = Timer(membership.rebalance_timeout_ms(), partial(sync_timed_out, self._group_id), True)
-        self._timers["sync", self._group_id] = timer
+        self._timers[TimerKind.SYNC, self._group_id] = timer
 
     def assign(self, given: Mapping[str, bytes]) -> None:
         """Store the assignments that the leader has sent, and release the members that wait for them."""
@@ -299,7 +300,7 @@ class MembershipChange:
         membership.assignments = {member_id: given.get(member_id, b"") for member_id in membership.members}
         membership.enter(GroupState.STABLE, self._now_ms)
         self._records.append(group_record(self._group_id, membership))
-        self._timers["sync", self._group_id] = None
+        self._timers[TimerKind.SYNC, self._group_id] = None
         for member in membership.members.values():
             if member.member_id in membership.syncing:
                 self.keep_alive(member)

@@ -39,6 +39,7 @@ from parley.broker.coordinators.groups.consumer.regexes import update_regex
 from parley.broker.coordinators.groups.consumer.sessions import classic_timer, session_of
 from parley.broker.coordinators.groups.group_members import require_member
 from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.timer_kinds import TimerKind
 from parley.broker.network.dispatch import RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from parley.protocol.messages.groups import (
@@ -96,11 +97,11 @@ def join(
             return decision
     change.update_target()
     member = reconcile(member, reported, bump, change)
-    for kind in ("member-join", "member-rebalance"):
+    for kind in (TimerKind.MEMBER_JOIN, TimerKind.MEMBER_REBALANCE):
         change.timers[kind, group.group_id, member.member_id] = None
     change.afterwards(partial(group.joining_again.discard, member.member_id))
     change.timers.update(session_of(shard, group.group_id, member))
-    change.timers.update(classic_timer("sync", group.group_id, member))
+    change.timers.update(classic_timer(TimerKind.MEMBER_SYNC, group.group_id, member))
     return change.decision(_joined(member))
 
 
@@ -200,7 +201,7 @@ def sync(
         ),
         timers={
             **session_of(shard, group.group_id, member),
-            ("member-sync", group.group_id, member.member_id): None,
+            (TimerKind.MEMBER_SYNC, group.group_id, member.member_id): None,
         },
     )
 
@@ -219,7 +220,7 @@ def heartbeat(request: HeartbeatRequest, group: ConsumerGroup, shard: GroupShard
     if not must_join:
         return Decision(ErrorCode.NONE, timers=timers)
     if member.member_id not in group.joining_again:
-        timers.update(classic_timer("join", group.group_id, member))
+        timers.update(classic_timer(TimerKind.MEMBER_JOIN, group.group_id, member))
     return Decision(
         ErrorCode.REBALANCE_IN_PROGRESS,
         timers=timers,

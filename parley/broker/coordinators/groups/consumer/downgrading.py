@@ -16,6 +16,7 @@ from parley.broker.coordinators.groups.consumer.member import NOTHING, Member
 from parley.broker.coordinators.groups.consumer.migration_policy import migration_policy
 from parley.broker.coordinators.groups.group_records import group_record
 from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.timer_kinds import OF_CONSUMER_MEMBER, TimerKind
 
 T = TypeVar("T")
 
@@ -90,11 +91,9 @@ def downgraded(
     decision = change.decision(reply)
     every = [*kept, *gone]
     timers = dict(decision.timers) | {
-        (kind, group.group_id, member_id): None
-        for member_id in every
-        for kind in ("member-session", "member-rebalance", "member-join", "member-sync")
+        (kind, group.group_id, member_id): None for member_id in every for kind in OF_CONSUMER_MEMBER
     }
-    timers["assign", group.group_id] = None
+    timers[TimerKind.ASSIGN, group.group_id] = None
     return decision._replace(records=[*group_tombstones(group), *decision.records], timers=timers, is_divisible=True)
 
 

@@ -36,6 +36,7 @@ from parley.broker.coordinators.groups.consumer.target_assignment import (
 from parley.broker.coordinators.groups.consumer.topics import metadata_hash
 from parley.broker.coordinators.groups.decided_targets import NOT_ENCODED, DecidedTargets, decided_targets
 from parley.broker.coordinators.groups.group_shard import GroupShard, Note
+from parley.broker.coordinators.groups.timer_kinds import OF_CONSUMER_MEMBER, TimerKind
 from parley.protocol.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
@@ -168,7 +169,7 @@ class GroupChange:
         """Remove a member and its timers. Does not change the group epoch."""
         self._members[member.member_id] = None
         self.records += member_tombstones(self.group_id, member.member_id)
-        for kind in ("member-session", "member-rebalance", "member-join", "member-sync"):
+        for kind in OF_CONSUMER_MEMBER:
             self.timers[kind, self.group_id, member.member_id] = None
 
     def replace_static(self, old: Member, new_id: str) -> Member:
@@ -232,7 +233,7 @@ class GroupChange:
         interval_ms = self.shard.settings(self.group_id).assignment_interval_ms
         passed_ms = self.now_ms - self.group.target_since_ms
         if 0 <= passed_ms < interval_ms:  # below 0: the clock of the previous coordinator is ahead
-            self.timers["assign", self.group_id] = Timer(
+            self.timers[TimerKind.ASSIGN, self.group_id] = Timer(
                 interval_ms - passed_ms, partial(assignment_due, self.group_id)
             )
             return

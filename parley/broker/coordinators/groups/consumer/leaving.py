@@ -15,6 +15,7 @@ from parley.broker.coordinators.groups.consumer.member import LEFT_FOR_NOW, NOTH
 from parley.broker.coordinators.groups.consumer.member_steps import require_static
 from parley.broker.coordinators.groups.group_members import require_member
 from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.timer_kinds import TimerKind
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
@@ -44,7 +45,7 @@ def leave(
             # The member keeps its partitions, whatever its next epoch is: let it commit in any epoch.
             kept = in_epoch(partitions_of(member.progress.assigned), 0)
             change.put_progress(member, replace(member.progress, epoch=LEFT_FOR_NOW, assigned=kept, revoking=NOTHING))
-            change.timers["member-rebalance", group.group_id, member.member_id] = None
+            change.timers[TimerKind.MEMBER_REBALANCE, group.group_id, member.member_id] = None
             return change.decision(response)
     return remove_members(group, [member], response, "member left", shard, now_ms)
 

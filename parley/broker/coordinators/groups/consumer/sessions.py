@@ -16,6 +16,7 @@ from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGr
 from parley.broker.coordinators.groups.consumer.leaving import remove_members
 from parley.broker.coordinators.groups.consumer.member import LEFT_FOR_NOW, Member, MemberState
 from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.timer_kinds import TimerKind
 
 SESSIONS_MAX: Final = 10_000
 """The number of session timers to cache, so that a heartbeat need not create one (about 5 MB)."""
@@ -35,7 +36,7 @@ def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable,
 
 def _session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
     event = partial(member_expired, group_id, member_id, "member's session expired")
-    return {("member-session", group_id, member_id): Timer(max(timeout_ms, SESSION_MIN_MS), event, True)}
+    return {(TimerKind.MEMBER_SESSION, group_id, member_id): Timer(max(timeout_ms, SESSION_MIN_MS), event, True)}
 
 
 _remembered_session = lru_cache(SESSIONS_MAX)(_session)
@@ -51,7 +52,7 @@ def session_of(shard: GroupShard, group_id: str, member: Member) -> Mapping[Hash
 def rebalance_timer(group_id: str, member: Member) -> Mapping[Hashable, Timer | None]:
     """Return the timer for a member that must revoke partitions. Return its cancellation if the member need not revoke
     any, or has left temporarily."""
-    key = "member-rebalance", group_id, member.member_id
+    key = TimerKind.MEMBER_REBALANCE, group_id, member.member_id
     progress = member.progress
     if progress.state is not MemberState.UNREVOKED_PARTITIONS or progress.epoch == LEFT_FOR_NOW:
         return {key: None}
@@ -59,18 +60,19 @@ def rebalance_timer(group_id: str, member: Member) -> Mapping[Hashable, Timer | 
     return {key: Timer(max(member.details.rebalance_timeout_ms, SESSION_MIN_MS), event, True)}
 
 
-def classic_timer(kind: str, group_id: str, member: Member) -> Mapping[Hashable, Timer]:
-    """Return the timer for a member of the classic protocol that must rejoin (``kind`` "join"), or request its
-    assignment ("sync")."""
-    event = partial(member_expired, group_id, member.member_id, f"classic member did not {kind} in time")
+def classic_timer(kind: TimerKind, group_id: str, member: Member) -> Mapping[Hashable, Timer]:
+    """Return the timer for a member of the classic protocol that must rejoin (``MEMBER_JOIN``), or request its
+    assignment (``MEMBER_SYNC``)."""
+    request = "join" if kind is TimerKind.MEMBER_JOIN else "sync"
+    event = partial(member_expired, group_id, member.member_id, f"classic member did not {request} in time")
     timeout_ms = max(member.details.rebalance_timeout_ms, SESSION_MIN_MS)
-    return {(f"member-{kind}", group_id, member.member_id): Timer(timeout_ms, event, True)}
+    return {(kind, group_id, member.member_id): Timer(timeout_ms, event, True)}
 
 
 def timers_of_consumer_protocol(group_id: str, member: Member) -> Mapping[Hashable, Timer | None]:
     """Return the timers to set and cancel when a member of the classic protocol switches to the consumer protocol."""
     timers: dict[Hashable, Timer | None] = dict(rebalance_timer(group_id, member))
-    for kind in ("member-join", "member-sync"):
+    for kind in (TimerKind.MEMBER_JOIN, TimerKind.MEMBER_SYNC):
         timers[kind, group_id, member.member_id] = None
     return timers
 

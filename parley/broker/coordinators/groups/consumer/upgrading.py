@@ -26,6 +26,7 @@ from parley.broker.coordinators.groups.consumer.sessions import session_of
 from parley.broker.coordinators.groups.group import NO_MEMBERS, Group
 from parley.broker.coordinators.groups.group_records import group_tombstone
 from parley.broker.coordinators.groups.group_shard import GroupShard
+from parley.broker.coordinators.groups.timer_kinds import TimerKind
 from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 
 
@@ -49,7 +50,7 @@ def upgraded(known: Group, shard: GroupShard) -> tuple[ConsumerGroup, Made]:
     effect = partial(_forget_membership, group_id, shard)
     tombstones = [group_tombstone(group_id)] if known.stored is not None else []
     pending: dict[Hashable, Timer | None] = dict.fromkeys(
-        [("pending", group_id, member_id) for member_id in membership.pending]
+        [(TimerKind.PENDING, group_id, member_id) for member_id in membership.pending]
     )
     if not membership.members and membership.state is GroupState.EMPTY:
         return ConsumerGroup(group_id), Made(tombstones, pending, effect=effect)
@@ -64,10 +65,10 @@ def upgraded(known: Group, shard: GroupShard) -> tuple[ConsumerGroup, Made]:
                 f"Cannot upgrade classic group {group_id} to consumer group because the embedded consumer protocol is "
                 "malformed.",
             ) from error
-    timers: dict[Hashable, Timer | None] = dict.fromkeys([("rebalance", group_id), ("sync", group_id)])
+    timers: dict[Hashable, Timer | None] = dict.fromkeys([(TimerKind.REBALANCE, group_id), (TimerKind.SYNC, group_id)])
     timers |= pending
     for each in group.members.values():
-        timers["session", group_id, each.member_id] = None
+        timers[TimerKind.SESSION, group_id, each.member_id] = None
         timers.update(session_of(shard, group_id, each))
     return group, Made([*tombstones, *group_records(group)], timers, _released(group_id, membership), effect)
 

@@ -32,6 +32,7 @@ from parley.broker.coordinators.groups.share.share_records import (
     target_record,
 )
 from parley.broker.coordinators.groups.share.simple_assignor import assign
+from parley.broker.coordinators.groups.timer_kinds import TimerKind
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.uuids import UUID
 
@@ -101,7 +102,7 @@ class ShareGroupChange:
         """Remove a member, and start a new epoch."""
         del self._members[member.member_id]
         self.records += member_tombstones(self.group_id, member.member_id)
-        self.timers["share-session", self.group_id, member.member_id] = None
+        self.timers[TimerKind.SHARE_SESSION, self.group_id, member.member_id] = None
         self._bump(metadata_hash(self.shard.image(), self.subscribed_topics()))
 
     def subscribed_topics(self) -> set[str]:
@@ -148,7 +149,7 @@ class ShareGroupChange:
         passed_ms = self.now_ms - self.group.target_since_ms
         if 0 <= passed_ms < interval_ms:  # below 0: the clock of the previous coordinator is ahead
             event = partial(assignment_due, self.group_id)
-            self.timers["share-assign", self.group_id] = Timer(interval_ms - passed_ms, event)
+            self.timers[TimerKind.SHARE_ASSIGN, self.group_id] = Timer(interval_ms - passed_ms, event)
             return
         decided = self._assigned()
         for member_id, target in decided.items():

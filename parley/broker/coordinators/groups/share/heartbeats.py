@@ -26,6 +26,7 @@ from parley.broker.coordinators.groups.share.initialization import (
     is_assignment_pending,
 )
 from parley.broker.coordinators.groups.share.share_group import Assignment, ShareGroup, ShareMember
+from parley.broker.coordinators.groups.timer_kinds import TimerKind
 from parley.broker.network.dispatch import RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.share_groups import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
@@ -189,7 +190,9 @@ def _leave(
 
 def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
     """Return the timer that restarts a member's session."""
-    return {("share-session", group_id, member_id): Timer(timeout_ms, partial(_expired, group_id, member_id), True)}
+    return {
+        (TimerKind.SHARE_SESSION, group_id, member_id): Timer(timeout_ms, partial(_expired, group_id, member_id), True)
+    }
 
 
 def loaded_timers(shard: GroupShard, group: ShareGroup) -> dict[Hashable, Timer]:
@@ -198,7 +201,7 @@ def loaded_timers(shard: GroupShard, group: ShareGroup) -> dict[Hashable, Timer]
     One timer removes the topics that were deleted while no broker coordinated the group.
     """
     timeout_ms = shard.share_settings(group.group_id).session_timeout_ms
-    timers: dict[Hashable, Timer] = {"share-topics": Timer(0, forget_deleted_topics)}
+    timers: dict[Hashable, Timer] = {TimerKind.SHARE_TOPICS: Timer(0, forget_deleted_topics)}
     for member_id in group.members:
         timers.update(session(group.group_id, member_id, timeout_ms))
     return timers

@@ -30,6 +30,7 @@ from parley.broker.coordinators.groups.streams.streams_records import (
 from parley.broker.coordinators.groups.streams.target_assignment import LARGE, deciding, size_of
 from parley.broker.coordinators.groups.streams.tasks import NO_TARGET, TargetTasks
 from parley.broker.coordinators.groups.streams.topology import Topology
+from parley.broker.coordinators.groups.timer_kinds import TimerKind
 from parley.protocol.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
@@ -131,8 +132,8 @@ class StreamsGroupChange:
         group, member_id = self.group, member.member_id
         self._members[member_id] = None
         self.records += member_tombstones(self.group_id, member_id)
-        self.timers["streams-session", self.group_id, member_id] = None
-        self.timers["streams-rebalance", self.group_id, member_id] = None
+        self.timers[TimerKind.STREAMS_SESSION, self.group_id, member_id] = None
+        self.timers[TimerKind.STREAMS_REBALANCE, self.group_id, member_id] = None
         self._begin_epoch(group.metadata_hash, group.validated_epoch, group.last_settings)
 
     # --- The topology ---
@@ -181,7 +182,7 @@ class StreamsGroupChange:
         delay_ms = self.settings.initial_rebalance_delay_ms
         if not self.group.members and not self.is_delayed and delay_ms > 0:
             self.is_delayed = True
-            self.timers["streams-delay", self.group_id] = Timer(delay_ms, partial(delay_ended, self.group_id))
+            self.timers[TimerKind.STREAMS_DELAY, self.group_id] = Timer(delay_ms, partial(delay_ended, self.group_id))
 
     def update_target(self, settings: Mapping[str, str]) -> None:
         """Decide a new target assignment if the last one is for an earlier group epoch.

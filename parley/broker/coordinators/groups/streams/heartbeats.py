@@ -42,6 +42,7 @@ from parley.broker.coordinators.groups.streams.tasks import (
     is_within,
 )
 from parley.broker.coordinators.groups.streams.topology import InternalTopic, Topology, topology_of
+from parley.broker.coordinators.groups.timer_kinds import TimerKind
 from parley.broker.network.dispatch import RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
@@ -213,7 +214,7 @@ def _converted(decision: Decision[Outcome], group_id: str, shard: GroupShard) ->
         return decision
     tombstones: list[KeyValue] = [group_tombstone(group_id)] if known.stored is not None else []
     pending: dict[Hashable, Timer | None] = dict.fromkeys(
-        [("pending", group_id, member_id) for member_id in known.membership.pending]
+        [(TimerKind.PENDING, group_id, member_id) for member_id in known.membership.pending]
     )
     then = decision.change
 
@@ -457,13 +458,13 @@ def _leave(request: StreamsGroupHeartbeatRequest, shard: GroupShard, now_ms: int
 def session(group_id: str, member_id: str, timeout_ms: int) -> Mapping[Hashable, Timer]:
     """Return the timer that restarts a member's session."""
     event = partial(_removed, group_id, member_id, None)
-    return {("streams-session", group_id, member_id): Timer(max(timeout_ms, TIMEOUT_MIN_MS), event, True)}
+    return {(TimerKind.STREAMS_SESSION, group_id, member_id): Timer(max(timeout_ms, TIMEOUT_MIN_MS), event, True)}
 
 
 def rebalance_timer(group_id: str, member: StreamsMember) -> Mapping[Hashable, Timer | None]:
     """Return the timer for a member that must revoke tasks. Return its cancellation if the member need not revoke
     any."""
-    key = "streams-rebalance", group_id, member.member_id
+    key = TimerKind.STREAMS_REBALANCE, group_id, member.member_id
     if member.progress.state is not MemberState.UNREVOKED_TASKS:
         return {key: None}
     event = partial(_removed, group_id, member.member_id, member.progress.epoch)
