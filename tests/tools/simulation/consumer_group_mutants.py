@@ -71,11 +71,11 @@ def keep_dead_consumers(patch: pytest.MonkeyPatch) -> None:
 
 def never_hand_over(patch: pytest.MonkeyPatch) -> None:
     """A member that waits for partitions does not get them when they are revoked."""
-    following = reconciliation._following
+    after_heartbeat = reconciliation._after_heartbeat
 
     def wait_for_ever(progress: Progress, situation: reconciliation.Situation) -> Progress:
         if progress.state is MemberState.UNRELEASED_PARTITIONS:
             return progress
-        return following(progress, situation)
+        return after_heartbeat(progress, situation)
 
-    patch.setattr(reconciliation, "_following", wait_for_ever)
+    patch.setattr(reconciliation, "_after_heartbeat", wait_for_ever)

@@ -24,10 +24,10 @@ from parley.broker.coordinators.groups.consumer.member import (
     Progress,
 )
 from parley.broker.coordinators.groups.consumer.member_steps import reconcile, require_static
-from parley.broker.coordinators.groups.consumer.reconciliation import has_no_others
+from parley.broker.coordinators.groups.consumer.reconciliation import reports_only_assigned
 from parley.broker.coordinators.groups.consumer.regexes import update_regex
 from parley.broker.coordinators.groups.consumer.sessions import rebalance_timer, session, timers_of_consumer_protocol
-from parley.broker.coordinators.groups.consumer.upgrading import Made, upgraded
+from parley.broker.coordinators.groups.consumer.upgrading import Conversion, upgraded
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.network.dispatch import RequestContext
 from parley.protocol.errors import ErrorCode, KafkaError
@@ -62,13 +62,13 @@ def in_all_steps(
 ) -> Decision[ConsumerGroupHeartbeatResponse]:
     """Decide about a member that joins or stays, in all three steps. Raises the KafkaError that the client gets."""
     joins = request.member_epoch == JOIN
-    group, made_by = _group(request.group_id, shard, joins=joins)
+    group, conversion = _group_and_conversion(request.group_id, shard, joins=joins)
     _check_size(group, request.member_id, shard)
-    change = GroupChange(shard, group, now_ms, made_by.records)
-    change.timers.update(made_by.timers)
-    change.released = made_by.released
-    if made_by.effect is not None:
-        change.afterwards(made_by.effect)
+    change = GroupChange(shard, group, now_ms, conversion.records)
+    change.timers.update(conversion.timers)
+    change.released = conversion.released
+    if conversion.effect is not None:
+        change.afterwards(conversion.effect)
     known = _member(request, sender, change, joins=joins)
     before = known if known is not None else Member(request.member_id or sender.new_id)
     member, subscription_changed = _updated(request, sender, before, known is None, change)
@@ -81,7 +81,7 @@ def in_all_steps(
         member_epoch=member.progress.epoch,
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
     )
-    if joins or _is_full(request) or _has_others(before.progress, member.progress):
+    if joins or _is_full(request) or _assignment_changed(before.progress, member.progress):
         response.assignment = _assignment(member.progress)
     return change.decision(response)
 
@@ -133,18 +133,18 @@ def _stayed(request: ConsumerGroupHeartbeatRequest, shard: GroupShard) -> Decisi
 # --- The group ---
 
 
-def _group(group_id: str, shard: GroupShard, *, joins: bool) -> tuple[ConsumerGroup, Made]:
+def _group_and_conversion(group_id: str, shard: GroupShard, *, joins: bool) -> tuple[ConsumerGroup, Conversion]:
     """Return the group of a heartbeat. For a joining member, create the group, or convert a classic group to it.
 
     Raises GROUP_ID_NOT_FOUND if there is no such group, or if a group of another type cannot be converted.
     """
     known = shard.groups.get(group_id)
     if known is not None and known.consumer is not None:
-        return known.consumer, Made()
+        return known.consumer, Conversion()
     if known is None and not joins:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
     if known is None:
-        return ConsumerGroup(group_id), Made()
+        return ConsumerGroup(group_id), Conversion()
     if not joins or not known.is_classic:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
     return upgraded(known, shard)
@@ -200,7 +200,7 @@ def _check_epoch(request: ConsumerGroupHeartbeatRequest, progress: Progress) -> 
     epoch = request.member_epoch
     if epoch in (JOIN, progress.epoch):
         return
-    is_retry = epoch == progress.previous_epoch and has_no_others(_reported(request), progress.assigned)
+    is_retry = epoch == progress.previous_epoch and reports_only_assigned(_reported(request), progress.assigned)
     if epoch > progress.epoch or not is_retry:
         relation = "greater" if epoch > progress.epoch else "smaller"
         raise KafkaError(
@@ -293,7 +293,7 @@ def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
     return request.rebalance_timeout_ms != -1 and subscribes and request.topic_partitions is not None
 
 
-def _has_others(before: Progress, now: Progress) -> bool:
+def _assignment_changed(before: Progress, now: Progress) -> bool:
     return before.assigned is not now.assigned and before.assigned != now.assigned
 
 

@@ -52,20 +52,20 @@ def reconciled(progress: Progress, situation: Situation) -> Progress:
 
     Raises FENCED_MEMBER_EPOCH for a member in an unknown state, unless it reports that it owns no partitions.
     """
-    following = _following(progress, situation)
-    return progress if following == progress else following
+    after = _after_heartbeat(progress, situation)
+    return progress if after == progress else after
 
 
-def _following(progress: Progress, situation: Situation) -> Progress:
+def _after_heartbeat(progress: Progress, situation: Situation) -> Progress:
     match progress.state:
         case MemberState.STABLE:
             if progress.epoch != situation.target.epoch:
-                return _next(progress, progress.epoch, situation)
+                return _toward_target(progress, progress.epoch, situation)
         case MemberState.UNREVOKED_PARTITIONS:
             if not _still_has(progress.revoking, situation.reported):
-                return _next(progress, progress.epoch, situation)
+                return _toward_target(progress, progress.epoch, situation)
         case MemberState.UNRELEASED_PARTITIONS:
-            return _next(progress, progress.epoch, situation)
+            return _toward_target(progress, progress.epoch, situation)
         case MemberState.UNKNOWN:
             if situation.reported is None or situation.reported:
                 raise KafkaError(
@@ -73,7 +73,7 @@ def _following(progress: Progress, situation: Situation) -> Progress:
                     "The consumer group member is in an unknown state. The member must abandon all its partitions and "
                     "rejoin.",
                 )
-            return _next(progress, situation.target.epoch, situation)
+            return _toward_target(progress, situation.target.epoch, situation)
     return _without_unsubscribed(progress, situation) if situation.subscription_changed else progress
 
 
@@ -86,7 +86,7 @@ def _still_has(partitions: Owned, reported: Assignment | None) -> bool:
     )
 
 
-def _next(progress: Progress, epoch: int, situation: Situation) -> Progress:
+def _toward_target(progress: Progress, epoch: int, situation: Situation) -> Progress:
     target, subscribed = situation.target, situation.subscribed
     kept: dict[UUID, dict[int, int]] = {}
     revoked: dict[UUID, dict[int, int]] = {}
@@ -133,7 +133,7 @@ def _put(into: dict[UUID, dict[int, int]], topic: UUID, partitions: dict[int, in
         into[topic] = partitions
 
 
-def has_no_others(reported: Assignment | None, assigned: Mapping[UUID, Iterable[int]]) -> bool:
+def reports_only_assigned(reported: Assignment | None, assigned: Mapping[UUID, Iterable[int]]) -> bool:
     """Return True if the member reports its partitions, and all of them were assigned to it."""
     if reported is None:
         return False

@@ -31,8 +31,8 @@ from parley.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """The parts of a decision that create a consumer group, or convert a classic group to one."""
+class Conversion:
+    """The parts of a decision that convert a classic group to a consumer group. Empty if there was no classic group."""
 
     records: Sequence[KeyValue] = ()
     timers: Mapping[Hashable, Timer | None] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Made:
     effect: Callable[[], None] | None = None
 
 
-def upgraded(known: Group, shard: GroupShard) -> tuple[ConsumerGroup, Made]:
+def upgraded(known: Group, shard: GroupShard) -> tuple[ConsumerGroup, Conversion]:
     """Return the consumer group for a classic group, and the parts of the decision that convert it.
 
     Raises GROUP_ID_NOT_FOUND if the group cannot be converted.
@@ -53,7 +53,7 @@ def upgraded(known: Group, shard: GroupShard) -> tuple[ConsumerGroup, Made]:
         [(TimerKind.PENDING, group_id, member_id) for member_id in membership.pending]
     )
     if not membership.members and membership.state is GroupState.EMPTY:
-        return ConsumerGroup(group_id), Made(tombstones, pending, effect=effect)
+        return ConsumerGroup(group_id), Conversion(tombstones, pending, effect=effect)
     _check_may_upgrade(group_id, membership, shard)
     group = ConsumerGroup(group_id, epoch=membership.generation, target_epoch=membership.generation, target_since_ms=0)
     for member in membership.members.values():
@@ -70,7 +70,7 @@ def upgraded(known: Group, shard: GroupShard) -> tuple[ConsumerGroup, Made]:
     for each in group.members.values():
         timers[TimerKind.SESSION, group_id, each.member_id] = None
         timers.update(session_of(shard, group_id, each))
-    return group, Made([*tombstones, *group_records(group)], timers, _released(group_id, membership), effect)
+    return group, Conversion([*tombstones, *group_records(group)], timers, _released(group_id, membership), effect)
 
 
 def _check_may_upgrade(group_id: str, membership: Membership, shard: GroupShard) -> None:

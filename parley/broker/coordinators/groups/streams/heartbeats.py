@@ -394,7 +394,7 @@ def _response(
         endpoint_information_epoch=0,
     )
     has_changed = request.member_epoch == JOIN or assigned != before.progress.assigned
-    if has_changed or _has_others(request, assigned):
+    if has_changed or _reports_other_tasks(request, assigned):
         response.active_tasks = _task_ids(assigned.active)
         response.standby_tasks = _task_ids(assigned.standby)
         response.warmup_tasks = _task_ids(assigned.warmup)
@@ -417,7 +417,7 @@ def _response(
     return response
 
 
-def _has_others(request: StreamsGroupHeartbeatRequest, assigned: CurrentTasks) -> bool:
+def _reports_other_tasks(request: StreamsGroupHeartbeatRequest, assigned: CurrentTasks) -> bool:
     """Return True if a member reports other tasks than those assigned to it: its last response may have been lost."""
     owned = _owned(request)
     return owned is not None and owned != (grouped(ids_of(assigned.active)), assigned.standby, assigned.warmup)
