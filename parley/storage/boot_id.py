@@ -16,15 +16,8 @@ import logging
 from collections.abc import Collection
 from pathlib import Path
 
-from parley.storage.checkpoints import (
-    INT32_MAX,
-    MalformedCheckpoint,
-    TopicPartition,
-    encode,
-    read,
-    whole_number,
-    write_atomically,
-)
+from parley.protocol.topic_partition import TopicPartition
+from parley.storage.checkpoints import INT32_MAX, MalformedCheckpoint, encode, read, whole_number, write_atomically
 
 BOOT_FILE = ".boot-id"
 """A file in each log directory: the id of the boot during which a broker last recovered the directory."""

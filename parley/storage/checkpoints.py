@@ -22,10 +22,10 @@ from typing import TypeVar
 
 from crc32c import crc32c
 
+from parley.protocol.topic_partition import TopicPartition
 from parley.storage.resource_exhaustion import with_room
 
 Entry = TypeVar("Entry")
-TopicPartition = tuple[str, int]
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 """The offset up to which each log is known to be on disk. Recovery after a crash starts there."""

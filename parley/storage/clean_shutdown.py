@@ -17,7 +17,8 @@ from pathlib import Path
 
 from parley.protocol.errors import KafkaError
 from parley.protocol.sentinels import NO_EPOCH
-from parley.storage.checkpoints import TopicPartition, sync_directory, write_atomically
+from parley.protocol.topic_partition import TopicPartition
+from parley.storage.checkpoints import sync_directory, write_atomically
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory
 

@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from random import Random
 
+from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
 from parley.storage.boot_id import cut_by_power, is_same_boot, note_boot, note_power_cut, was_recovered
-from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import CleanShutdown, read_marker, remove_marker
 from parley.storage.future_log import REPLACES
 from parley.storage.log import Log

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.storage.checkpoints import TopicPartition
+from parley.protocol.topic_partition import TopicPartition
 from parley.storage.future_log import future_name, mark_successor, unmark_successor
 from parley.storage.log import Log
 from parley.storage.log_directory import NAME_MAX, LogDirectory, Mark, partition_name

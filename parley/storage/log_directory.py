@@ -26,6 +26,7 @@ from enum import Enum
 from pathlib import Path
 from random import Random
 
+from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
 from parley.storage.checkpoints import (
     CLEANER_OFFSETS,
@@ -34,7 +35,6 @@ from parley.storage.checkpoints import (
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
     OffsetCheckpoint,
-    TopicPartition,
     make_directories,
     sync_directory,
 )

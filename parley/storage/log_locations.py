@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.storage.checkpoints import TopicPartition
+from parley.protocol.topic_partition import TopicPartition
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from parley.protocol.errors import KafkaError
+from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
 from parley.storage.boot_id import note_power_cut
-from parley.storage.checkpoints import TopicPartition
 from parley.storage.log import Log
 from parley.storage.log_config import DAY_MS, NEVER
 from parley.storage.log_directory import LogDirectory

@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
-from parley.storage.checkpoints import TopicPartition
 from parley.storage.clean_shutdown import CLOSERS, DirectoryCloser, common_epoch, write_marker
 from parley.storage.damage.mending import Mending
 from parley.storage.directory_loader import DirectoryLoader, refuse_twins, report, report_missing

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
 from parley.storage import recovery
-from parley.storage.checkpoints import TopicPartition
 from parley.storage.damage.appended_epochs import APPENDED_EPOCHS, AppendedEpochs
 from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.damage.recorded_damage import RECORDED_DAMAGE, RecordedDamage

@@ -21,16 +21,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
-from parley.storage.checkpoints import (
-    INT32_MAX,
-    MalformedCheckpoint,
-    TopicPartition,
-    encode,
-    read,
-    whole_number,
-    write_atomically,
-)
+from parley.storage.checkpoints import INT32_MAX, MalformedCheckpoint, encode, read, whole_number, write_atomically
 from parley.storage.meta_properties import MalformedIdentity
 from parley.storage.partition_metadata import decode_id, encode_id
 from parley.storage.resource_exhaustion import with_room

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from parley.broker.api.requested_names import once
 from parley.broker.config import BrokerConfig
-from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, TopicPartition
+from parley.broker.coordinators.groups.committed_offsets import CommittedOffset
 from parley.broker.coordinators.groups.consumer.commits import check_may_read
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.group import Group
@@ -33,6 +33,7 @@ from parley.protocol.messages.group_offsets import (
 )
 from parley.protocol.schema import ZERO_UUID
 from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET
+from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
 
 BY_TOPIC_ID_SINCE = 10

@@ -22,7 +22,6 @@ from parley.broker.coordinators.transactions.listing import Filter
 from parley.broker.coordinators.transactions.transaction import (
     EPOCH_PER_TRANSACTION,
     FIRST_VERSION,
-    TopicPartition,
     Transaction,
     TransactionState,
     by_topic,
@@ -48,6 +47,7 @@ from parley.protocol.messages.transactions import (
     ListTransactionsResponse,
 )
 from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
+from parley.protocol.topic_partition import TopicPartition
 
 KNOWS_FENCED: Final = 2
 """The first version of these requests whose senders understand PRODUCER_FENCED (KIP-588)."""

@@ -24,8 +24,8 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.replication import GetReplicaLogInfoRequest, GetReplicaLogInfoResponse
 from parley.protocol.schema import ZERO_UUID
 from parley.protocol.sentinels import NO_EPOCH, NO_OFFSET
+from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
-from parley.storage.checkpoints import TopicPartition
 from parley.storage.log import Log
 from parley.storage.log_manager import LogManager
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.storage.checkpoints import TopicPartition
+from parley.protocol.topic_partition import TopicPartition
 from parley.storage.compaction.cleaner_worker import Worker, WorkerEnded, WorkerNotStarted
 from parley.storage.compaction.compactor import CompactedGroup, CompactionResult, CompactionStats, Uncleanable
 from parley.storage.compaction.dirtiness import Dirtiness, choose

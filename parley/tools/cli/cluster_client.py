@@ -17,11 +17,11 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.link import MAYBE_TLS
 from parley.protocol.schema import Request
 from parley.protocol.security.client_security import client_security, is_security_key
+from parley.protocol.topic_partition import TopicPartition
 from parley.tools.cli.common_options import client_properties, security_of, warn_ignored
 from parley.tools.cli.invocation import CommandError, sentence
 
 T = TypeVar("T")
-TopicPartition = tuple[str, int]
 
 TIMEOUT_MS = 30_000
 _PAUSE_S = 0.1

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from parley.protocol.topic_partition import TopicPartition
 from parley.tools.cli.app import App
-from parley.tools.cli.cluster_client import TIMEOUT_MS, TopicPartition, by_topic, described, on_cluster
+from parley.tools.cli.cluster_client import TIMEOUT_MS, by_topic, described, on_cluster
 from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, BootstrapServer, CommandConfig, OutputFormat
 from parley.tools.cli.invocation import FAILED, CommandError
 from parley.tools.cli.output import print_data

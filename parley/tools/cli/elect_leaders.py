@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from parley.protocol.topic_partition import TopicPartition
 from parley.tools.cli.app import App
-from parley.tools.cli.cluster_client import (
-    TIMEOUT_MS,
-    TopicPartition,
-    by_topic,
-    check,
-    described,
-    on_cluster,
-    until_ready,
-)
+from parley.tools.cli.cluster_client import TIMEOUT_MS, by_topic, check, described, on_cluster, until_ready
 from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, BootstrapServer, CommandConfig, OutputFormat
 from parley.tools.cli.invocation import FAILED, CommandError
 from parley.tools.cli.json_input import member, read_plan

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from parley.protocol.topic_partition import TopicPartition
 from parley.tools.cli.app import App
-from parley.tools.cli.cluster_client import TopicPartition, described, on_cluster
+from parley.tools.cli.cluster_client import described, on_cluster
 from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, BootstrapServer, CommandConfig, OutputFormat
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.output import print_data

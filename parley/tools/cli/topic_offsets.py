@@ -9,7 +9,8 @@ from typing import Final
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.offsets import ListOffsetsRequest
-from parley.tools.cli.cluster_client import TopicPartition, by_leader, by_topic
+from parley.protocol.topic_partition import TopicPartition
+from parley.tools.cli.cluster_client import by_leader, by_topic
 
 _AT_ONCE: Final = 2000
 """The maximum number of partitions in one request."""

@@ -17,9 +17,10 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.background_work import DescribeBackgroundWorkRequest, DescribeBackgroundWorkResponse
 from parley.protocol.messages.coordination import STATUS, MigrateCoordinationRequest
 from parley.protocol.messages.metadata import MetadataResponse
+from parley.protocol.topic_partition import TopicPartition
 from parley.tools.cli import log_dirs
 from parley.tools.cli.cluster import describe as describe_cluster
-from parley.tools.cli.cluster_client import TopicPartition, led_by
+from parley.tools.cli.cluster_client import led_by
 from parley.tools.cli.groups.listing import ListedGroup, list_groups
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.reassign.requests import ongoing

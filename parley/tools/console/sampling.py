@@ -8,7 +8,7 @@ from pathlib import Path
 
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.protocol.errors import KafkaError
-from parley.tools.cli.cluster_client import TopicPartition
+from parley.protocol.topic_partition import TopicPartition
 from parley.tools.cli.invocation import CommandError
 from parley.tools.console.cluster_view import ClusterView
 from parley.tools.console.history import PERIOD_S, Sample

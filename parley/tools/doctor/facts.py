@@ -12,8 +12,7 @@ from datetime import datetime
 from enum import Enum
 
 from parley.broker.metadata.terms import NO_TERM, Term
-
-TopicPartition = tuple[str, int]
+from parley.protocol.topic_partition import TopicPartition
 
 
 class Part(Enum):

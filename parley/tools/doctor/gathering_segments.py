@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 from parley.protocol.errors import KafkaError
 from parley.protocol.records.batch_header import HEADER_SIZE, read_header
-from parley.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, OffsetCheckpoint, TopicPartition
+from parley.protocol.topic_partition import TopicPartition
+from parley.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, OffsetCheckpoint
 from parley.storage.damage.checked_batches import CheckedBatches
 from parley.storage.damage.damaged_ranges import DamagedBytes
 from parley.storage.damage.segment_digest import read_digest

@@ -14,10 +14,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from parley.protocol.errors import ErrorCode
+from parley.protocol.topic_partition import TopicPartition
 from parley.tools.simulation.event_history import History
 from parley.tools.simulation.keyed_records import last_of_each_key
-
-TopicPartition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)

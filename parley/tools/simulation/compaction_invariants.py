@@ -14,10 +14,11 @@ from collections.abc import Iterable, Iterator
 from parley.broker.replication.partition import Partition
 from parley.protocol.records.batch import records
 from parley.protocol.records.batch_header import headers
+from parley.protocol.topic_partition import TopicPartition
 from parley.storage.log import Log
 from parley.storage.segment import Segment
 from parley.tools.simulation.broker_invariants import log_of, partitions_of
-from parley.tools.simulation.client_invariants import Ledger, TopicPartition, Violations
+from parley.tools.simulation.client_invariants import Ledger, Violations
 from parley.tools.simulation.keyed_records import is_tombstone, last_of_each_key, text_of
 from parley.tools.simulation.machines import Machine
 from parley.tools.simulation.world import World

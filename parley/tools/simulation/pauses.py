@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from parley.tools.simulation.client_invariants import Ledger, TopicPartition, Violations
+from parley.protocol.topic_partition import TopicPartition
+from parley.tools.simulation.client_invariants import Ledger, Violations
 from parley.tools.simulation.clients import REQUEST_TIMEOUT_S
 
 

@@ -28,8 +28,8 @@ from parley.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from parley.protocol.records.batch import build
 from parley.protocol.records.control_batch import ControlMarker, ControlType, build_marker
 from parley.protocol.records.record import Record
+from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
-from parley.storage.checkpoints import TopicPartition
 from parley.storage.log import Log, Origin
 from parley.storage.log_config import LogConfig
 from parley.storage.log_place import LogPlace, LogSettings

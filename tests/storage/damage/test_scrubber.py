@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import pytest
 
 from parley.protocol.errors import ErrorCode, KafkaError
-from parley.storage.checkpoints import TopicPartition
+from parley.protocol.topic_partition import TopicPartition
 from parley.storage.damage.scrubber import NEVER_MS, Scrubber, ScrubSettings, _verified_ms
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory

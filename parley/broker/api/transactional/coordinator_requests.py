@@ -22,6 +22,7 @@ from parley.broker.network.peers import Peers
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from parley.protocol.topic_partition import TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +36,6 @@ PARTITIONS_MAX = 10_000
 """The maximum number of partitions in one request. Further partitions wait for the next request."""
 
 Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
-TopicPartition = tuple[str, int]
 Errors = dict[TopicPartition, ErrorCode]
 """The partitions that are not in the transaction, with the errors. All other partitions are in the transaction."""
 

@@ -14,7 +14,7 @@ from parley.broker.api.transactional.verifications import Verification
 from parley.broker.api.transactional.verifying import Verifying, offset_commit_support
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import ProducerIdentity
-from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, TopicPartition
+from parley.broker.coordinators.groups.committed_offsets import CommittedOffset
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.offset_decisions import Committer
 from parley.broker.metadata.current import Metadata
@@ -25,6 +25,7 @@ from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from parley.protocol.sentinels import NO_SEQUENCE
+from parley.protocol.topic_partition import TopicPartition
 
 LOAD_MAX_S = 10.0
 """The maximum time, in seconds, that a commit waits for its group to be loaded."""

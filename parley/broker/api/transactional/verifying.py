@@ -11,11 +11,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from enum import Enum
 
-from parley.broker.api.transactional.coordinator_requests import CoordinatorRequests, Errors, TopicPartition
+from parley.broker.api.transactional.coordinator_requests import CoordinatorRequests, Errors
 from parley.broker.api.transactional.verifications import Verification, Verifications
 from parley.broker.config import BrokerConfig
 from parley.broker.replication.partition import Partition
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.topic_partition import TopicPartition
 
 Outcomes = dict[Partition, Verification | KafkaError | None]
 """For each partition: the verification to check before the append, None if none is needed, or the error for the

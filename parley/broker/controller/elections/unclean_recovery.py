@@ -34,6 +34,7 @@ from parley.broker.metadata.types import NO_LEADER, BrokerRegistration, Partitio
 from parley.broker.metrics.catalogue.replication import ElectionMetrics
 from parley.broker.runtime.tasks import race
 from parley.protocol.errors import ErrorCode
+from parley.protocol.topic_partition import TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -45,8 +46,6 @@ PARTITIONS_MAX = 1000
 LOGGED_MAX = 100
 """The maximum number of unclean elections in one decision that get separate log lines. The others share one line."""
 
-Wanted = tuple[str, int]
-"""The topic and the index of a partition."""
 RequestReport = Callable[[BrokerRegistration, Sequence[Replica] | None], Awaitable[BrokerReport | None]]
 """Requests a broker's report of the given logs, or of all its logs. Returns None if the broker does not respond."""
 
@@ -60,7 +59,7 @@ class UncleanRecovery:
         self._metadata = metadata
         self.request = request
         self._rules = rules
-        self._leaderless: set[Wanted] | None = None  # None means that the whole image must be searched
+        self._leaderless: set[TopicPartition] | None = None  # None means that the whole image must be searched
         self._wakeup = asyncio.Event()
         self._leaderless_log = self._new_log()
 
@@ -100,7 +99,7 @@ class UncleanRecovery:
             except TimeoutError:
                 pass
 
-    async def elect(self, controller: Controller, wanted: Sequence[Wanted]) -> list[ElectionOutcome]:
+    async def elect(self, controller: Controller, wanted: Sequence[TopicPartition]) -> list[ElectionOutcome]:
         """Hold an unclean election that an operator has requested. Raises what ``Controller.submit`` raises."""
         reports = await self._ask(wanted)
         decide = partial(elect_unclean_leaders, wanted=wanted, reports=reports, rules=self._rules)
@@ -126,15 +125,15 @@ class UncleanRecovery:
         self._leaderless_log.note(waits)
         return RETRY_S if is_incomplete else None
 
-    def _recoverable(self) -> tuple[list[Wanted], dict[Wanted, Wait]]:
+    def _recoverable(self) -> tuple[list[TopicPartition], dict[TopicPartition, Wait]]:
         """Return the partitions that can be recovered because all awaited brokers are alive, and the reasons why the
         other partitions wait."""
         image = self._metadata.image
         live = image.live_broker_ids()
         if self._leaderless is None:
             self._leaderless = {(t, i) for t, i, state in image.partitions() if state.leader == NO_LEADER}
-        wanted: list[Wanted] = []
-        waits: dict[Wanted, Wait] = {}
+        wanted: list[TopicPartition] = []
+        waits: dict[TopicPartition, Wait] = {}
         strategies: dict[str, RecoveryStrategy] = {}
         for key in sorted(self._leaderless):
             state = image.partition(*key)
@@ -150,7 +149,7 @@ class UncleanRecovery:
                 waits[key] = wait
         return wanted, waits
 
-    async def _ask(self, partitions: Iterable[Wanted]) -> dict[int, BrokerReport | None]:
+    async def _ask(self, partitions: Iterable[TopicPartition]) -> dict[int, BrokerReport | None]:
         """Return the reports of the live brokers that host these partitions; None for a broker that does
         not respond."""
         image = self._metadata.image

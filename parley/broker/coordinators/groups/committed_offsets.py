@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from struct import Struct
 from typing import NamedTuple
 
+from parley.protocol.topic_partition import TopicPartition
+
 OFFSET_VALUE_VERSION = 3
 """The version of the value of a record that stores an offset without a retention time."""
 
@@ -34,9 +36,6 @@ class CommittedOffset(NamedTuple):
     log_offset: int = -1
     """The log offset of the commit's record, or -1 until it is written. The commit with the highest log offset is
     valid."""
-
-
-TopicPartition = tuple[str, int]
 
 
 def is_plain(value: bytes) -> bool:

@@ -23,7 +23,7 @@ from parley.broker.coordinators.groups.any_group import heartbeat, join, leave, 
 from parley.broker.coordinators.groups.background import BackgroundWork, Visible
 from parley.broker.coordinators.groups.classic.member_decisions import Joiner
 from parley.broker.coordinators.groups.classic.membership import GroupState
-from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, TopicPartition
+from parley.broker.coordinators.groups.committed_offsets import CommittedOffset
 from parley.broker.coordinators.groups.consumer import heartbeats
 from parley.broker.coordinators.groups.consumer.assignors.assignor import PartitionAssignor
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroupState
@@ -62,6 +62,7 @@ from parley.protocol.messages.groups import (
 )
 from parley.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest
+from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
 
 T = TypeVar("T")

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from parley.broker.coordinators.groups.classic.membership import GroupState, Membership
-from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, CommittedOffsets, TopicPartition
+from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, CommittedOffsets
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup, ConsumerGroupState
 from parley.broker.coordinators.groups.share.share_group import ShareGroup, ShareGroupState
 from parley.broker.coordinators.groups.streams.streams_group import StreamsGroup, StreamsGroupState
 from parley.protocol.messages.stored import GroupMetadataValue
+from parley.protocol.topic_partition import TopicPartition
 
 CLASSIC: Final = "classic"
 """The type of groups whose members assign the partitions among themselves."""

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from parley.broker.coordinators.decision import KeyValue
 from parley.broker.coordinators.groups.classic.membership import GroupMember, GroupState, Membership
-from parley.broker.coordinators.groups.committed_offsets import OFFSET_VALUE_VERSION, CommittedOffset, TopicPartition
+from parley.broker.coordinators.groups.committed_offsets import OFFSET_VALUE_VERSION, CommittedOffset
 from parley.protocol.codec import decode_stored, encode_stored
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.messages.stored import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from parley.protocol.sentinels import NO_EPOCH
+from parley.protocol.topic_partition import TopicPartition
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2

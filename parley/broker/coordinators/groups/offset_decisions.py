@@ -13,7 +13,7 @@ from typing import Final
 from parley.broker.coordinators.decision import Decision, KeyValue, ProducerIdentity
 from parley.broker.coordinators.groups.classic.membership import GroupState
 from parley.broker.coordinators.groups.classic.rebalance import session
-from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, TopicPartition
+from parley.broker.coordinators.groups.committed_offsets import CommittedOffset
 from parley.broker.coordinators.groups.consumer.commits import MEMBER_EPOCHS_SINCE, check_may_commit_to, partition_check
 from parley.broker.coordinators.groups.consumer.consumer_records import group_tombstones
 from parley.broker.coordinators.groups.consumer.sessions import session_of
@@ -25,6 +25,7 @@ from parley.broker.coordinators.groups.share import share_records
 from parley.broker.coordinators.groups.streams import commits as streams_commits
 from parley.broker.coordinators.groups.streams import streams_records
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.topic_partition import TopicPartition
 
 OPEN_TRANSACTIONS_MAX: Final = 100_000
 """The maximum number of producers with pending offsets in one shard, which bounds memory. A log has the same limit."""

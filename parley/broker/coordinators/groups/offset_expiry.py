@@ -15,11 +15,12 @@ members.
 from __future__ import annotations
 
 from parley.broker.coordinators.groups.classic.membership import GroupState
-from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, TopicPartition
+from parley.broker.coordinators.groups.committed_offsets import CommittedOffset
 from parley.broker.coordinators.groups.group import Group
 from parley.protocol.codec import decode_stored
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.messages.stored import ConsumerProtocolSubscription
+from parley.protocol.topic_partition import TopicPartition
 
 CONSUMER_PROTOCOL = "consumer"
 

@@ -11,12 +11,12 @@ from parley.broker.coordinators.transactions.transaction import (
     AT_REST,
     EPOCH_MAX,
     EPOCH_PER_TRANSACTION,
-    TopicPartition,
     Transaction,
     TransactionState,
 )
 from parley.broker.coordinators.transactions.transaction_records import transaction_record
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.topic_partition import TopicPartition
 
 RECORD_RESERVE_BYTES: Final = RECORD_BYTES + 64
 """The space, in bytes, that the record of an open transaction must leave in the largest batch. The record that ends

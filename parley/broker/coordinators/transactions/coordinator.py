@@ -19,13 +19,9 @@ from parley.broker.coordinators.transactions.listing import Filter, describe, se
 from parley.broker.coordinators.transactions.marker_sender import MarkerSender
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.timeouts import TIMED_OUT, abort_timed_out
-from parley.broker.coordinators.transactions.transaction import (
-    NO_TIMEOUT_MS,
-    TopicPartition,
-    Transaction,
-    TransactionState,
-)
+from parley.broker.coordinators.transactions.transaction import NO_TIMEOUT_MS, Transaction, TransactionState
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.topic_partition import TopicPartition
 
 T = TypeVar("T")
 

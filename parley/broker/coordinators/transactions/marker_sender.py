@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from parley.broker.coordinators.decision import Decision
 from parley.broker.coordinators.transactions.ending import complete
 from parley.broker.coordinators.transactions.shard import TransactionShard
-from parley.broker.coordinators.transactions.transaction import PREPARED, TopicPartition, Transaction, by_topic
+from parley.broker.coordinators.transactions.transaction import PREPARED, Transaction, by_topic
 from parley.broker.logging.unexpected_errors import FailureLog
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.types import NO_LEADER
@@ -27,6 +27,7 @@ from parley.broker.runtime.first_step import at_once
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from parley.protocol.topic_partition import TopicPartition
 
 _log = logging.getLogger(__name__)
 

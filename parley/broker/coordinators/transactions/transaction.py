@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple
 from parley.broker.coordinators.decision import ProducerIdentity
 from parley.broker.runtime.states import IllegalStep
 from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
-
-TopicPartition = tuple[str, int]
+from parley.protocol.topic_partition import TopicPartition
 
 NO_TIME: Final = -1
 

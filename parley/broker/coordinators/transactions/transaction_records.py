@@ -14,7 +14,6 @@ from typing import Final
 from parley.broker.coordinators.transactions.transaction import (
     EPOCH_MAX,
     PREPARED,
-    TopicPartition,
     Transaction,
     TransactionState,
     by_topic,
@@ -23,6 +22,7 @@ from parley.protocol.codec import decode_stored, encode_stored
 from parley.protocol.errors import MalformedMessage
 from parley.protocol.messages.stored import TransactionLogKey, TransactionLogValue
 from parley.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
+from parley.protocol.topic_partition import TopicPartition
 
 KEY_VERSION: Final = 0
 VALUE_VERSION: Final = 1

@@ -14,9 +14,10 @@ from typing import Final
 
 from parley.protocol.client import Client
 from parley.protocol.messages.configs import DescribeConfigsRequest
+from parley.protocol.topic_partition import TopicPartition
 from parley.tools.balance.plan import Move, Plan
 from parley.tools.cli.byte_sizes import bytes_text
-from parley.tools.cli.cluster_client import TopicPartition, check
+from parley.tools.cli.cluster_client import check
 from parley.tools.cli.elect_leaders import ELECTION_TYPES, elect, failures
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.reassign import requests

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parley.protocol.client import Client
+from parley.protocol.topic_partition import TopicPartition
 from parley.tools.balance.cluster import Broker, Cluster, Partition
-from parley.tools.cli.cluster_client import TopicPartition, check
+from parley.tools.cli.cluster_client import check
 from parley.tools.cli.log_dirs import directories
 from parley.tools.cli.reassign import requests
 from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets_of

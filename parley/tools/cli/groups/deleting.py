@@ -8,7 +8,8 @@ from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.group_offsets import OffsetDeleteRequest
 from parley.protocol.messages.groups import DeleteGroupsRequest
-from parley.tools.cli.cluster_client import TopicPartition, by_topic, check, described, of_coordinator
+from parley.protocol.topic_partition import TopicPartition
+from parley.tools.cli.cluster_client import by_topic, check, described, of_coordinator
 from parley.tools.cli.groups.listing import selected
 from parley.tools.cli.groups.partition_selection import PartitionSelection
 from parley.tools.cli.invocation import CommandError

@@ -13,7 +13,8 @@ from parley.protocol.messages.consumer_groups import ConsumerGroupDescribeReques
 from parley.protocol.messages.group_offsets import OffsetFetchRequest
 from parley.protocol.messages.groups import DescribeGroupsRequest
 from parley.protocol.messages.stored import ConsumerProtocolAssignment
-from parley.tools.cli.cluster_client import TopicPartition, check, of_coordinator
+from parley.protocol.topic_partition import TopicPartition
+from parley.tools.cli.cluster_client import check, of_coordinator
 from parley.tools.cli.topic_offsets import list_offsets
 
 _BY_NAME_VERSION_MAX = 9

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from parley.tools.cli.cluster_client import TopicPartition
+from parley.protocol.topic_partition import TopicPartition
 from parley.tools.cli.invocation import CommandError
 
 

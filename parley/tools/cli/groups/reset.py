@@ -21,7 +21,8 @@ from typing import Any, Final
 from parley.broker.runtime.clock import SYSTEM_CLOCK
 from parley.protocol.client import Client
 from parley.protocol.messages.group_offsets import OffsetCommitRequest
-from parley.tools.cli.cluster_client import TopicPartition, by_topic, check, described, until_ready
+from parley.protocol.topic_partition import TopicPartition
+from parley.tools.cli.cluster_client import by_topic, check, described, until_ready
 from parley.tools.cli.common_options import one_action
 from parley.tools.cli.groups.describing import Committed, committed_offsets, describe_one
 from parley.tools.cli.groups.listing import selected

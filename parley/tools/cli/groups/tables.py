@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parley.tools.cli.cluster_client import TopicPartition
+from parley.protocol.topic_partition import TopicPartition
 from parley.tools.cli.groups.describing import Group, Member
 from parley.tools.cli.output import Format, print_data
 

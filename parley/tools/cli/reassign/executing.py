@@ -10,7 +10,7 @@ from random import Random
 
 from parley.broker.controller.replica_placement import place_replicas
 from parley.protocol.client import Client
-from parley.tools.cli.cluster_client import TopicPartition
+from parley.protocol.topic_partition import TopicPartition
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.reassign import requests
 from parley.tools.cli.reassign.plan import (

@@ -12,8 +12,9 @@ from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
 from parley.protocol.messages.elections import AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest
 from parley.protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
+from parley.protocol.topic_partition import TopicPartition
 from parley.tools.cli.cluster import describe
-from parley.tools.cli.cluster_client import TIMEOUT_MS, TopicPartition, by_topic, check, described
+from parley.tools.cli.cluster_client import TIMEOUT_MS, by_topic, check, described
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.reassign.plan import name_of
 from parley.tools.cli.reassign.throttles import Ongoing

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from parley.tools.cli.cluster_client import TopicPartition
+from parley.protocol.topic_partition import TopicPartition
 from parley.tools.cli.reassign.plan import Plan
 
 LEADER_THROTTLED = "leader.replication.throttled.replicas"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from parley.protocol.client import Client
+from parley.protocol.topic_partition import TopicPartition
 from parley.tools.cli.byte_sizes import bytes_text
-from parley.tools.cli.cluster_client import TopicPartition
 from parley.tools.cli.reassign import requests
 from parley.tools.cli.reassign.plan import Plan, log_dir_moves, name_of, numbers
 from parley.tools.cli.reassign.throttles import Ongoing

@@ -8,7 +8,8 @@ from typing import Any
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.share_groups import AlterShareGroupOffsetsRequest, DeleteShareGroupOffsetsRequest
-from parley.tools.cli.cluster_client import TopicPartition, by_topic, check, described, of_coordinator
+from parley.protocol.topic_partition import TopicPartition
+from parley.tools.cli.cluster_client import by_topic, check, described, of_coordinator
 from parley.tools.cli.groups import deleting
 from parley.tools.cli.groups.reset import Plan, Result, new_offsets
 from parley.tools.cli.invocation import CommandError

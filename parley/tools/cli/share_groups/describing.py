@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from parley.protocol.client import Client
 from parley.protocol.messages.share_groups import DescribeShareGroupOffsetsRequest, ShareGroupDescribeRequest
-from parley.tools.cli.cluster_client import TopicPartition, check, described, of_coordinator
+from parley.protocol.topic_partition import TopicPartition
+from parley.tools.cli.cluster_client import check, described, of_coordinator
 from parley.tools.cli.groups.describing import Coordinator
 from parley.tools.cli.groups.of_type import list_groups_of_type
 

@@ -9,7 +9,8 @@ from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.topics import DeleteTopicsRequest
 from parley.protocol.schema import ZERO_UUID
-from parley.tools.cli.cluster_client import TopicPartition, described
+from parley.protocol.topic_partition import TopicPartition
+from parley.tools.cli.cluster_client import described
 from parley.tools.cli.groups import deleting
 from parley.tools.cli.groups.describing import Committed, committed_offsets
 from parley.tools.cli.groups.partition_selection import PartitionSelection

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from parley.protocol.client import Client
 from parley.protocol.messages.streams_groups import StreamsGroupDescribeRequest
-from parley.tools.cli.cluster_client import TopicPartition, described, of_coordinator
+from parley.protocol.topic_partition import TopicPartition
+from parley.tools.cli.cluster_client import described, of_coordinator
 from parley.tools.cli.groups.describing import Coordinator, committed_offsets
 from parley.tools.cli.groups.of_type import list_groups_of_type
 from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from parley.tools.cli.cluster_client import TopicPartition, check, on_cluster
+from parley.protocol.topic_partition import TopicPartition
+from parley.tools.cli.cluster_client import check, on_cluster
 from parley.tools.cli.consume.formatting import Formatter, json_formatter
 from parley.tools.cli.consume.reading import MISSING
 from parley.tools.cli.invocation import CommandError

@@ -16,7 +16,8 @@ from typing import Any, Final
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.log_dirs import DescribeLogDirsRequest
-from parley.tools.cli.cluster_client import TopicPartition, led_by
+from parley.protocol.topic_partition import TopicPartition
+from parley.tools.cli.cluster_client import led_by
 from parley.tools.cli.groups.describing import committed_offsets
 from parley.tools.cli.groups.listing import CONSUMER_TYPES, list_groups
 from parley.tools.cli.invocation import CommandError

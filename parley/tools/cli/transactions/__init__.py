@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from parley.protocol.topic_partition import TopicPartition
 from parley.tools.cli.app import App, example_text
-from parley.tools.cli.cluster_client import TopicPartition, on_cluster
+from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.common_options import DEFAULT_BOOTSTRAP, CommandConfig, OnlyBootstrapServer, OutputFormat
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.output import Format, print_data

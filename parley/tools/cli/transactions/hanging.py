@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from parley.protocol.client import Client
 from parley.protocol.errors import KafkaError
-from parley.tools.cli.cluster_client import TopicPartition, check
+from parley.protocol.topic_partition import TopicPartition
+from parley.tools.cli.cluster_client import check
 from parley.tools.cli.invocation import CommandError
 from parley.tools.cli.transactions.states import (
     ActiveProducer,

@@ -11,14 +11,8 @@ from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.producers import DescribeProducersRequest
 from parley.protocol.messages.transactions import DescribeTransactionsRequest, ListTransactionsRequest
 from parley.protocol.schema import Request
-from parley.tools.cli.cluster_client import (
-    TIMEOUT_MS,
-    TopicPartition,
-    by_leader,
-    by_topic,
-    check,
-    until_ready,
-)
+from parley.protocol.topic_partition import TopicPartition
+from parley.tools.cli.cluster_client import TIMEOUT_MS, by_leader, by_topic, check, until_ready
 from parley.tools.cli.invocation import CommandError
 
 _BY_TRANSACTIONAL_ID: Final = 1

@@ -14,12 +14,13 @@ from parley.broker.api.transactional.verifications import Verifications
 from parley.broker.api.transactional.verifying import Verifying
 from parley.broker.config import BrokerConfig
 from parley.broker.coordinators.decision import ProducerIdentity
-from parley.broker.coordinators.groups.committed_offsets import CommittedOffset, TopicPartition
+from parley.broker.coordinators.groups.committed_offsets import CommittedOffset
 from parley.broker.coordinators.groups.coordinator import GroupCoordinator
 from parley.broker.coordinators.groups.offset_decisions import Committer
 from parley.broker.metadata.topic_names import OFFSETS_TOPIC
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import TxnOffsetCommitRequest
+from parley.protocol.topic_partition import TopicPartition
 from tests.broker.api.bench import NOW_MS, Bench, context
 
 Codes = dict[tuple[str, int], ErrorCode]

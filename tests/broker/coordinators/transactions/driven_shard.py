@@ -14,8 +14,9 @@ from parley.broker.coordinators.transactions.id_expiry import expire
 from parley.broker.coordinators.transactions.initialization import Initialized, initialize
 from parley.broker.coordinators.transactions.shard import TransactionShard
 from parley.broker.coordinators.transactions.timeouts import abort_timed_out
-from parley.broker.coordinators.transactions.transaction import TopicPartition, Transaction
+from parley.broker.coordinators.transactions.transaction import Transaction
 from parley.protocol.errors import ErrorCode, KafkaError
+from parley.protocol.topic_partition import TopicPartition
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from parley.broker.coordinators.transactions.marker_sender import (
     MarkerSender,
 )
 from parley.broker.coordinators.transactions.shard import TransactionShard
-from parley.broker.coordinators.transactions.transaction import TopicPartition, TransactionState
+from parley.broker.coordinators.transactions.transaction import TransactionState
 from parley.broker.metadata.changes import Delta, PartitionChanged, TopicCreated, TopicDeleted
 from parley.broker.metadata.current import Metadata
 from parley.broker.metadata.image import MetadataImage
@@ -23,6 +23,7 @@ from parley.broker.metadata.types import NO_LEADER, PartitionState, TopicImage
 from parley.broker.runtime.tasks import TaskSet
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from parley.protocol.topic_partition import TopicPartition
 from parley.protocol.uuids import UUID
 from tests.broker.coordinators.transactions.driven_shard import ID, DrivenShard
 from tests.support.virtual_time import run
