@@ -10,9 +10,10 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from parley.broker.coordinators.decision import Decision, KeyValue, Timer
+from parley.broker.coordinators.groups.any_group_change import AnyGroupChange
 from parley.broker.coordinators.groups.consumer.consumer_group import ConsumerGroup, ResolvedRegex
 from parley.broker.coordinators.groups.consumer.consumer_records import (
     current_record,
@@ -37,32 +38,22 @@ from parley.broker.coordinators.groups.consumer.topics import metadata_hash
 from parley.broker.coordinators.groups.decided_targets import NOT_ENCODED, DecidedTargets, decided_targets
 from parley.broker.coordinators.groups.group_shard import GroupShard, Note
 from parley.broker.coordinators.groups.timer_kinds import OF_CONSUMER_MEMBER, TimerKind
-from parley.protocol.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-EPOCH_MAX: Final = (1 << 31) - 1
 
-
-class GroupChange:
+class GroupChange(AnyGroupChange[ConsumerGroup, Member]):
     """The changes that one event makes to a consumer group, with the resulting timers and records."""
 
     def __init__(self, shard: GroupShard, group: ConsumerGroup, now_ms: int, records: Iterable[KeyValue] = ()) -> None:
         """``records`` precede the records of the change: they create ``group`` if it does not exist yet."""
-        self.shard = shard
-        self.group = group
-        self.now_ms = now_ms
-        self.records: list[KeyValue] = list(records)
-        self.timers: dict[Hashable, Timer | None] = {}
+        super().__init__(shard, group, now_ms)
+        self.records += records
         self.released: Mapping[Hashable, object] = {}
-        self.epoch = group.epoch
-        self.target_epoch = group.target_epoch
         self.regexes: dict[str, ResolvedRegex] = dict(group.regexes) if group.regexes else {}
-        self._members: dict[str, Member | None] = {}
         self._targets: dict[str, Assignment | None] = {}
-        self._checked_metadata = False
         self._notes: list[Note] = []
         self._effects: list[Callable[[], None]] = []
         self._rebalanced = False
@@ -100,21 +91,11 @@ class GroupChange:
 
     # --- Reading ---
 
-    @property
-    def group_id(self) -> str:
-        return self.group.group_id
-
     def member(self, member_id: str) -> Member | None:
         """Return a member, or None if it does not exist or was removed."""
         if member_id in self._members:
             return self._members[member_id]
         return self.group.members.get(member_id)
-
-    def members(self) -> list[Member]:
-        """Return all members."""
-        if not self._members:
-            return list(self.group.members.values())
-        return [each for each in {**self.group.members, **self._members}.values() if each is not None]
 
     def changed_members(self) -> list[Member]:
         """Return the members that the event has added or changed."""
@@ -154,15 +135,13 @@ class GroupChange:
         """Add a member, or replace its details."""
         known = self.member(member_id)
         member = Member(member_id, details) if known is None else replace(known, details=details)
-        self._members[member_id] = member
-        self.records.append(member_record(self.group_id, member))
+        self._put(member, member_record(self.group_id, member))
         return member
 
     def put_progress(self, member: Member, progress: Progress) -> Member:
         """Replace a member's epochs and partitions."""
         member = replace(member, progress=progress)
-        self._members[member.member_id] = member
-        self.records.append(current_record(self.group_id, member))
+        self._put(member, current_record(self.group_id, member))
         return member
 
     def remove(self, member: Member) -> None:
@@ -178,9 +157,8 @@ class GroupChange:
         target = self.group.targets.get(old.member_id, {})
         self.remove(old)
         new = Member(new_id, old.details, replace(old.progress, epoch=0, previous_epoch=0))
-        self._members[new_id] = new
+        self._put(new, member_record(self.group_id, new))
         self._targets[new_id] = target
-        self.records.append(member_record(self.group_id, new))
         self.records.append(target_record(self.group_id, new_id, target))
         self.records.append(current_record(self.group_id, new))
         return new
@@ -201,11 +179,7 @@ class GroupChange:
         if found_hash is None:
             found_hash = metadata_hash(self.shard.image(), self.subscribed_topics())
             self._checked_metadata = True
-        if self.epoch >= EPOCH_MAX:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, "The group has reached the highest epoch. Delete the group."
-            )
-        self.epoch += 1
+        self._raise_epoch()
         self._rebalanced = True
         self.records.append(epoch_record(self.group_id, self.epoch, found_hash))
 

@@ -7,11 +7,12 @@ called. Until then, reads through a ``ShareGroupChange`` include its changes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-from parley.broker.coordinators.decision import Decision, KeyValue, Timer
+from parley.broker.coordinators.decision import Decision, Timer
+from parley.broker.coordinators.groups.any_group_change import AnyGroupChange
 from parley.broker.coordinators.groups.consumer.topics import metadata_hash, topic_ids
 from parley.broker.coordinators.groups.group_shard import GroupShard
 from parley.broker.coordinators.groups.share.share_group import (
@@ -33,37 +34,22 @@ from parley.broker.coordinators.groups.share.share_records import (
 )
 from parley.broker.coordinators.groups.share.simple_assignor import assign
 from parley.broker.coordinators.groups.timer_kinds import TimerKind
-from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.uuids import UUID
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-EPOCH_MAX: Final = (1 << 31) - 1
 
-
-class ShareGroupChange:
+class ShareGroupChange(AnyGroupChange[ShareGroup, ShareMember]):
     """The changes that one event makes to a share group, with the resulting timers and records."""
 
     def __init__(self, shard: GroupShard, group: ShareGroup, now_ms: int) -> None:
-        self.shard = shard
-        self.group = group
-        self.now_ms = now_ms
-        self.records: list[KeyValue] = []
-        self.timers: dict[Hashable, Timer | None] = {}
+        super().__init__(shard, group, now_ms)
         self.then: Callable[[], None] | None = None
         """Called after the in-sync replicas have the records (``Decision.then``)."""
-        self.epoch = group.epoch
-        self.target_epoch = group.target_epoch
-        self._members = dict(group.members)
         self._targets: dict[str, Assignment] = {}
-        self._checked_metadata = False
         self._begun: tuple[UUID, ...] = ()
-
-    @property
-    def group_id(self) -> str:
-        return self.group.group_id
 
     def decision(self, reply: T) -> Decision[T]:
         """Return the change as a decision with this reply."""
@@ -90,24 +76,22 @@ class ShareGroupChange:
 
     def put_member(self, member: ShareMember) -> None:
         """Add a member, or replace its details."""
-        self._members[member.member_id] = member
-        self.records.append(member_record(self.group_id, member))
+        self._put(member, member_record(self.group_id, member))
 
     def put_progress(self, member: ShareMember) -> None:
         """Replace a member's epochs and partitions."""
-        self._members[member.member_id] = member
-        self.records.append(current_record(self.group_id, member))
+        self._put(member, current_record(self.group_id, member))
 
     def remove(self, member: ShareMember) -> None:
         """Remove a member, and start a new epoch."""
-        del self._members[member.member_id]
+        self._members[member.member_id] = None
         self.records += member_tombstones(self.group_id, member.member_id)
         self.timers[TimerKind.SHARE_SESSION, self.group_id, member.member_id] = None
         self._bump(metadata_hash(self.shard.image(), self.subscribed_topics()))
 
     def subscribed_topics(self) -> set[str]:
         """Return the names of all topics that any member subscribes to."""
-        return {name for member in self._members.values() for name in member.topics}
+        return {name for member in self.members() for name in member.topics}
 
     def target_of(self, member_id: str) -> Assignment:
         """Return a member's target assignment."""
@@ -128,11 +112,7 @@ class ShareGroupChange:
         return False
 
     def _bump(self, found_hash: int) -> None:
-        if self.epoch >= EPOCH_MAX:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, "The group has reached the highest epoch. Delete the group."
-            )
-        self.epoch += 1
+        self._raise_epoch()
         self.records.append(epoch_record(self.group_id, self.epoch, found_hash))
 
     # --- The target assignment ---
@@ -161,7 +141,7 @@ class ShareGroupChange:
 
     def _assigned(self) -> Mapping[str, Assignment]:
         image = self.shard.image()
-        subscriptions = {each.member_id: topic_ids(image, each.topics) for each in self._members.values()}
+        subscriptions = {each.member_id: topic_ids(image, each.topics) for each in self.members()}
         assignable = {topic_id: sorted(each.partitions) for topic_id, each in self.group.stored.initialized.items()}
         return assign(subscriptions, assignable, self.group.targets)
 

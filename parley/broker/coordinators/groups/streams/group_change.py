@@ -7,12 +7,13 @@ called. Until then, reads through a ``StreamsGroupChange`` include its changes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from parley.broker.coordinators.decision import Decision, KeyValue, Timer
+from parley.broker.coordinators.groups.any_group_change import AnyGroupChange
 from parley.broker.coordinators.groups.consumer.topics import metadata_hash
 from parley.broker.coordinators.groups.decided_targets import NOT_ENCODED, DecidedTargets, decided_targets
 from parley.broker.coordinators.groups.group_shard import GroupShard
@@ -31,47 +32,33 @@ from parley.broker.coordinators.groups.streams.target_assignment import LARGE, d
 from parley.broker.coordinators.groups.streams.tasks import NO_TARGET, TargetTasks
 from parley.broker.coordinators.groups.streams.topology import Topology
 from parley.broker.coordinators.groups.timer_kinds import TimerKind
-from parley.protocol.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-EPOCH_MAX: Final = (1 << 31) - 1
 BEING_DECIDED: Final = "The assignment is being decided."
 
 
-class StreamsGroupChange:
+class StreamsGroupChange(AnyGroupChange[StreamsGroup, StreamsMember]):
     """The changes that one event makes to a streams group, with the resulting timers and records."""
 
     def __init__(self, shard: GroupShard, group: StreamsGroup, now_ms: int) -> None:
-        self.shard = shard
-        self.group = group
-        self.now_ms = now_ms
+        super().__init__(shard, group, now_ms)
         self.settings = shard.streams_settings(group.group_id)
         self.is_new = shard.streams_group(group.group_id) is not group
         """True if the group does not exist yet."""
-        self.records: list[KeyValue] = []
-        self.timers: dict[Hashable, Timer | None] = {}
         self.statuses: list[Status] = []
-        self.epoch = group.epoch
-        self.target_epoch = group.target_epoch
         self.configured = group.configured
         self.is_delayed = group.is_delayed
         self.shutdown_by = group.shutdown_by
         self.endpoint_epoch = group.endpoint_epoch
-        self._members: dict[str, StreamsMember | None] = {}
         self._targets: Mapping[str, TargetTasks] = group.targets
         self._metadata_hash = group.metadata_hash
-        self._checked_metadata = False
         self._bumps = False
         self._rebalanced = False
         self._decided: Mapping[str, object] | None = None
         self._defers_target = False
-
-    @property
-    def group_id(self) -> str:
-        return self.group.group_id
 
     def decision(self, reply: T) -> Decision[T]:
         """Return the change as a decision with this reply."""
@@ -103,12 +90,6 @@ class StreamsGroupChange:
 
     # --- Members ---
 
-    def members(self) -> list[StreamsMember]:
-        """Return all members."""
-        if not self._members:
-            return list(self.group.members.values())
-        return [each for each in {**self.group.members, **self._members}.values() if each is not None]
-
     @property
     def _size(self) -> int:
         known = self.group.members
@@ -116,15 +97,13 @@ class StreamsGroupChange:
 
     def put_member(self, member: StreamsMember) -> None:
         """Add a member, or replace its details. The group will start a new epoch."""
-        self._members[member.member_id] = member
-        self.records.append(member_record(self.group_id, member))
+        self._put(member, member_record(self.group_id, member))
         self._bumps = True
 
     def put_progress(self, member: StreamsMember, progress: Progress) -> StreamsMember:
         """Replace a member's epochs and tasks."""
         member = replace(member, progress=progress)
-        self._members[member.member_id] = member
-        self.records.append(current_record(self.group_id, member))
+        self._put(member, current_record(self.group_id, member))
         return member
 
     def remove(self, member: StreamsMember) -> None:
@@ -168,11 +147,7 @@ class StreamsGroupChange:
             self._rebalanced = True
 
     def _begin_epoch(self, found_hash: int, validated_epoch: int, settings: Mapping[str, str]) -> None:
-        if self.epoch >= EPOCH_MAX:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, "The group has reached the highest epoch. Delete the group."
-            )
-        self.epoch += 1
+        self._raise_epoch()
         self.records.append(epoch_record(self.group_id, self.epoch, found_hash, validated_epoch, settings))
 
     # --- The target assignment ---
