@@ -7,31 +7,25 @@ tables of Kafka's tools for them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.common_options import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
     CommandConfig,
     OutputFormat,
-    one_action,
     required,
 )
+from parley.tools.cli.groups.group_options import ALL, ResetOptions
 from parley.tools.cli.groups.option_checks import Needs, check_needs, view_of
 from parley.tools.cli.groups.partition_selection import parse_selection
 from parley.tools.cli.invocation import FAILED, CommandError
-
-if TYPE_CHECKING:
-    from parley.protocol.client import Client
-
-T = TypeVar("T")
 
 app = App(
     "List, describe, reset and delete consumer groups.\n\n"
@@ -52,19 +46,17 @@ app = App(
         ),
         ("parley groups --delete --group readers", "delete the group and its offsets"),
     ],
-    optional_values={"--state": "*", "--type": "*"},
+    optional_values={"--state": ALL, "--type": ALL},
 )
-
-_ALL = "*"
 
 
 def _words(text: str) -> list[str]:
     """Split an optional value at its commas. Returns an empty list if the value means all."""
-    return [] if text in ("", _ALL) else [word.strip() for word in text.split(",") if word.strip()]
+    return [] if text in ("", ALL) else [word.strip() for word in text.split(",") if word.strip()]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(ResetOptions):
     """The options of the command."""
 
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
@@ -128,14 +120,7 @@ class Options:
 
 @app.only_command_with(Options)
 def groups(options: Options) -> None:
-    action = one_action(
-        list=options.list_,
-        describe=options.describe,
-        delete=options.delete,
-        delete_offsets=options.delete_offsets,
-        reset_offsets=options.reset_offsets,
-        validate_regex=options.validate_regex,
-    )
+    action = options.action(validate_regex=options.validate_regex)
     _check_together(options, action)
     _ACTIONS[action](options)
 
@@ -150,15 +135,6 @@ def _check_together(options: Options, action: str) -> None:
             raise CommandError("--delete-offsets takes one --group.")
 
 
-def _named(options: Options) -> list[str] | None:
-    """Return the groups that the options name, or None for all."""
-    return None if options.all_groups else options.group
-
-
-def _at_cluster(options: Options, work: Callable[[Client], Awaitable[T]]) -> T:
-    return on_cluster(options.bootstrap_server, options.command_config, work, timeout_ms=options.timeout)
-
-
 def _validate_regex(options: Options) -> None:
     from parley.tools.cli.groups.listing import validate_regex
 
@@ -168,9 +144,7 @@ def _validate_regex(options: Options) -> None:
 def _list(options: Options) -> None:
     from parley.tools.cli.groups import listing
 
-    found = _at_cluster(
-        options, lambda client: listing.list_groups(client, _words(options.state), _words(options.type_))
-    )
+    found = options.on_cluster(lambda client: listing.list_groups(client, _words(options.state), _words(options.type_)))
     listing.show(
         found, with_type=bool(options.type_), with_state=bool(options.state), output_format=options.output_format
     )
@@ -180,10 +154,9 @@ def _describe(options: Options) -> None:
     from parley.tools.cli.groups import every_type
 
     view = view_of(members=options.members, offsets=options.offsets, state=options.state)
-    found = _at_cluster(
-        options,
+    found = options.on_cluster(
         lambda client: every_type.describe(
-            client, _named(options), with_offsets=view == "offsets", timeout_ms=options.timeout
+            client, options.names(), with_offsets=view == "offsets", timeout_ms=options.timeout
         ),
     )
     if not every_type.show(found, view, verbose=options.verbose, output_format=options.output_format):
@@ -193,8 +166,8 @@ def _describe(options: Options) -> None:
 def _delete(options: Options) -> None:
     from parley.tools.cli.groups import deleting
 
-    done = _at_cluster(
-        options, lambda client: deleting.delete_selected(client, _named(options), timeout_ms=options.timeout)
+    done = options.on_cluster(
+        lambda client: deleting.delete_selected(client, options.names(), timeout_ms=options.timeout)
     )
     deleting.show_groups(done, output_format=options.output_format)
 
@@ -206,8 +179,8 @@ def _delete_offsets(options: Options) -> None:
         raise CommandError(f"--delete-offsets takes one --group, not {len(options.group)}.")
     (name,) = options.group
     selection = parse_selection(required(options.topic, "--topic", "delete_offsets"))
-    forgotten = _at_cluster(
-        options, lambda client: deleting.delete_consumer_offsets(client, name, selection, timeout_ms=options.timeout)
+    forgotten = options.on_cluster(
+        lambda client: deleting.delete_consumer_offsets(client, name, selection, timeout_ms=options.timeout)
     )
     deleting.show_offsets(name, forgotten, output_format=options.output_format)
 
@@ -215,25 +188,7 @@ def _delete_offsets(options: Options) -> None:
 def _reset_offsets(options: Options) -> None:
     from parley.tools.cli.groups import reset
 
-    if options.execute and options.dry_run:
-        raise CommandError("Use --dry-run or --execute, not both.")
-    target = reset.target(**{name: getattr(options, name) for name in reset.TARGETS})
-    if target.kind != "from_file" and bool(options.topic) == options.all_topics:
-        raise CommandError("Name either --topic or --all-topics.")
-    names = _named(options)
-    plan = reset.Plan(
-        target,
-        None if names is None else tuple(names),
-        parse_selection(options.topic),
-        options.execute,
-        options.timeout,
-    )
-    if not options.execute and not options.dry_run and not options.export:
-        reset.warn_dry_run()
-    results = _at_cluster(options, lambda client: reset.reset(client, plan))
-    reset.show(results, as_csv=options.export, output_format=options.output_format)
-    if any(result.error for result in results):
-        raise typer.Exit(FAILED)
+    options.reset(options.topic, options.all_topics, "topic", reset.reset)
 
 
 _ACTIONS: Final[Mapping[str, Callable[[Options], None]]] = {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from parley.protocol.topic_partition import TopicPartition
 from parley.tools.cli.groups.describing import Group, Member
@@ -14,20 +15,44 @@ _NOTHING = "-"
 _REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 
 
-def show(groups: Sequence[Group], view: str, *, verbose: bool, output_format: Format | None) -> bool:
-    """Print the groups. Returns False if any of them does not exist."""
+class Described(Protocol):
+    """A group of any type, or the error that prevented its description."""
+
+    @property
+    def error(self) -> str: ...
+
+
+D = TypeVar("D", bound=Described)
+
+
+def show_each(
+    groups: Sequence[D],
+    show_one: Callable[[D], None],
+    as_data: Callable[[D], dict[str, Any]],
+    output_format: Format | None,
+) -> bool:
+    """Print the groups of one type. Returns False if any of them does not exist."""
     if output_format:
         print_data([as_data(group) for group in groups], output_format)
     for group in groups:
         if group.error:
             print(f"\nError: {group.error}", file=sys.stderr)
         elif not output_format:
-            _warn(group)
-            table = {"offsets": offsets_table, "members": members_table, "state": state_table}[view]
-            print()
-            for line in table(group, verbose=verbose):
-                print(line)
+            show_one(group)
     return not any(group.error for group in groups)
+
+
+def show(groups: Sequence[Group], view: str, *, verbose: bool, output_format: Format | None) -> bool:
+    """Print the groups. Returns False if any of them does not exist."""
+    return show_each(groups, partial(_show_one, view=view, verbose=verbose), as_data, output_format)
+
+
+def _show_one(group: Group, view: str, *, verbose: bool) -> None:
+    _warn(group)
+    table = {"offsets": offsets_table, "members": members_table, "state": state_table}[view]
+    print()
+    for line in table(group, verbose=verbose):
+        print(line)
 
 
 def _warn(group: Group) -> None:

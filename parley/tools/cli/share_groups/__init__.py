@@ -6,32 +6,24 @@ with 0.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.common_options import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
     CommandConfig,
     OutputFormat,
-    one_action,
     required,
 )
+from parley.tools.cli.groups.group_options import ALL, GroupOptions
 from parley.tools.cli.groups.option_checks import Needs, check_needs, view_of
 from parley.tools.cli.groups.partition_selection import parse_selection
 from parley.tools.cli.invocation import FAILED, CommandError
-
-if TYPE_CHECKING:
-    from parley.protocol.client import Client
-
-T = TypeVar("T")
-
-_ALL = "*"
 
 app = App(
     "List, describe, reset and delete share groups (KIP-932).\n\n"
@@ -46,12 +38,12 @@ app = App(
         ),
         ("parley share-groups --delete --group jobs", "delete the group and its offsets"),
     ],
-    optional_values={"--state": _ALL},
+    optional_values={"--state": ALL},
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(GroupOptions):
     """The options of the command."""
 
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
@@ -94,13 +86,7 @@ class Options:
 
 @app.only_command_with(Options)
 def share_groups(options: Options) -> None:
-    action = one_action(
-        list=options.list_,
-        describe=options.describe,
-        delete=options.delete,
-        delete_offsets=options.delete_offsets,
-        reset_offsets=options.reset_offsets,
-    )
+    action = options.action()
     _check_together(options, action)
     _ACTIONS[action](options)
 
@@ -114,19 +100,11 @@ def _check_together(options: Options, action: str) -> None:
         raise CommandError(f"--{action.replace('_', '-')} takes one --group, not {len(options.group)}.")
 
 
-def _at_cluster(options: Options, work: Callable[[Client], Awaitable[T]]) -> T:
-    return on_cluster(options.bootstrap_server, options.command_config, work, timeout_ms=options.timeout)
-
-
-def _named(options: Options) -> list[str] | None:
-    return None if options.all_groups else options.group
-
-
 def _list(options: Options) -> None:
     from parley.tools.cli.share_groups import describing, tables
 
-    states = [word.strip() for word in options.state.split(",") if word.strip() not in ("", _ALL)]
-    found = _at_cluster(options, lambda client: describing.list_share_groups(client, states))
+    states = [word.strip() for word in options.state.split(",") if word.strip() not in ("", ALL)]
+    found = options.on_cluster(lambda client: describing.list_share_groups(client, states))
     tables.show_list(found, with_state=bool(options.state), output_format=options.output_format)
 
 
@@ -134,9 +112,7 @@ def _describe(options: Options) -> None:
     from parley.tools.cli.share_groups import describing, tables
 
     view = view_of(members=options.members, offsets=options.offsets, state=options.state)
-    found = _at_cluster(
-        options, lambda client: describing.describe(client, _named(options), timeout_ms=options.timeout)
-    )
+    found = options.on_cluster(lambda client: describing.describe(client, options.names(), timeout_ms=options.timeout))
     if not tables.show(found, view, verbose=options.verbose, output_format=options.output_format):
         raise typer.Exit(FAILED)
 
@@ -144,8 +120,8 @@ def _describe(options: Options) -> None:
 def _delete(options: Options) -> None:
     from parley.tools.cli.share_groups import changing
 
-    done = _at_cluster(
-        options, lambda client: changing.delete_groups(client, _named(options), timeout_ms=options.timeout)
+    done = options.on_cluster(
+        lambda client: changing.delete_groups(client, options.names(), timeout_ms=options.timeout)
     )
     changing.show_deleted(done, output_format=options.output_format)
 
@@ -155,8 +131,8 @@ def _delete_offsets(options: Options) -> None:
 
     topics = required(options.topic, "--topic", "delete_offsets")
     (name,) = options.group
-    outcomes = _at_cluster(
-        options, lambda client: changing.delete_offsets(client, name, topics, timeout_ms=options.timeout)
+    outcomes = options.on_cluster(
+        lambda client: changing.delete_offsets(client, name, topics, timeout_ms=options.timeout)
     )
     changing.show_topics(outcomes, output_format=options.output_format)
 
@@ -172,7 +148,7 @@ def _reset_offsets(options: Options) -> None:
     targets = ("to_earliest", "to_latest", "to_datetime")
     target = reset.target(**{name: getattr(options, name) for name in targets})
     plan = reset.Plan(target, tuple(options.group), parse_selection(options.topic), options.execute, options.timeout)
-    result = _at_cluster(options, lambda client: changing.reset(client, plan))
+    result = options.on_cluster(lambda client: changing.reset(client, plan))
     reset.show([result], as_csv=False, output_format=options.output_format)
 
 

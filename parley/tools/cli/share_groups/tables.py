@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from parley.tools.cli.groups.tables import aligned, assignment_text
+from parley.tools.cli.groups.tables import aligned, assignment_text, show_each
 from parley.tools.cli.output import Format, print_data
 from parley.tools.cli.share_groups.describing import Offset, ShareGroup
 
@@ -27,14 +28,7 @@ def show_list(groups: Sequence[tuple[str, str]], *, with_state: bool, output_for
 
 def show(groups: Sequence[ShareGroup], view: str, *, verbose: bool, output_format: Format | None) -> bool:
     """Print the groups. Returns False if any of them does not exist."""
-    if output_format:
-        print_data([as_data(group) for group in groups], output_format)
-    for group in groups:
-        if group.error:
-            print(f"\nError: {group.error}", file=sys.stderr)
-        elif not output_format:
-            _show_one(group, view, verbose=verbose)
-    return not any(group.error for group in groups)
+    return show_each(groups, partial(_show_one, view=view, verbose=verbose), as_data, output_format)
 
 
 def _show_one(group: ShareGroup, view: str, *, verbose: bool) -> None:

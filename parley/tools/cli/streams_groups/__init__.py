@@ -6,32 +6,24 @@ with 0.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 import typer
 
 from parley.tools.cli.app import App
-from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.common_options import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
     CommandConfig,
     OutputFormat,
-    one_action,
 )
+from parley.tools.cli.groups.group_options import ALL, ResetOptions
 from parley.tools.cli.groups.option_checks import Needs, check_needs, view_of
 from parley.tools.cli.groups.partition_selection import parse_selection
 from parley.tools.cli.invocation import FAILED, CommandError
-
-if TYPE_CHECKING:
-    from parley.protocol.client import Client
-
-T = TypeVar("T")
-
-_ALL = "*"
 
 app = App(
     "List, describe, reset and delete streams groups (KIP-1071).\n\n"
@@ -47,12 +39,12 @@ app = App(
         ),
         ("parley streams-groups --delete --group counts", "delete the group and its offsets"),
     ],
-    optional_values={"--state": _ALL},
+    optional_values={"--state": ALL},
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(ResetOptions):
     """The options of the command."""
 
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP
@@ -116,13 +108,7 @@ class Options:
 
 @app.only_command_with(Options)
 def streams_groups(options: Options) -> None:
-    action = one_action(
-        list=options.list_,
-        describe=options.describe,
-        delete=options.delete,
-        delete_offsets=options.delete_offsets,
-        reset_offsets=options.reset_offsets,
-    )
+    action = options.action()
     _check_together(options, action)
     _ACTIONS[action](options)
 
@@ -138,20 +124,12 @@ def _check_together(options: Options, action: str) -> None:
         raise CommandError("Use --delete-internal-topic or --delete-all-internal-topics, not both.")
 
 
-def _at_cluster(options: Options, work: Callable[[Client], Awaitable[T]]) -> T:
-    return on_cluster(options.bootstrap_server, options.command_config, work, timeout_ms=options.timeout)
-
-
-def _named(options: Options) -> list[str] | None:
-    return None if options.all_groups else options.group
-
-
 def _list(options: Options) -> None:
     from parley.tools.cli.share_groups.tables import show_list
     from parley.tools.cli.streams_groups import describing
 
-    states = [word.strip() for word in options.state.split(",") if word.strip() not in ("", _ALL)]
-    found = _at_cluster(options, lambda client: describing.list_streams_groups(client, states))
+    states = [word.strip() for word in options.state.split(",") if word.strip() not in ("", ALL)]
+    found = options.on_cluster(lambda client: describing.list_streams_groups(client, states))
     show_list(found, with_state=bool(options.state), output_format=options.output_format)
 
 
@@ -159,10 +137,9 @@ def _describe(options: Options) -> None:
     from parley.tools.cli.streams_groups import describing, tables
 
     view = view_of(members=options.members, offsets=options.offsets, state=options.state)
-    found = _at_cluster(
-        options,
+    found = options.on_cluster(
         lambda client: describing.describe(
-            client, _named(options), with_offsets=view == "offsets", timeout_ms=options.timeout
+            client, options.names(), with_offsets=view == "offsets", timeout_ms=options.timeout
         ),
     )
     if not tables.show(found, view, verbose=options.verbose, output_format=options.output_format):
@@ -173,8 +150,8 @@ def _delete(options: Options) -> None:
     from parley.tools.cli.streams_groups import changing
 
     internal = changing.InternalTopics(all=options.delete_all_internal_topics)
-    done = _at_cluster(
-        options, lambda client: changing.delete_groups(client, _named(options), internal, timeout_ms=options.timeout)
+    done = options.on_cluster(
+        lambda client: changing.delete_groups(client, options.names(), internal, timeout_ms=options.timeout)
     )
     changing.show_deleted(done, output_format=options.output_format)
 
@@ -187,36 +164,22 @@ def _delete_offsets(options: Options) -> None:
         raise CommandError("Name either --input-topic or --all-input-topics.")
     (name,) = options.group
     selection = parse_selection(options.input_topic)
-    forgotten = _at_cluster(
-        options, lambda client: changing.delete_offsets(client, name, selection, timeout_ms=options.timeout)
+    forgotten = options.on_cluster(
+        lambda client: changing.delete_offsets(client, name, selection, timeout_ms=options.timeout)
     )
     deleting.show_offsets(name, forgotten, output_format=options.output_format)
 
 
 def _reset_offsets(options: Options) -> None:
-    from parley.tools.cli.groups import reset
     from parley.tools.cli.streams_groups import changing
 
-    if options.execute and options.dry_run:
-        raise CommandError("Use --dry-run or --execute, not both.")
-    target = reset.target(**{name: getattr(options, name) for name in reset.TARGETS})
-    if target.kind != "from_file" and bool(options.input_topic) == options.all_input_topics:
-        raise CommandError("Name either --input-topic or --all-input-topics.")
-    names = _named(options)
-    plan = reset.Plan(
-        target,
-        None if names is None else tuple(names),
-        parse_selection(options.input_topic),
-        options.execute,
-        options.timeout,
-    )
     internal = changing.InternalTopics(tuple(options.delete_internal_topic), options.delete_all_internal_topics)
-    if not options.execute and not options.dry_run and not options.export:
-        reset.warn_dry_run()
-    results = _at_cluster(options, lambda client: changing.reset(client, plan, internal))
-    reset.show(results, as_csv=options.export, output_format=options.output_format)
-    if any(result.error for result in results):
-        raise typer.Exit(FAILED)
+    options.reset(
+        options.input_topic,
+        options.all_input_topics,
+        "input-topic",
+        lambda client, plan: changing.reset(client, plan, internal),
+    )
 
 
 _ACTIONS: Final[Mapping[str, Callable[[Options], None]]] = {

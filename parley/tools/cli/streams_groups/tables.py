@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from parley.tools.cli.groups.tables import aligned
-from parley.tools.cli.output import Format, print_data
+from parley.tools.cli.groups.tables import aligned, show_each
+from parley.tools.cli.output import Format
 from parley.tools.cli.streams_groups.describing import Assignment, Offset, StreamsGroup, Tasks
 
 _NOTHING = "-"
@@ -26,14 +27,7 @@ _MEMBER_COLUMNS = (
 
 def show(groups: Sequence[StreamsGroup], view: str, *, verbose: bool, output_format: Format | None) -> bool:
     """Print the groups. Returns False if any of them does not exist."""
-    if output_format:
-        print_data([as_data(group) for group in groups], output_format)
-    for group in groups:
-        if group.error:
-            print(f"\nError: {group.error}", file=sys.stderr)
-        elif not output_format:
-            _show_one(group, view, verbose=verbose)
-    return not any(group.error for group in groups)
+    return show_each(groups, partial(_show_one, view=view, verbose=verbose), as_data, output_format)
 
 
 def _show_one(group: StreamsGroup, view: str, *, verbose: bool) -> None:
