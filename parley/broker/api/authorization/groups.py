@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from parley.broker.api.authorization.described_groups import DescribeGuard
 from parley.broker.api.authorization.elements import Checks, R, after, listed, made_of, refusal, with_refused
 from parley.broker.api.consumer_groups import undescribed_consumer_group
 from parley.broker.api.find_coordinator import GROUP_KEY, TRANSACTION_KEY
@@ -16,7 +17,6 @@ from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.consumer_groups import (
-    ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
 )
@@ -142,44 +142,19 @@ def _describe_groups(
         for group in dict.fromkeys(refused)
     )
     result = with_refused(handler, context, request, "groups", kept, results, "groups")
-    return (
-        after(result, partial(_limit_operations, checks, context)) if request.include_authorized_operations else result
-    )
+    return after(result, partial(_add_operations, checks, context)) if request.include_authorized_operations else result
 
 
-def _describe_consumer_groups(
-    checks: Checks, handler: Handler, context: RequestContext, request: ConsumerGroupDescribeRequest
-) -> Steps[Any]:
-    kept, refused = yield from checks.divide(
-        context, Operation.DESCRIBE, _GROUP, request.group_ids, lambda group: group
-    )
-    results = yield from listed(undescribed_consumer_group(group, _GROUP_REFUSED) for group in dict.fromkeys(refused))
-    result = with_refused(handler, context, request, "group_ids", kept, results, "groups")
-    return after(result, partial(_limit_consumer_groups, checks, context, request.include_authorized_operations))
+def _topics_of_consumer_group(group: ConsumerGroupDescribeResponse.DescribedGroup) -> set[str]:
+    return {
+        topic.topic_name
+        for member in group.members
+        for assignment in (member.assignment, member.target_assignment)
+        for topic in assignment.topic_partitions
+    }
 
 
-def _limit_consumer_groups(
-    checks: Checks, context: RequestContext, with_operations: bool, response: ConsumerGroupDescribeResponse
-) -> ConsumerGroupDescribeResponse:
-    """If a group is assigned topics that the client may not describe, replace the group with an error."""
-    for index, group in enumerate(response.groups):
-        if group.error_code != ErrorCode.NONE:
-            continue
-        names = {
-            topic.topic_name
-            for member in group.members
-            for assignment in (member.assignment, member.target_assignment)
-            for topic in assignment.topic_partitions
-        }
-        if names != checks.authorization.allowed(context, Operation.DESCRIBE, _TOPIC, names):
-            text = "The group has described topic(s) that the client is not authorized to describe."
-            response.groups[index] = undescribed_consumer_group(group.group_id, _TOPIC_REFUSED, text)
-        elif with_operations:
-            group.authorized_operations = checks.authorization.operations(context, _GROUP, group.group_id)
-    return response
-
-
-def _limit_operations(
+def _add_operations(
     checks: Checks, context: RequestContext, response: DescribeGroupsResponse
 ) -> DescribeGroupsResponse:
     for group in response.groups:
@@ -368,7 +343,11 @@ GUARDS: dict[str, Callable[..., Any]] = {
     "Heartbeat": _member,
     "LeaveGroup": _member,
     "ConsumerGroupHeartbeat": _consumer_member,
-    "ConsumerGroupDescribe": _describe_consumer_groups,
+    "ConsumerGroupDescribe": DescribeGuard(
+        undescribed_consumer_group,
+        _topics_of_consumer_group,
+        "The group has described topic(s) that the client is not authorized to describe.",
+    ),
     "FindCoordinator": _find_coordinator,
     "DescribeGroups": _describe_groups,
     "DeleteGroups": _delete_groups,

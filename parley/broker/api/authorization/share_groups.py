@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from parley.broker.api.authorization.elements import Checks, after, listed, made_of, with_refused
+from parley.broker.api.authorization.described_groups import DescribeGuard
+from parley.broker.api.authorization.elements import Checks, after, listed, made_of
 from parley.broker.api.share_groups import check_member_id, undescribed_share_group
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.runtime.steps import Steps
@@ -20,7 +20,6 @@ from parley.protocol.messages.share_groups import (
     DeleteShareGroupOffsetsResponse,
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsResponse,
-    ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
     ShareGroupHeartbeatRequest,
 )
@@ -42,31 +41,8 @@ def _heartbeat(
     return handler(context, request)
 
 
-def _describe(
-    checks: Checks, handler: Handler, context: RequestContext, request: ShareGroupDescribeRequest
-) -> Steps[Any]:
-    kept, refused = yield from checks.divide(
-        context, Operation.DESCRIBE, _GROUP, request.group_ids, lambda group: group
-    )
-    results = yield from listed(undescribed_share_group(group, _GROUP_REFUSED) for group in dict.fromkeys(refused))
-    result = with_refused(handler, context, request, "group_ids", kept, results, "groups")
-    return after(result, partial(_limit, checks, context, request.include_authorized_operations))
-
-
-def _limit(
-    checks: Checks, context: RequestContext, with_operations: bool, response: ShareGroupDescribeResponse
-) -> ShareGroupDescribeResponse:
-    """If a group is assigned topics that the client may not describe, replace the group with an error."""
-    for index, group in enumerate(response.groups):
-        if group.error_code != ErrorCode.NONE:
-            continue
-        names = {topic.topic_name for member in group.members for topic in member.assignment.topic_partitions}
-        if names != checks.authorization.allowed(context, Operation.DESCRIBE, _TOPIC, names):
-            text = "The group has described topic(s) that the client is not authorized to describe."
-            response.groups[index] = undescribed_share_group(group.group_id, _TOPIC_REFUSED, text)
-        elif with_operations:
-            group.authorized_operations = checks.authorization.operations(context, _GROUP, group.group_id)
-    return response
+def _topics_of(group: ShareGroupDescribeResponse.DescribedGroup) -> set[str]:
+    return {topic.topic_name for member in group.members for topic in member.assignment.topic_partitions}
 
 
 def _describe_offsets(
@@ -186,7 +162,11 @@ def _with_results(handler: Handler, context: RequestContext, request: Any, kept:
 
 GUARDS: dict[str, Callable[..., Any]] = {
     "ShareGroupHeartbeat": _heartbeat,
-    "ShareGroupDescribe": _describe,
+    "ShareGroupDescribe": DescribeGuard(
+        undescribed_share_group,
+        _topics_of,
+        "The group has described topic(s) that the client is not authorized to describe.",
+    ),
     "DescribeShareGroupOffsets": _describe_offsets,
     "AlterShareGroupOffsets": _alter_offsets,
     "DeleteShareGroupOffsets": _delete_offsets,

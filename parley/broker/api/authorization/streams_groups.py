@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from parley.broker.api.authorization.elements import Checks, after, listed, with_refused
+from parley.broker.api.authorization.described_groups import DescribeGuard
+from parley.broker.api.authorization.elements import Checks
 from parley.broker.api.streams_groups import check_topic_names, topics_of, undescribed_streams_group
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.runtime.steps import Steps
@@ -14,7 +14,6 @@ from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
 from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.streams_groups import (
-    StreamsGroupDescribeRequest,
     StreamsGroupDescribeResponse,
     StreamsGroupHeartbeatRequest,
 )
@@ -35,34 +34,7 @@ def _heartbeat(
     return handler(context, request)
 
 
-def _describe(
-    checks: Checks, handler: Handler, context: RequestContext, request: StreamsGroupDescribeRequest
-) -> Steps[Any]:
-    kept, refused = yield from checks.divide(
-        context, Operation.DESCRIBE, _GROUP, request.group_ids, lambda group: group
-    )
-    results = yield from listed(undescribed_streams_group(group, _GROUP_REFUSED) for group in dict.fromkeys(refused))
-    result = with_refused(handler, context, request, "group_ids", kept, results, "groups")
-    return after(result, partial(_limit, checks, context, request.include_authorized_operations))
-
-
-def _limit(
-    checks: Checks, context: RequestContext, with_operations: bool, response: StreamsGroupDescribeResponse
-) -> StreamsGroupDescribeResponse:
-    """If a group's topology contains topics that the client may not describe, replace the group with an error."""
-    for index, group in enumerate(response.groups):
-        if group.error_code != ErrorCode.NONE:
-            continue
-        names = _topics(group)
-        if names != checks.authorization.allowed(context, Operation.DESCRIBE, _TOPIC, names):
-            text = "The described group uses topics that the client is not authorized to describe."
-            response.groups[index] = undescribed_streams_group(group.group_id, _TOPIC_REFUSED, text)
-        elif with_operations:
-            group.authorized_operations = checks.authorization.operations(context, _GROUP, group.group_id)
-    return response
-
-
-def _topics(group: StreamsGroupDescribeResponse.DescribedGroup) -> set[str]:
+def _topics_of_group(group: StreamsGroupDescribeResponse.DescribedGroup) -> set[str]:
     names: set[str] = set()
     for each in () if group.topology is None else group.topology.subtopologies or ():
         names.update(each.source_topics, each.repartition_sink_topics)
@@ -72,5 +44,9 @@ def _topics(group: StreamsGroupDescribeResponse.DescribedGroup) -> set[str]:
 
 GUARDS: dict[str, Callable[..., Any]] = {
     "StreamsGroupHeartbeat": _heartbeat,
-    "StreamsGroupDescribe": _describe,
+    "StreamsGroupDescribe": DescribeGuard(
+        undescribed_streams_group,
+        _topics_of_group,
+        "The described group uses topics that the client is not authorized to describe.",
+    ),
 }
