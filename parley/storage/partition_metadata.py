@@ -61,13 +61,6 @@ def read_partition_metadata(partition_directory: Path) -> PartitionMetadata | No
     )
 
 
-def read_topic_id(partition_directory: Path) -> UUID | None:
-    """Return the topic id in ``partition.metadata``, or None if the file is missing. Raises the errors of
-    ``read_partition_metadata``."""
-    found = read_partition_metadata(partition_directory)
-    return None if found is None else found.topic_id
-
-
 def write_partition_metadata(partition_directory: Path, topic_id: UUID, partition: int) -> None:
     """Write ``partition.metadata`` without a sync; the first flush of the log syncs it. Raises ``OSError``."""
     write_atomically(partition_directory / PARTITION_FILE, _encode(topic_id, partition), sync=False)

@@ -45,7 +45,6 @@ from parley.storage.partition_metadata import (
     decode_id,
     encode_id,
     read_partition_metadata,
-    read_topic_id,
     write_partition_metadata,
 )
 
@@ -153,7 +152,7 @@ def test_any_bytes_of_an_identity_are_understood_or_refused(
     directory = tmp_path_factory.getbasetemp()
     (directory / "meta.properties").write_bytes(data)
     (directory / "partition.metadata").write_bytes(data)
-    for read in (DirectoryIdentity.read, read_topic_id):
+    for read in (DirectoryIdentity.read, read_partition_metadata):
         with suppress(MalformedIdentity):
             read(directory)
 
@@ -183,7 +182,7 @@ def test_java_properties_are_understood() -> None:
 
 def test_the_topic_id_is_kept_in_kafkas_format(tmp_path: Path) -> None:
     topic_id = UUID("12345678-9abc-def0-1234-56789abcdef0")
-    assert read_topic_id(tmp_path) is None
+    assert read_partition_metadata(tmp_path) is None
     write_partition_metadata(tmp_path, topic_id, 5)
     assert (tmp_path / "partition.metadata").read_text() == "version: 0\ntopic_id: EjRWeJq83vASNFZ4mrze8A\npartition: 5"
     assert read_partition_metadata(tmp_path) == PartitionMetadata(topic_id, 5)
@@ -195,7 +194,7 @@ def test_the_topic_id_is_kept_in_kafkas_format(tmp_path: Path) -> None:
 def test_a_malformed_topic_id_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "partition.metadata").write_text(text)
     with pytest.raises(MalformedIdentity, match=r"partition\.metadata"):
-        read_topic_id(tmp_path)
+        read_partition_metadata(tmp_path)
 
 
 @given(st.uuids())
@@ -307,7 +306,7 @@ def test_contents(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 def test_a_deleted_partition_is_set_aside_and_removed(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     path = directory.create("topic-0", UUID(int=7), 0)
-    assert read_topic_id(path) == UUID(int=7)
+    assert read_partition_metadata(path) == PartitionMetadata(UUID(int=7), 0)
     (path / "00000000000000000000.log").write_bytes(b"data")
     assert directory.create("topic-0", None, 0) == path
     aside = directory.set_aside(path, Random(1), Mark.DELETE)

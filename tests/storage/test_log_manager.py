@@ -35,7 +35,7 @@ from parley.storage.log_maintenance import MaintenanceIntervals
 from parley.storage.log_manager import LogManager, NoLogDirectory
 from parley.storage.log_place import LogPlace, LogSettings
 from parley.storage.meta_properties import InconsistentClusterId
-from parley.storage.partition_metadata import read_topic_id
+from parley.storage.partition_metadata import PartitionMetadata, read_partition_metadata
 from parley.storage.resource_exhaustion import DESCRIPTORS, MEMORY
 from parley.storage.segment import Segment
 from parley.storage.unwritten_logs import LATER, UNWRITTEN_LOGS, UnwrittenLog
@@ -617,14 +617,14 @@ async def test_a_topic_learns_its_id_and_keeps_it(home: Home) -> None:
         assert log.topic_id is None
         append(log, b"value")
         assert await manager.get_or_create("topic", 0, topic_id=TOPIC_ID) is log
-        assert read_topic_id(log.directory) == TOPIC_ID
+        assert read_partition_metadata(log.directory) == PartitionMetadata(TOPIC_ID, 0)
         with pytest.raises(KafkaError) as caught:
             await manager.get_or_create("topic", 0, topic_id=UUID(int=8))
         assert caught.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
         (log.directory / "partition.metadata").write_text("garbage")
     async with home.opened() as manager:
         again = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)
-        assert read_topic_id(again.directory) == TOPIC_ID
+        assert read_partition_metadata(again.directory) == PartitionMetadata(TOPIC_ID, 0)
 
 
 async def test_a_name_too_long_for_a_directory_is_refused(home: Home) -> None:
@@ -647,7 +647,7 @@ async def test_a_new_log_has_no_files_before_its_first_record(home: Home) -> Non
         assert not apply_retention(log, home.now_ms)
         assert not log.directory.exists()
         append(log, b"value")
-        assert read_topic_id(log.directory) == TOPIC_ID
+        assert read_partition_metadata(log.directory) == PartitionMetadata(TOPIC_ID, 0)
         assert segments_with_files(log) == {0}
 
 
@@ -957,7 +957,7 @@ async def test_a_log_is_deleted_after_it_has_its_id(home: Home) -> None:
         assert identified is log
         assert deleted
         assert len(manager.online()) == 2
-        assert read_topic_id(log.directory) == TOPIC_ID
+        assert read_partition_metadata(log.directory) == PartitionMetadata(TOPIC_ID, 0)
 
 
 async def test_creating_and_deleting_one_log_at_once_takes_turns(home: Home) -> None:

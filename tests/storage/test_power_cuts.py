@@ -18,7 +18,7 @@ from parley.storage import durability
 from parley.storage.checkpoints import sync_directory
 from parley.storage.log import Log
 from parley.storage.log_directory import LogDirectory
-from parley.storage.partition_metadata import read_topic_id, write_partition_metadata
+from parley.storage.partition_metadata import PartitionMetadata, read_partition_metadata, write_partition_metadata
 from parley.tools.simulation.disk import Disk, Disks
 from tests.storage.logs import NOW, SMALL, append, apply_retention, check, fill, open_log, reopened, values_of
 
@@ -188,4 +188,4 @@ def test_a_flushed_log_keeps_its_topic_id(disk: Disk, seed: int) -> None:
     fill(log, 5)
     log.flush()
     after_crash(log, disk, Random(seed), log.recovery_point)
-    assert read_topic_id(disk.path / "topic-0") == UUID(int=7)
+    assert read_partition_metadata(disk.path / "topic-0") == PartitionMetadata(UUID(int=7), 0)
