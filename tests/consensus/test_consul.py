@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 from aiohttp import web
 
 from parley.consensus.backend import At, Check, Delete, Presence, Put, Revision
+from parley.consensus.consul import http_client
 from parley.consensus.consul.address import PREFIX_BYTES_MAX, Address
-from parley.consensus.consul.http_client import BODY_BYTES_MAX, refusal
+from parley.consensus.consul.http_client import Client, refusal
 from parley.consensus.consul.key_layout import KeyLayout
 from parley.consensus.consul.store_requests import Store
 from parley.consensus.consul.transactions import OPS_MAX, Refused, capabilities, plan_txn, refused
@@ -34,6 +36,9 @@ from tests.support.stores.servers import free_ports
 
 LAYOUT = KeyLayout("p" * PREFIX_BYTES_MAX)
 IDENTITY = "0" * 32
+
+REQUEST_BYTES_MAX = 512 * 1024
+"""The largest transaction that Consul accepts (``txn_max_req_len``)."""
 
 
 def test_addresses() -> None:
@@ -175,6 +180,35 @@ async def test_a_leader_that_has_not_reached_the_end_of_its_log_ends_no_session(
     await runner.cleanup()
 
 
+@pytest.mark.parametrize(("writes", "meaning"), [(False, Unavailable), (True, MaybeApplied)])
+async def test_a_response_without_an_end_is_refused(
+    monkeypatch: pytest.MonkeyPatch, writes: bool, meaning: type[CoordinationError]
+) -> None:
+    monkeypatch.setattr(http_client, "RESPONSE_BYTES_MAX", 1 << 20)
+    stopped = asyncio.Event()
+
+    async def flood(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(bytes(1 << 16))
+        finally:
+            stopped.set()
+
+    agent = web.Application()
+    agent.add_routes([web.put("/v1/txn", flood)])
+    runner = web.AppRunner(agent)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", free_ports(1)[0])
+    await site.start()
+    async with Client(Address.parse(site.name.replace("http", "consul"), {})) as client:
+        with pytest.raises(meaning, match="a response of more than 1,048,576 bytes"):
+            await client.call("PUT", "/v1/txn", b"[]", writes=writes)
+        await asyncio.wait_for(stopped.wait(), 30)
+    await runner.cleanup()
+
+
 def test_the_heaviest_transactions_fit_into_a_request() -> None:
     limits = capabilities(10_000)
     long = [f"{n:02}{chr(34) * (limits.key_bytes_max - 2)}" for n in range(limits.txn_ops_max)]
@@ -188,4 +222,4 @@ def test_the_heaviest_transactions_fit_into_a_request() -> None:
         limits.admit(given, ops)
         plan = plan_txn(LAYOUT, IDENTITY, given, ops, random.Random(0))
         assert len(plan.ops) <= OPS_MAX
-        assert len(plan.body) <= BODY_BYTES_MAX
+        assert len(plan.body) <= REQUEST_BYTES_MAX

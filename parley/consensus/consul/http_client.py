@@ -31,8 +31,9 @@ CALLS_MAX = 32
 stay far below an agent's limit of 200."""
 TIMEOUT_S = 10.0
 """How long to wait for a response. An agent without a leader waits 7 s for one before it reports this."""
-BODY_BYTES_MAX = 512 * 1024
-"""The largest transaction that Consul accepts (``txn_max_req_len``)."""
+RESPONSE_BYTES_MAX = 256 << 20
+"""The largest response to accept. Consul has no pages: it sends everything below a prefix in one response. The state of
+100,000 partitions takes less than 100 MB."""
 
 _NOT_APPLIED = (
     "No cluster leader",
@@ -190,7 +191,7 @@ class Client:
             async with session.request(
                 method, URL(endpoint + path, encoded=True), data=body, timeout=limit, allow_redirects=False
             ) as response:
-                content = await response.read()
+                content = await _body_of(response, writes=writes)
                 if response.status in (200, 404, 409):
                     return Response(response.status, content, _index(response.headers.get("X-Consul-Index")))
                 text = content.decode("utf-8", "replace")
@@ -226,6 +227,17 @@ async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHand
         raise
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
         raise _ResponseLost(str(error) or type(error).__name__) from error
+
+
+async def _body_of(response: aiohttp.ClientResponse, *, writes: bool) -> bytes:
+    """Return the body of a response. Raises MaybeApplied or Unavailable if it is longer than ``RESPONSE_BYTES_MAX``."""
+    body = bytearray()
+    async for part in response.content.iter_any():
+        body += part
+        if len(body) > RESPONSE_BYTES_MAX:
+            kind = MaybeApplied if writes else Unavailable
+            raise kind(f"{response.url.origin()} sent a response of more than {RESPONSE_BYTES_MAX:,} bytes")
+    return bytes(body)
 
 
 def _index(text: str | None) -> int:
