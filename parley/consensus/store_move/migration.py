@@ -171,7 +171,7 @@ class Migration:
         if step not in NEXT_STEPS[self._step]:
             raise IllegalStep("move to another store", step.name, self._step.name if self._step else "not begun")
         self._step = step
-        if step is not Step.UNDO:
+        if step in REPORTED_STEPS:
             self._on_step(step, detail)
 
     # --- The steps ---
