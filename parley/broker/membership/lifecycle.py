@@ -330,7 +330,7 @@ class BrokerLifecycle:
     def _depose(self, leader: Leader, is_silent: bool) -> None:
         if is_silent:
             self._live_brokers.distrust(registration_from_bytes(leader.candidate).incarnation_id)
-        self._background.start(self.store_move.unfreeze_after(leader.epoch), name="end of a dead controller's move")
+        self._background.start(self.store_move.abandon_move_of(leader.epoch), name="end of a dead controller's move")
         self.controller.depose(leader)
 
     # --- Membership ---

@@ -25,7 +25,7 @@ from parley.broker.store_move.participant import OPEN_MAX_S, StoreMoveParticipan
 from parley.consensus.backend import Backend, Session
 from parley.consensus.errors import BadConfig, CoordinationError
 from parley.consensus.registry import BackendFactory
-from parley.consensus.store_move.migration import Expected, Migration, Step, give_up_left_over
+from parley.consensus.store_move.migration import Expected, Migration, Step, abandon_left_over
 from parley.consensus.store_move.store_record import read_record
 from parley.protocol.errors import ErrorCode, KafkaError
 
@@ -79,7 +79,7 @@ class _Request:
     move: str
 
 
-GIVEN_UP: Final = "abandoned"
+ABANDONED: Final = "abandoned"
 
 
 class StoreMoveDriver:
@@ -156,7 +156,7 @@ class StoreMoveDriver:
 
         ``session`` is the controller's session; ``members()`` returns the ids of the brokers that must follow the move.
         """
-        await self._give_up_left_over()
+        await self._abandon_left_over()
         self._requests = asyncio.Queue()
         self._progress = Progress("", "none")
         self._on(DriverEvent.TERM_BEGAN)
@@ -177,10 +177,10 @@ class StoreMoveDriver:
             self._driving = None
             await tasks.close()
 
-    async def _give_up_left_over(self) -> None:
+    async def _abandon_left_over(self) -> None:
         """Abandon a move that an earlier controller started: it can no longer be completed."""
         note = "abandoned: another broker became the controller; start the move again"
-        if await give_up_left_over(self._participant.store, note):
+        if await abandon_left_over(self._participant.store, note):
             _log.warning("a move to another store was abandoned: the controller has changed")
 
     async def _move(self, request: _Request, session: Session, members: Expected) -> str | None:
@@ -195,7 +195,7 @@ class StoreMoveDriver:
 
         target: Backend | None = None
         migration: Migration | None = None
-        reason: str | None = GIVEN_UP
+        reason: str | None = ABANDONED
         try:
             target = await self._backend_at(request.url)
             async with asyncio.timeout(OPEN_MAX_S):
@@ -230,4 +230,4 @@ class StoreMoveDriver:
 
 def _failure_of(move: asyncio.Task[str | None]) -> str | None:
     """Return the reason why a finished move failed, or None if it succeeded."""
-    return GIVEN_UP if move.cancelled() or move.exception() is not None else move.result()
+    return ABANDONED if move.cancelled() or move.exception() is not None else move.result()

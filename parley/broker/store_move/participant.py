@@ -39,8 +39,8 @@ from parley.consensus.store_move.store_record import (
     StoreLocation,
     StoreRecord,
     StoreState,
+    abandon_move,
     read_record,
-    unfreeze,
 )
 
 _log = logging.getLogger(__name__)
@@ -247,7 +247,7 @@ class StoreMoveParticipant:
         await self.store.abandon()
         await self._farewells.close()
 
-    async def unfreeze_after(self, epoch: int) -> None:
+    async def abandon_move_of(self, epoch: int) -> None:
         """Abandon the move that the controller with this epoch was driving, because that controller is dead.
 
         Writers then need not wait until the session of the dead controller expires.
@@ -255,4 +255,4 @@ class StoreMoveParticipant:
         with suppress(CoordinationError):
             stored = await read_record(self.store.backend)
             if stored.state is StoreState.FROZEN:
-                await unfreeze(self.store.backend, stored, f"abandoned: the controller of epoch {epoch} is dead")
+                await abandon_move(self.store.backend, stored, f"abandoned: the controller of epoch {epoch} is dead")

@@ -35,6 +35,7 @@ from parley.consensus.store_move.store_record import (
     StoreLocation,
     StoreRecord,
     StoreState,
+    abandon_move,
     read_record,
     write_record,
 )
@@ -266,7 +267,7 @@ class Migration:
 
     async def _is_committed_else_undone(self, reason: str) -> bool:
         """Return True if the move was committed. If not, abandon it and remove the copy."""
-        if self._has_begun and await self._is_committed_else_given_up(reason):
+        if self._has_begun and await self._is_committed_else_abandoned(reason):
             return True
         try:
             async with asyncio.timeout(UNDO_MAX_S):
@@ -284,7 +285,7 @@ class Migration:
             except Retriable:
                 await asyncio.sleep(_RETRY_S)
 
-    async def _is_committed_else_given_up(self, reason: str) -> bool:
+    async def _is_committed_else_abandoned(self, reason: str) -> bool:
         """Return True if the move was committed, otherwise abandon it. Retry until the old store reveals the outcome.
 
         Writes the old store's record again even if it does not mention this move, so that the store rejects a write of
@@ -297,8 +298,8 @@ class Migration:
                 if record.move == self._move and record.state is StoreState.MOVED:
                     return True
                 if record.move == self._move and record.state is not StoreState.IN_CHARGE:
-                    given_up = record.given_up(reason)
-                    await write_record(self._writer, stored, StoreEvent.GIVE_UP, given_up, Delete(DRIVER_KEY))
+                    abandoned = record.abandoned(reason)
+                    await write_record(self._writer, stored, StoreEvent.ABANDON, abandoned, Delete(DRIVER_KEY))
                 elif stored.revision == self._stored.revision:
                     await write_record(self._writer, stored, StoreEvent.RESTORE, record)
                 return False
@@ -309,7 +310,7 @@ class Migration:
                 await asyncio.sleep(_RETRY_S)
 
 
-async def give_up_left_over(store: StoreInCharge, note: str) -> bool:
+async def abandon_left_over(store: StoreInCharge, note: str) -> bool:
     """Abandon a move that an earlier driver has started but not committed. Returns False if there is none.
 
     Raises Retriable if the store does not respond.
@@ -317,9 +318,7 @@ async def give_up_left_over(store: StoreInCharge, note: str) -> bool:
     stored = await read_record(store.backend)
     if stored.record.state not in (StoreState.PREPARING, StoreState.FROZEN):
         return False
-    with suppress(PreconditionFailed):  # the move has continued, or another client has abandoned it
-        given_up = stored.record.given_up(note)
-        await write_record(Writer(store.backend), stored, StoreEvent.GIVE_UP, given_up, Delete(DRIVER_KEY))
+    await abandon_move(store.backend, stored, note)
     return True
 
 
@@ -347,5 +346,5 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return f"copying the remaining keys took longer than {FROZEN_MAX_S:g} s"
     if isinstance(error, asyncio.CancelledError):
-        return "given up"
+        return "abandoned"
     return str(error) or type(error).__name__

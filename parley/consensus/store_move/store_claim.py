@@ -109,7 +109,7 @@ class Claim:
         if found.state is StoreState.FROZEN:
             if await self._backend.get(DRIVER_KEY) is not None:
                 raise CannotMove("another move is about to fill this store, or to leave it; try again")
-            self._before = found.record.given_up(HELD)
+            self._before = found.record.abandoned(HELD)
         session = await self._backend.open_session(self._ttl_ms)
         try:
             driver = Put(DRIVER_KEY, self._move.encode(), session)

@@ -43,7 +43,7 @@ from parley.consensus.store_move.store_record import (
     StoreLocation,
     StoreRecord,
     StoreState,
-    unfreeze,
+    abandon_move,
     write_record,
 )
 
@@ -170,5 +170,5 @@ class StoreInCharge(Backend):
                     return
                 if DRIVER_KEY not in view.entries:
                     note = "abandoned: the controller that moved the cluster is dead"
-                    await unfreeze(self.backend, frozen, note)
+                    await abandon_move(self.backend, frozen, note)
                     return

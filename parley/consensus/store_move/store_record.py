@@ -66,7 +66,7 @@ class StoreEvent(Enum):
     """A move starts to fill the store."""
     TAKE = "take"
     """The claimed store is in charge: the move that fills it was committed."""
-    GIVE_UP = "give up"
+    ABANDON = "abandon"
     """The move out of the store is abandoned."""
     RESTORE = "restore"
     """Write the same record again, so that the store rejects writes based on the current revision."""
@@ -87,7 +87,7 @@ STEPS: Mapping[StoreState | None, Mapping[StoreEvent, frozenset[StoreState]]] = 
     StoreState.PREPARING: {
         StoreEvent.PREPARE: frozenset({StoreState.PREPARING}),
         StoreEvent.FREEZE: frozenset({StoreState.FROZEN}),
-        StoreEvent.GIVE_UP: frozenset({StoreState.IN_CHARGE}),
+        StoreEvent.ABANDON: frozenset({StoreState.IN_CHARGE}),
         StoreEvent.RESTORE: frozenset({StoreState.PREPARING}),
     },
     StoreState.FROZEN: {
@@ -95,7 +95,7 @@ STEPS: Mapping[StoreState | None, Mapping[StoreEvent, frozenset[StoreState]]] = 
         StoreEvent.FREEZE: frozenset({StoreState.FROZEN}),  # a claimant takes over from one that has died
         StoreEvent.COMMIT: frozenset({StoreState.MOVED}),
         StoreEvent.CLAIM: frozenset({StoreState.CLAIMED}),
-        StoreEvent.GIVE_UP: frozenset({StoreState.IN_CHARGE}),
+        StoreEvent.ABANDON: frozenset({StoreState.IN_CHARGE}),
         StoreEvent.RESTORE: frozenset({StoreState.IN_CHARGE, StoreState.PREPARING, StoreState.FROZEN}),
     },
     StoreState.MOVED: {
@@ -159,8 +159,8 @@ class StoreRecord:
         """Return the record after COMMIT: the other store is in charge."""
         return replace(self, state=StoreState.MOVED)
 
-    def given_up(self, note: str) -> StoreRecord:
-        """Return the record after GIVE_UP: this store is still in charge."""
+    def abandoned(self, note: str) -> StoreRecord:
+        """Return the record after ABANDON: this store is still in charge."""
         return replace(self, state=StoreState.IN_CHARGE, note=note)
 
     def claim(self, move: str, source: StoreLocation) -> StoreRecord:
@@ -244,12 +244,12 @@ async def write_record(
     return StoredRecord(record, result.revisions[0])
 
 
-async def unfreeze(backend: Backend, frozen: StoredRecord, note: str) -> None:
-    """Abandon the move that froze the store. Any client may do so at any time: the store rejects it once the move is
+async def abandon_move(backend: Backend, stored: StoredRecord, note: str) -> None:
+    """Abandon the move that ``stored`` shows. Any client may do so at any time: the store rejects it once the move is
     committed.
 
     Raises Retriable if the store does not respond.
     """
     with suppress(PreconditionFailed):  # the move continued, or another client abandoned it
-        given_up = frozen.record.given_up(note)
-        await write_record(Writer(backend), frozen, StoreEvent.GIVE_UP, given_up, Delete(DRIVER_KEY))
+        abandoned = stored.record.abandoned(note)
+        await write_record(Writer(backend), stored, StoreEvent.ABANDON, abandoned, Delete(DRIVER_KEY))

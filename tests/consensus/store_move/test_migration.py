@@ -22,7 +22,7 @@ from parley.consensus.recipes.groups import Groups
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.recipes.settled_write import Writer, wrap
 from parley.consensus.registry import backend_factory
-from parley.consensus.store_move.migration import REPORTED_STEPS, Migration, Step, give_up_left_over, refusal
+from parley.consensus.store_move.migration import REPORTED_STEPS, Migration, Step, abandon_left_over, refusal
 from parley.consensus.store_move.store_copy import content, leftovers
 from parley.consensus.store_move.store_in_charge import StoreInCharge
 from parley.consensus.store_move.store_lookup import find_store, find_successor, open_existing
@@ -252,7 +252,7 @@ async def test_a_driver_that_dies_leaves_one_store_in_charge(stores: Stores, ste
     assert in_charge == [found.url]
     assert in_charge == [new if step in (Step.TAKE, Step.DONE) else old]
     before = await content(found)
-    await give_up_left_over(found, "by the next driver")
+    await abandon_left_over(found, "by the next driver")
     again = await driver(stores, found.url, new if in_charge == [old] else old)
     await again.migration.run()
     assert len(await stores.in_charge()) == 1
@@ -379,10 +379,10 @@ async def test_is_move_done_whichever_version_wrote_the_record(stores: Stores) -
         assert record.is_move_done
         assert as_before(record).is_move_done
     back = record.preparing("back", StoreLocation(first, record.past[0]))
-    for each in (back, back.frozen(), back.given_up("it burns")):
+    for each in (back, back.frozen(), back.abandoned("it burns")):
         assert not each.is_move_done
         assert not as_before(each).is_move_done
-    assert back.given_up("it burns").came_by == record.came_by
+    assert back.abandoned("it burns").came_by == record.came_by
     assert not StoreRecord().is_move_done
 
 

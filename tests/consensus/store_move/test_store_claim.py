@@ -14,7 +14,7 @@ from parley.consensus.errors import CannotMove, Closed, MaybeApplied, Moved, Pre
 from parley.consensus.memory import MemoryBackend, MemoryStore
 from parley.consensus.recipes.keyvalue import KeyValue
 from parley.consensus.recipes.settled_write import Writer
-from parley.consensus.store_move.migration import Migration, Step, give_up_left_over
+from parley.consensus.store_move.migration import Migration, Step, abandon_left_over
 from parley.consensus.store_move.store_copy import content
 from parley.consensus.store_move.store_in_charge import StoreInCharge
 from parley.consensus.store_move.store_lookup import find_store
@@ -350,7 +350,7 @@ async def test_a_prepare_that_arrives_when_its_driver_has_died_does_not_hinder_t
     slow, moving, new = await prepared_late()
     other, target = MemoryBackend(slow.store), MemoryBackend(new)
     migration = await migration_of(other, target, "next")
-    assert not await give_up_left_over(StoreInCharge(other, "memory://old"), "by the next controller")
+    assert not await abandon_left_over(StoreInCharge(other, "memory://old"), "by the next controller")
     slow.arrive()
     assert (await read_record(other))[0].state is StoreState.PREPARING
     await migration.run()
