@@ -55,6 +55,7 @@ DRIVER_TRANSITIONS: dict[tuple[DriverState, DriverEvent], DriverState] = {
     (DriverState.NOT_CONTROLLER, DriverEvent.TERM_BEGAN): DriverState.IDLE,
     (DriverState.IDLE, DriverEvent.MOVE_REQUESTED): DriverState.REQUESTED,
     (DriverState.REQUESTED, DriverEvent.MOVE_BEGAN): DriverState.DRIVING,
+    (DriverState.REQUESTED, DriverEvent.MOVE_ENDED): DriverState.IDLE,
     (DriverState.DRIVING, DriverEvent.MOVE_ENDED): DriverState.IDLE,
     (DriverState.IDLE, DriverEvent.TERM_ENDED): DriverState.NOT_CONTROLLER,
     (DriverState.REQUESTED, DriverEvent.TERM_ENDED): DriverState.NOT_CONTROLLER,
@@ -125,9 +126,12 @@ class StoreMoveDriver:
         Raises KafkaError: NOT_CONTROLLER; INVALID_REQUEST if no move is under way.
         """
         self._require_controller()
-        if self._driving is None:
+        if self._state is DriverState.REQUESTED:
+            self._end(self._requests.get_nowait(), ABANDONED)
+        elif self._driving is not None:
+            self._driving.cancel()
+        else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "No move is under way.")
-        self._driving.cancel()
 
     async def progress(self) -> Progress:
         """Return the progress of the latest move.
@@ -169,13 +173,16 @@ class StoreMoveDriver:
                 self._driving = driving
                 await asyncio.wait({driving})
                 self._driving = None
-                self._on(DriverEvent.MOVE_ENDED)
-                if (reason := _failure_of(driving)) is not None:
-                    self._progress = Progress(request.move, "failed", self._progress.step, reason)
+                self._end(request, _failure_of(driving))
         finally:
             self._on(DriverEvent.TERM_ENDED)
             self._driving = None
             await tasks.close()
+
+    def _end(self, request: _Request, failure: str | None) -> None:
+        self._on(DriverEvent.MOVE_ENDED)
+        if failure is not None:
+            self._progress = Progress(request.move, "failed", self._progress.step, failure)
 
     async def _abandon_left_over(self) -> None:
         """Abandon a move that an earlier controller started: it can no longer be completed."""
@@ -213,6 +220,9 @@ class StoreMoveDriver:
             await migration.run()
         except (CoordinationError, TimeoutError) as error:
             reason = str(error) or "the new store does not respond"
+        except Exception as error:
+            reason = repr(error)
+            raise
         except asyncio.CancelledError:
             if migration is None or not migration.is_committed:
                 raise
@@ -230,4 +240,7 @@ class StoreMoveDriver:
 
 def _failure_of(move: asyncio.Task[str | None]) -> str | None:
     """Return the reason why a finished move failed, or None if it succeeded."""
-    return ABANDONED if move.cancelled() or move.exception() is not None else move.result()
+    if move.cancelled():
+        return ABANDONED
+    error = move.exception()
+    return move.result() if error is None else repr(error)
