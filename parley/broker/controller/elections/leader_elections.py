@@ -165,7 +165,7 @@ def remove_damaged_replicas(
         others = live.intersection(state.isr) - {broker_id}
         is_outside = broker_id in state.replicas and broker_id not in (*state.isr, *state.elr)
         if state.leader in others and (is_outside or len(others) >= min(min_isr, len(state.replicas))):
-            left = elect_leader(state, live, min_isr, lost=(broker_id,))
+            left = next_partition_state(state, state, live, min_isr, lost=(broker_id,))
             if left is state and is_outside:
                 left = replace(state, partition_epoch=state.partition_epoch + 1)
             if left is not state:
@@ -188,7 +188,9 @@ def reconcile_leaders(image: MetadataImage, rules: RulesOf) -> Decision[None]:
             for index, state in enumerate(topic.partitions)
             if state.relies_on_elr or state.leader not in live or not live.issuperset(state.isr)
         ]
-        min_isr = rules(image, name).min_insync_replicas if unsettled else 1
+        if not unsettled:
+            continue
+        min_isr = rules(image, name).min_insync_replicas
         for index, state in unsettled:
             elected = elect_leader(state, live, min_isr)
             if elected is not state:
