@@ -72,7 +72,7 @@ class BackgroundWorkApi:
                 topic=each.log.topic,
                 partition_index=each.log.partition,
                 log_dir=str(each.log.directory.parent),
-                done=each.read_bytes,
+                done=each.done_bytes,
                 total=each.bytes_to_read,
                 elapsed_ms=round(1000 * each.elapsed_s),
             )

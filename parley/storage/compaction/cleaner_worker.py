@@ -55,7 +55,7 @@ class Worker(Protocol):
     """Compacts one log at a time."""
 
     @property
-    def read_bytes(self) -> int:
+    def done_bytes(self) -> int:
         """The bytes that the compaction in progress has read so far, in both passes: at most
         ``CompactionRequest.bytes_to_read``."""
         ...
@@ -104,7 +104,7 @@ class ThreadWorker:
     """Compacts in the calling thread: for a broker that shares its process with another program."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        self.read_bytes = 0
+        self.done_bytes = 0
         self._monotonic = monotonic
         self._stopped = threading.Event()
 
@@ -119,10 +119,10 @@ class ThreadWorker:
                 raise WorkerEnded("the compaction was stopped")
 
         throttle(0)
-        return compact(request, adopt, throttle=throttle, tell_read=self._has_read)
+        return compact(request, adopt, throttle=throttle, report_progress=self._has_read)
 
     def _has_read(self, size: int) -> None:
-        self.read_bytes = size
+        self.done_bytes = size
 
     def stop(self) -> None:
         """Make the next read or write of the compaction raise ``WorkerEnded``."""
@@ -164,7 +164,7 @@ class ProcessWorker:
     """Compacts in a separate process."""
 
     def __init__(self) -> None:
-        self.read_bytes = 0
+        self.done_bytes = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
 
@@ -177,13 +177,13 @@ class ProcessWorker:
         """Compact in the process, which is started first if necessary. Any failure of ``adopt`` or of the process ends
         the process; an exception of the compaction itself does not."""
         process = self._started()
-        self.read_bytes = 0
+        self.done_bytes = 0
         ended = True
         try:
             _send(process, _Job(request, bytes_per_second))
             while isinstance(message := _received(process), CompactedGroup | _HasRead):
                 if isinstance(message, _HasRead):
-                    self.read_bytes = message.size
+                    self.done_bytes = message.size
                 else:
                     adopt(message)
                     _send(process, _Adopted())
@@ -268,7 +268,7 @@ def _serve(messages: BinaryIO, results: BinaryIO) -> None:
         job = received.get()
         pace = Pace(job.bytes_per_second, time.sleep, time.monotonic)
         try:
-            outcome: object = compact(job.request, adopt, throttle=pace, tell_read=_Telling(send))
+            outcome: object = compact(job.request, adopt, throttle=pace, report_progress=_Telling(send))
         except Exception as error:
             outcome = _Failed(_portable(error))
         send(outcome)
@@ -281,10 +281,10 @@ class _Telling:
         self._send = send
         self._told_s = time.monotonic()
 
-    def __call__(self, read_bytes: int) -> None:
+    def __call__(self, done_bytes: int) -> None:
         if time.monotonic() - self._told_s >= TELL_S:
             self._told_s = time.monotonic()
-            self._send(_HasRead(read_bytes))
+            self._send(_HasRead(done_bytes))
 
 
 def _portable(error: Exception) -> Exception:

@@ -136,16 +136,16 @@ def compact(
     adopt: Callable[[CompactedGroup], None],
     *,
     throttle: Callable[[int], None] = lambda size: None,
-    tell_read: Callable[[int], None] = lambda size: None,
+    report_progress: Callable[[int], None] = lambda size: None,
 ) -> CompactionResult:
     """Compact a log. Blocks, perhaps for hours.
 
     Calls ``throttle`` with the size in bytes of each batch read and each write: it may sleep, and it may raise to end
-    the compaction. An exception from ``adopt`` also ends the compaction. Calls ``tell_read`` after each batch with the
-    bytes that both passes have read so far. Raises ``Uncleanable`` and ``OSError``. After any exception, adopted groups
-    stay, and ``.cleaned`` files may be left over.
+    the compaction. An exception from ``adopt`` also ends the compaction. Calls ``report_progress`` after each batch
+    with the bytes that both passes have read so far. Raises ``Uncleanable`` and ``OSError``. After any exception,
+    adopted groups stay, and ``.cleaned`` files may be left over.
     """
-    return _Compaction(request, adopt, throttle, tell_read).run()
+    return _Compaction(request, adopt, throttle, report_progress).run()
 
 
 def grouped(segments: Sequence[SourceSegment], request: CompactionRequest) -> list[list[SourceSegment]]:
@@ -184,13 +184,13 @@ class _Compaction:
         request: CompactionRequest,
         adopt: Callable[[CompactedGroup], None],
         throttle: Callable[[int], None],
-        tell_read: Callable[[int], None],
+        report_progress: Callable[[int], None],
     ) -> None:
         self._request = request
         self._adopt = adopt
         self._throttle = throttle
-        self._tell_read = tell_read
-        self._read_bytes = 0
+        self._report_progress = report_progress
+        self._done_bytes = 0
         self._stats = CompactionStats()
         self._keys = table_for(request)
         self._end = request.first_dirty_offset
@@ -199,11 +199,11 @@ class _Compaction:
 
     def run(self) -> CompactionResult:
         request = self._request
-        with self._cleaning():
-            self._note_keys()
+        with self._failures_as_uncleanable():
+            self._fill_map()
             transactions = TransactionsSeen(self._aborted(0))
         for group in grouped([each for each in request.segments if each.base_offset < self._end], request):
-            with self._cleaning():
+            with self._failures_as_uncleanable():
                 written = self._copy(group, transactions)
             if written:
                 self._adopt(
@@ -219,7 +219,7 @@ class _Compaction:
         return CompactionResult(cleaned_up_to=self._end, stats=stats)
 
     @contextmanager
-    def _cleaning(self) -> Iterator[None]:
+    def _failures_as_uncleanable(self) -> Iterator[None]:
         """Raise the errors of damaged or malformed records as ``Uncleanable``, with the name of the log."""
         try:
             yield
@@ -228,7 +228,7 @@ class _Compaction:
 
     # --- The offset map ---
 
-    def _note_keys(self) -> None:
+    def _fill_map(self) -> None:
         """Fill the offset map from the dirty segments. Set ``_end`` to the base offset of the batch that did not fit,
         or to the end of the segments.
 
@@ -240,7 +240,7 @@ class _Compaction:
         for source in dirty:
             is_full = False
             for batch in self._batches(source):  # to the end of the segment, so that it is verified
-                if not is_full and not self._notes(batch, transactions):
+                if not is_full and not self._add_keys_of(batch, transactions):
                     is_full = True
                     self._end = max(self._end, batch.header.base_offset)
             if is_full:
@@ -252,7 +252,7 @@ class _Compaction:
                 f"{self._keys.slots} slots. Increase log.cleaner.dedupe.buffer.size, or decrease log.cleaner.threads"
             )
 
-    def _notes(self, batch: Batch, transactions: TransactionsSeen) -> bool:
+    def _add_keys_of(self, batch: Batch, transactions: TransactionsSeen) -> bool:
         """Record the keys of a batch. Returns True if they fit in the offset map, False if the map became full."""
         header, start = batch.header, self._request.first_dirty_offset
         if header.is_control:
@@ -373,8 +373,8 @@ class _Compaction:
 
     def _has_read(self, size: int) -> None:
         """Count a read of either pass. ``CompactionStats.bytes_read`` counts only those of the copy pass."""
-        self._read_bytes += size
-        self._tell_read(self._read_bytes)
+        self._done_bytes += size
+        self._report_progress(self._done_bytes)
         self._throttle(size)
 
     def _aborted(self, start: int) -> list[AbortedTransaction]:

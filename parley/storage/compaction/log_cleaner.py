@@ -165,7 +165,7 @@ class CompactionProgress:
     """
 
     log: Log
-    read_bytes: int
+    done_bytes: int
     bytes_to_read: int
     elapsed_s: float
 
@@ -234,7 +234,7 @@ class LogCleaner:
         now_s = self._monotonic()
         return [
             CompactionProgress(
-                each.log, each.worker.read_bytes if each.to_read else 0, each.to_read, now_s - each.began_s
+                each.log, each.worker.done_bytes if each.to_read else 0, each.to_read, now_s - each.began_s
             )
             for each in self._running.values()
         ]

@@ -184,8 +184,8 @@ def test_a_thread_counts_what_it_has_read(log: Log) -> None:
     worker = ThreadWorker(lambda: 0.0)
     with begun(log) as compaction:
         worker.compact(compaction.request, lambda group: None, UNLIMITED)
-        assert worker.read_bytes == compaction.request.bytes_to_read
-        assert worker.read_bytes == 2 * sum(each.size for each in compaction.request.segments)
+        assert worker.done_bytes == compaction.request.bytes_to_read
+        assert worker.done_bytes == 2 * sum(each.size for each in compaction.request.segments)
 
 
 @pytest.mark.slow
@@ -200,9 +200,9 @@ def test_a_process_tells_how_much_it_has_read(log: Log) -> None:
     thread.start()
     deadline = time.monotonic() + 60
     try:
-        while not worker.read_bytes and time.monotonic() < deadline:
+        while not worker.done_bytes and time.monotonic() < deadline:
             thread.join(0.05)
-        assert 0 < worker.read_bytes < 2 * log.size_bytes
+        assert 0 < worker.done_bytes < 2 * log.size_bytes
     finally:
         worker.stop()
         thread.join()

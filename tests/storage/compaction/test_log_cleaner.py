@@ -82,7 +82,7 @@ class Compactor:
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
         self.is_closed = False
-        self.read_bytes = 0
+        self.done_bytes = 0
         self.stopped = threading.Event()
 
     def compact(self, request: CompactionRequest, adopt: Adopt, bytes_per_second: float) -> CompactionResult:
