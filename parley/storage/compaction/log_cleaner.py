@@ -33,6 +33,7 @@ from parley.storage.io_threads import IoThreads
 from parley.storage.log import Log
 from parley.storage.log_copies import LogCopies
 from parley.storage.log_directory import FULL, LogDirectory
+from parley.storage.log_directory_failure import LogDirectoryFailures
 from parley.storage.log_maintenance import Owner, StartTask
 from parley.storage.resource_exhaustion import reserve_for
 
@@ -117,6 +118,10 @@ class LogOwner(Owner, Protocol):
     async def checkpoint_cleaner(self, log: Log) -> None:
         """Write the checkpoint of the offsets up to which logs are compacted. Raises ``KafkaError``
         KAFKA_STORAGE_ERROR."""
+
+    @property
+    def failures(self) -> LogDirectoryFailures:
+        """Takes a directory offline whose disk has failed."""
 
     @property
     def copies(self) -> LogCopies:
@@ -479,8 +484,8 @@ class LogCleaner:
             _log.error("a log cannot be compacted: it is set aside", extra=extra, exc_info=unforeseen)
             return
         if follows is Verdict.DISK:
-            with suppress(KafkaError):
-                await self._owner.run(compaction.directory, _raise, error)
+            assert isinstance(error, OSError), "verdict"
+            self._owner.failures.failed(compaction.directory, error)
             return
         if follows is Verdict.SHRINK and self._map_bytes(self._settings()) > MAP_BYTES_MIN:
             self._map_divisor *= 2
@@ -528,7 +533,3 @@ def _measure_all(logs: Sequence[Log], now_ms: int) -> dict[Log, Dirtiness]:
 
 def _facts_of(log: Log) -> dict[str, object]:
     return {"topic": log.topic, "partition": log.partition}
-
-
-def _raise(error: Exception) -> None:
-    raise error
