@@ -104,15 +104,19 @@ class Log(ReadableLog):
         Blocks; after a crash, until everything above the recovery point has been scanned. Raises ``OSError``.
         """
         directory = place.directory
-        producers = ProducerState(directory, expiration_ms=settings.producer_expiration_ms)
-        epochs = LeaderEpochCache(directory / CHECKPOINT)
-        appended = AppendedEpochs.open(directory / APPENDED_EPOCHS, same_boot=known.same_boot)
-        damage = RecordedDamage.open(directory / RECORDED_DAMAGE)
+        state = recovery.LogState(
+            ProducerState(directory, expiration_ms=settings.producer_expiration_ms),
+            LeaderEpochCache(directory / CHECKPOINT),
+            AppendedEpochs.open(directory / APPENDED_EPOCHS, same_boot=known.same_boot),
+            RecordedDamage.open(directory / RECORDED_DAMAGE),
+        )
         now_ms = settings.now_ms()
-        loaded = recovery.load(directory, settings.config, known, producers, epochs, appended, damage, now_ms)
+        loaded = recovery.load(directory, settings.config, known, state, now_ms)
         log = cls(place, settings, loaded)
         if known.is_kafkas:  # from now on, segments may end early only below the recovery point
-            log._durability.sync(directory, log.log_end_offset, log._segments.active, producers, epochs, now_ms)
+            log._durability.sync(
+                directory, log.log_end_offset, log._segments.active, state.producers, state.epochs, now_ms
+            )
         return log
 
     def identify(self, topic_id: UUID) -> None:

@@ -76,7 +76,8 @@ class NewLog(Log):
         epochs.assign(self._led_epoch, 0)
         appended = AppendedEpochs(directory / APPENDED_EPOCHS)
         damage = RecordedDamage(directory / RECORDED_DAMAGE)
-        empty = recovery.unwritten(directory, producers, epochs, appended, damage, settings.now_ms())
+        state = recovery.LogState(producers, epochs, appended, damage)
+        empty = recovery.unwritten(directory, state, settings.now_ms())
         place = LogPlace(directory, self.topic, self.partition, self.topic_id, shared.events)
         on_damage, kept_from, is_closed = self.on_damage, self.tombstones_kept_from, self._closed
         Log.__init__(self, place, settings, empty)

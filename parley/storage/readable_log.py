@@ -68,9 +68,9 @@ class ReadableLog:
         self.partition = place.partition
         self.topic_id = place.topic_id
         self.config = settings.config
-        self.producers: ProducerState = loaded.producers
-        self.leader_epochs: LeaderEpochCache = loaded.epochs
-        self._appended_epochs: AppendedEpochs = loaded.appended_epochs
+        self.producers: ProducerState = loaded.state.producers
+        self.leader_epochs: LeaderEpochCache = loaded.state.epochs
+        self._appended_epochs: AppendedEpochs = loaded.state.appended_epochs
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self._high_watermark = loaded.log_start_offset
@@ -99,9 +99,9 @@ class ReadableLog:
             lambda: log.log_start_offset,
             lambda: log.log_end_offset,
             self._durability,
-            loaded.epochs,
-            loaded.appended_epochs,
-            loaded.recorded_damage,
+            loaded.state.epochs,
+            loaded.state.appended_epochs,
+            loaded.state.recorded_damage,
             lambda: log.segments,
             loaded.missing,
             lambda damaged: log.on_damage(damaged),

@@ -71,6 +71,16 @@ class LastKnown:
 
 
 @dataclass(frozen=True, slots=True)
+class LogState:
+    """The state of a log beside its segments. Recovery updates it to the log end."""
+
+    producers: ProducerState
+    epochs: LeaderEpochCache
+    appended_epochs: AppendedEpochs
+    recorded_damage: RecordedDamage
+
+
+@dataclass(frozen=True, slots=True)
 class LoadedLog:
     """A log after recovery; its last segment is the active one."""
 
@@ -78,10 +88,7 @@ class LoadedLog:
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
-    producers: ProducerState
-    epochs: LeaderEpochCache
-    appended_epochs: AppendedEpochs
-    recorded_damage: RecordedDamage
+    state: LogState
     missing: tuple[DamagedRange, ...]
     """The ranges, between segments or before the first one, whose batches are in no file."""
     cleaned_up_to: int | None
@@ -92,24 +99,13 @@ class LoadedLog:
     """False if the log has no files yet (``parley.storage.unwritten_logs``)."""
 
 
-def unwritten(
-    directory: Path,
-    producers: ProducerState,
-    epochs: LeaderEpochCache,
-    appended_epochs: AppendedEpochs,
-    recorded_damage: RecordedDamage,
-    now_ms: int,
-) -> LoadedLog:
+def unwritten(directory: Path, state: LogState, now_ms: int) -> LoadedLog:
     """Return a new, empty log. Touches no file."""
     segments = (Segment.unwritten(directory, now_ms),)
-    return LoadedLog(
-        segments, 0, 0, 0, producers, epochs, appended_epochs, recorded_damage, (), None, False, is_written=False
-    )
+    return LoadedLog(segments, 0, 0, 0, state, (), None, False, is_written=False)
 
 
-def with_log_start(
-    known: LastKnown, directory: Path, epochs: LeaderEpochCache, appended_epochs: AppendedEpochs
-) -> LastKnown:
+def with_log_start(known: LastKnown, directory: Path, state: LogState) -> LastKnown:
     """Return ``known`` with the log start from the leader epochs, if no checkpoint contains a log start and the epochs
     start before the first segment.
 
@@ -118,7 +114,7 @@ def with_log_start(
     missing.
     """
     bases = _bases(directory)
-    starts = [entries[0].start_offset for entries in (epochs.entries, appended_epochs.runs) if entries]
+    starts = [entries[0].start_offset for entries in (state.epochs.entries, state.appended_epochs.runs) if entries]
     is_parleys = known.highest_leader_epoch != NO_EPOCH  # Apache Kafka writes no checkpoint for most log starts
     if known.knows_log_start or not is_parleys or not bases or not starts or min(starts) >= bases[0]:
         return known
@@ -136,79 +132,41 @@ def _retention_deleted(deleted: Sequence[int], first: int, known: LastKnown) -> 
     return any(compacted <= base < first for base in deleted)
 
 
-def load(
-    directory: Path,
-    config: LogConfig,
-    known: LastKnown,
-    producers: ProducerState,
-    epochs: LeaderEpochCache,
-    appended_epochs: AppendedEpochs,
-    recorded_damage: RecordedDamage,
-    now_ms: int,
-) -> LoadedLog:
+def load(directory: Path, config: LogConfig, known: LastKnown, state: LogState, now_ms: int) -> LoadedLog:
     """Open the log in ``directory``; an empty directory becomes an empty log at the log start offset.
 
-    Updates ``producers``, ``epochs``, ``appended_epochs`` and ``recorded_damage`` to their state at the log end.
-    Blocks. Raises ``OSError``.
+    Updates ``state`` to the log end. Blocks. Raises ``OSError``.
     """
     deleted = settle(directory)
-    known = with_log_start(known, directory, epochs, appended_epochs)
-    loader = _Loader(directory, config, known, producers, epochs, appended_epochs, recorded_damage, now_ms)
+    loader = _Loader(directory, config, with_log_start(known, directory, state), state, now_ms)
     if not deleted:
         loader.remove_what_follows_nothing()
     segments = loader.open_segments()
-    if segments and (known.clean or known.same_boot) and known.log_start_offset > loader.log_end:
-        _log.error(
-            "%s ends at %d, so its log start cannot be %d: the checkpoint of log start offsets is damaged. The log "
-            "begins at its first segment",
-            directory,
-            loader.log_end,
-            known.log_start_offset,
-        )
-        known = loader.known = replace(known, log_start_offset=segments[0].base_offset)
+    loader.correct_log_start(segments)
     loader.repair(segments)
-    log_start, log_end = known.log_start_offset, loader.log_end
-    if segments and log_start > log_end:
-        _log.warning("%s ends at %d, before its log start %d: deleting all of it", directory, log_end, log_start)
-        while segments:
-            segments.pop().delete()
+    loader.remove_what_ends_before_log_start(segments)
     was_found = bool(segments)
     if not segments:
-        segments = [Segment.create(directory, log_start, config, now_ms)]
-        log_end = log_start
-        producers.truncate_fully(log_start)
-        epochs.clear()
+        segments = [loader.new_segment()]
     if segments[-1].base_offset in loader.scanned:
         remove_digest(segments[-1].path_of(DIGEST_SUFFIX))  # the segment takes appends again
     for segment in segments:
         segment.rest()
-    missing = [each for each in loader.missing if log_start <= each.last_offset < log_end]
-    first = loader.first if loader.first is not None else log_start
-    if log_start < first and known.knows_log_start and not _retention_deleted(deleted, first, known):
-        missing.insert(0, DamagedRange(log_start, first - 1, "the first segments are missing"))
-    else:
-        log_start = max(log_start, first)
-    epochs.truncate_from_end(log_end)
-    appended_epochs.truncate_from_end(log_end)
-    epochs.truncate_from_start(log_start)
-    producers.on_log_start_advanced(log_start)
+    log_start, missing = loader.find_log_start(deleted)
+    loader.limit_state(log_start)
+    known, log_end = loader.known, loader.log_end
     if log_end < known.recovery_point:
         lost = f"{directory} ends at {log_end}, but had been synced up to {known.recovery_point}"
         _log.error("%s: the disk has lost records, or files were removed", lost)
     whole = known.clean and not loader.scanned
-    recovery_point = log_end if whole else min(known.recovery_point, log_end)
-    cleaned = known.cleaned_up_to if known.cleaned_up_to is not None and known.cleaned_up_to <= log_end else None
     return LoadedLog(
         tuple(segments),
         log_start,
         log_end,
-        recovery_point,
-        producers,
-        epochs,
-        appended_epochs,
-        recorded_damage,
+        log_end if whole else min(known.recovery_point, log_end),
+        state,
         tuple(missing),
-        cleaned,
+        known.cleaned_up_to if known.cleaned_up_to is not None and known.cleaned_up_to <= log_end else None,
         whole and was_found,
     )
 
@@ -216,38 +174,28 @@ def load(
 class _Loader:
     """Opens one log."""
 
-    def __init__(
-        self,
-        directory: Path,
-        config: LogConfig,
-        known: LastKnown,
-        producers: ProducerState,
-        epochs: LeaderEpochCache,
-        appended_epochs: AppendedEpochs,
-        recorded_damage: RecordedDamage,
-        now_ms: int,
-    ) -> None:
+    def __init__(self, directory: Path, config: LogConfig, known: LastKnown, state: LogState, now_ms: int) -> None:
         self._directory = directory
         self._config = config
         self.known = known
-        self._producers = producers
-        self._epochs = epochs
-        self._epochs_noted = epochs.entries
+        self._producers = state.producers
+        self._epochs = state.epochs
+        self._epochs_noted = state.epochs.entries
         """The epochs in ``leader-epoch-checkpoint``."""
-        self._appended_epochs = appended_epochs
-        self._recorded_damage = recorded_damage
+        self._appended_epochs = state.appended_epochs
+        self._recorded_damage = state.recorded_damage
         self._now_ms = now_ms
         self.scanned: set[int] = set()
         """The base offsets of the segments that must be scanned."""
         self._scanned_from = UNSEALED
         """The lowest base offset from which on all segments are scanned. The scan finds all epochs from there on, so it
         may remove wrong ones."""
-        self.missing: list[DamagedRange] = []
+        self._missing: list[DamagedRange] = []
         """The ranges between segments whose batches are in no file."""
         self.log_end = known.log_start_offset
         self._last_batch: BatchHeader | None = None
         """The last batch of the last segment, once ``_check_tail`` has found it."""
-        self.first: int | None = None
+        self._first: int | None = None
         """The base offset of the first segment that was found."""
         self._scans: dict[int, Scan] = {}
         self._whole: dict[int, SegmentDigest] = {}
@@ -282,7 +230,7 @@ class _Loader:
     def open_segments(self) -> list[Segment]:
         """Open all segments. Segments whose files cannot be trusted are returned empty, and will be scanned."""
         bases = _bases(self._directory)
-        self.first = bases[0] if bases else None
+        self._first = bases[0] if bases else None
         segments = []
         for base, following in zip(bases, [*bases, UNSEALED][1:], strict=True):
             segment = None if self._unflushed(following) else self._open(base)
@@ -372,7 +320,7 @@ class _Loader:
             remove_digest(segment.path_of(DIGEST_SUFFIX))
             return segment, following
         if digest.end_offset < following:
-            self.missing.append(DamagedRange(digest.end_offset, following - 1, "segments are missing"))
+            self._missing.append(DamagedRange(digest.end_offset, following - 1, "segments are missing"))
         if size == digest.size:
             self._whole[base] = digest
             return self._check_transactions(segment, digest), digest.end_offset
@@ -478,6 +426,19 @@ class _Loader:
         self.log_end = expected
         return segment
 
+    def correct_log_start(self, segments: Sequence[Segment]) -> None:
+        """Ignore a log start above the log end, unless a crash of the machine may have lost the end of the log."""
+        known = self.known
+        if segments and (known.clean or known.same_boot) and known.log_start_offset > self.log_end:
+            _log.error(
+                "%s ends at %d, so its log start cannot be %d: the checkpoint of log start offsets is damaged. The log "
+                "begins at its first segment",
+                self._directory,
+                self.log_end,
+                known.log_start_offset,
+            )
+            self.known = replace(known, log_start_offset=segments[0].base_offset)
+
     def repair(self, segments: list[Segment]) -> None:
         """Scan the segments that must be scanned, restore epochs and producers, and determine the log end."""
         if not segments:
@@ -521,6 +482,43 @@ class _Loader:
                 segment.delete()
                 segments.remove(segment)
 
+    def remove_what_ends_before_log_start(self, segments: list[Segment]) -> None:
+        """Delete all segments of a log that ends before its log start."""
+        log_start, log_end = self.known.log_start_offset, self.log_end
+        if segments and log_start > log_end:
+            _log.warning(
+                "%s ends at %d, before its log start %d: deleting all of it", self._directory, log_end, log_start
+            )
+            while segments:
+                segments.pop().delete()
+
+    def new_segment(self) -> Segment:
+        """Create the first segment of an empty log."""
+        start = self.log_end = self.known.log_start_offset
+        segment = Segment.create(self._directory, start, self._config, self._now_ms)
+        self._producers.truncate_fully(start)
+        self._epochs.clear()
+        return segment
+
+    def find_log_start(self, deleted: Sequence[int]) -> tuple[int, list[DamagedRange]]:
+        """Return the log start, and the ranges after it whose batches are in no file.
+
+        ``deleted`` contains the base offsets of segments whose deletion was interrupted.
+        """
+        start = self.known.log_start_offset
+        missing = [each for each in self._missing if start <= each.last_offset < self.log_end]
+        first = start if self._first is None else self._first
+        if start < first and self.known.knows_log_start and not _retention_deleted(deleted, first, self.known):
+            return start, [DamagedRange(start, first - 1, "the first segments are missing"), *missing]
+        return max(start, first), missing
+
+    def limit_state(self, log_start: int) -> None:
+        """Remove what the state contains of offsets outside the log."""
+        self._epochs.truncate_from_end(self.log_end)
+        self._appended_epochs.truncate_from_end(self.log_end)
+        self._epochs.truncate_from_start(log_start)
+        self._producers.on_log_start_advanced(log_start)
+
     def _drop(self, segments: list[Segment], keep: int) -> None:
         segments[keep - 1].end_offset = UNSEALED
         while len(segments) > keep:
@@ -554,7 +552,7 @@ class _Loader:
         if scan.tail is not None:
             segment.skip(scan.tail)
         elif scan.end < segment.end_offset and self._must_continue(segment):
-            self.missing.append(DamagedRange(scan.end, segment.end_offset - 1, "the end of a segment is missing"))
+            self._missing.append(DamagedRange(scan.end, segment.end_offset - 1, "the end of a segment is missing"))
             segment.end_offset = scan.end
             segment.transactions.truncate_to(scan.end)
 
