@@ -22,7 +22,7 @@ class LoopThread:
         self._started: Future[None] = Future()
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._told = asyncio.Event()
+        self._stopping = asyncio.Event()
 
     def start(self) -> None:
         """Start the thread and wait until ``begin`` is done. Raises what ``begin`` raises."""
@@ -38,7 +38,7 @@ class LoopThread:
         """Run ``end``, and wait for the thread to end."""
         if self._thread.is_alive():
             assert self._loop is not None
-            self._loop.call_soon_threadsafe(self._told.set)
+            self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
 
     def _run(self) -> None:
@@ -54,6 +54,6 @@ class LoopThread:
         await self._begin()
         try:
             self._started.set_result(None)
-            await self._told.wait()
+            await self._stopping.wait()
         finally:
             await self._end()

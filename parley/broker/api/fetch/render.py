@@ -63,7 +63,7 @@ def render(
     """Return the response. In a session it contains only what is new to the client. A full request may start a
     session."""
     version = params.context.api_version
-    _name_removed_tombstones(found)
+    _add_tombstone_offsets(found)
     data_of = list(found.items())
     session_id = 0
     if session is not None:
@@ -99,7 +99,7 @@ def render_throttled(throttle_ms: int, session: FetchSession | None) -> FetchRes
     )
 
 
-def _name_removed_tombstones(found: dict[FetchTarget, PartitionData]) -> None:
+def _add_tombstone_offsets(found: dict[FetchTarget, PartitionData]) -> None:
     """Add the offset below which tombstones may be missing to the data of each replica that fetches from below it.
 
     A replica is recognized by its log start offset, which it sends even when it fetches as a consumer to heal a log.
