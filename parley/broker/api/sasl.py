@@ -104,14 +104,14 @@ class SaslApi:
             )
             error = LoginRefused(f"the mechanism failed: {type(error).__name__}")
         again = "re-authentication" if login.is_reauthentication else "authentication"
-        told = error.told or (
+        text = error.client_message or (
             f"Authentication failed during {again} due to invalid credentials with SASL mechanism {login.mechanism}"
         )
         return self._refuse(
             login,
             error,
             SaslAuthenticateResponse(
-                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=told, auth_bytes=b""
+                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=text, auth_bytes=b""
             ),
         )
 

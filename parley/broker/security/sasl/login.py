@@ -195,11 +195,11 @@ class Login:
         if self.state not in (_TOKENS, _RAW) or self._exchange is None:
             raise IllegalRequest("SaslAuthenticate without SaslHandshake")
         if self._refused_mechanism:
-            told = (
+            text = (
                 f"SASL mechanism '{self._refused_mechanism}' requested by client is not supported for "
                 f"re-authentication of mechanism '{self.session.mechanism}'"
             )
-            raise LoginRefused("the mechanism differs from the first login's", told=told)
+            raise LoginRefused("the mechanism differs from the first login's", client_message=text)
         return self._exchange.evaluate(token)
 
     def replied(self, reply: Reply, *, now: float, wall_ms: int) -> int:
@@ -210,12 +210,12 @@ class Login:
             self._step(LoginEvent.CONTINUE)
             return 0
         if self.is_reauthentication and identity.principal != self.session.principal:
-            told = (
+            text = (
                 "Cannot change principals during re-authentication from "
                 f"{self.session.principal.kind}.{self.session.principal.name}: "
                 f"{identity.principal.kind}.{identity.principal.name}"
             )
-            raise LoginRefused("the principal differs from the first login's", told=told)
+            raise LoginRefused("the principal differs from the first login's", client_message=text)
         before, again = self.session, self.is_reauthentication
         lifetime_ms = self._lifetime_ms(identity, wall_ms)
         self.session = replace(

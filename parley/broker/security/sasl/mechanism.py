@@ -37,13 +37,13 @@ class Reply:
 class LoginRefused(Exception):
     """The login failed.
 
-    The text is for the broker's log and must not contain secrets. ``told`` is the message for the client. If it is
+    The text is for the broker's log and must not contain secrets. ``client_message`` is for the client. If it is
     empty, the client receives a message without a reason, as for every wrong password.
     """
 
-    def __init__(self, reason: str, *, told: str = "") -> None:
+    def __init__(self, reason: str, *, client_message: str = "") -> None:
         super().__init__(reason)
-        self.told = told
+        self.client_message = client_message
 
 
 class Exchange(Protocol):

@@ -62,9 +62,9 @@ class PlainExchange:
             raise LoginRefused(f"the token has {len(parts)} parts instead of 3")
         authorization_id, self.user, password = parts
         if not self.user:
-            raise LoginRefused("the user name is empty", told="Authentication failed: username not specified")
+            raise LoginRefused("the user name is empty", client_message="Authentication failed: username not specified")
         if not password:
-            raise LoginRefused("the password is empty", told="Authentication failed: password not specified")
+            raise LoginRefused("the password is empty", client_message="Authentication failed: password not specified")
         verified = self._verifier.verify(self.user, password)
         if inspect.isawaitable(verified):
             return self._await(verified, authorization_id)
@@ -75,11 +75,12 @@ class PlainExchange:
 
     def _reply(self, is_verified: bool, authorization_id: str) -> Reply:
         if is_verified is not True:
-            raise LoginRefused("wrong user or password", told=WRONG)
+            raise LoginRefused("wrong user or password", client_message=WRONG)
         if authorization_id not in ("", self.user):
             raise LoginRefused(
                 "the authorization id differs from the user name",
-                told="Authentication failed: Client requested an authorization id that is different from username",
+                client_message="Authentication failed: Client requested an authorization id that is different from "
+                "username",
             )
         return Reply(b"", Identity(user(self.user)))
 

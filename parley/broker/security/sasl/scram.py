@@ -103,7 +103,8 @@ class ScramExchange:
         if authorization_id not in ("", self.user):
             raise LoginRefused(
                 "the authorization id differs from the user name",
-                told="Authentication failed: Client requested an authorization id that is different from username",
+                client_message="Authentication failed: Client requested an authorization id that is different from "
+                "username",
             )
         extensions = dict(each.split("=", 1) for each in match["ext"].split(",")[1:])
         token = known = None

@@ -164,7 +164,7 @@ def test_a_renewal_for_another_user_is_refused() -> None:
     assert isinstance(reply, Reply)
     with pytest.raises(LoginRefused) as refused:
         one.replied(reply, now=4.0, wall_ms=WALL_MS)
-    assert refused.value.told == "Cannot change principals during re-authentication from User.alice: User.bob"
+    assert refused.value.client_message == "Cannot change principals during re-authentication from User.alice: User.bob"
     assert one.session.principal == user("alice")
 
 
@@ -173,7 +173,7 @@ def test_a_renewal_with_another_mechanism_is_refused_with_its_token() -> None:
     assert one.handshake("B", 1, 4.0)
     with pytest.raises(LoginRefused) as refused:
         one.evaluate(b"alice")
-    assert refused.value.told == (
+    assert refused.value.client_message == (
         "SASL mechanism 'B' requested by client is not supported for re-authentication of mechanism 'A'"
     )
 

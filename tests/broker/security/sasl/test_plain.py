@@ -30,7 +30,7 @@ def test_a_user_logs_in(token: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "told"),
+    ("token", "text"),
     [
         (b"\0alice\0wrong", "Authentication failed: Invalid username or password"),
         (b"\0nobody\0secret", "Authentication failed: Invalid username or password"),
@@ -48,10 +48,10 @@ def test_a_user_logs_in(token: bytes) -> None:
         (b"\0alice\0\xff", ""),
     ],
 )
-def test_a_refused_client_receives_kafkas_message(token: bytes, told: str) -> None:
+def test_a_refused_client_receives_kafkas_message(token: bytes, text: str) -> None:
     with pytest.raises(LoginRefused) as refused:
         evaluated(token)
-    assert refused.value.told == told
+    assert refused.value.client_message == text
     assert "secret" not in str(refused.value)
 
 

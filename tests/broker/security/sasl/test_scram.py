@@ -71,7 +71,7 @@ async def test_unknown_users_and_wrong_passwords_get_the_same_messages(login: Sc
     assert first.endswith(",i=4096")
     with pytest.raises(LoginRefused) as refused:
         exchange.evaluate(client.send(first.encode()))
-    assert (str(refused.value), refused.value.told) == ("wrong user or password", "")
+    assert (str(refused.value), refused.value.client_message) == ("wrong user or password", "")
     assert exchange.user == login.username
 
 
@@ -120,7 +120,7 @@ def test_a_malformed_first_message_is_refused(message: bytes) -> None:
 def test_nobody_acts_for_another_user() -> None:
     with pytest.raises(LoginRefused) as refused:
         mechanism("SCRAM-SHA-256", USERS).begin().evaluate(b"n,a=bob,n=alice,r=x")
-    assert "authorization id" in refused.value.told
+    assert "authorization id" in refused.value.client_message
     taken(mechanism("SCRAM-SHA-256", USERS).begin(), b"n,a=alice,n=alice,r=x")
 
 

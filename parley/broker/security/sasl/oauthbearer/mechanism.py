@@ -53,8 +53,8 @@ class BearerExchange:
 
     def evaluate(self, token: bytes) -> Reply | Awaitable[Reply]:
         if self._refused is not None:
-            told = _challenge(self._refused).decode() if token == _ACKNOWLEDGED else ""
-            raise LoginRefused(str(self._refused), told=told)
+            text = _challenge(self._refused).decode() if token == _ACKNOWLEDGED else ""
+            raise LoginRefused(str(self._refused), client_message=text)
         authorization_id, bearer = _parsed(token)
         try:
             verified = self._verifier.verify(bearer)
@@ -75,11 +75,11 @@ class BearerExchange:
             raise TypeError("a verifier must return a VerifiedToken")
         self.user = verified.name
         if authorization_id not in ("", verified.name):
-            told = (
+            text = (
                 f"Authentication failed: Client requested an authorization id ({authorization_id}) that is different "
                 f"from the token's principal name ({verified.name})"
             )
-            raise LoginRefused("the authorization id differs from the name in the token", told=told)
+            raise LoginRefused("the authorization id differs from the name in the token", client_message=text)
         return Reply(b"", Identity(user(verified.name), expires_at_ms=verified.expires_at_ms))
 
     def _refuse(self, refused: TokenRefused) -> Reply:

@@ -61,7 +61,7 @@ async def accepted(exchange: Exchange, token: str) -> bool:
     assert reply.token == INVALID
     with pytest.raises(LoginRefused) as refused:
         await evaluated(exchange, b"\x01")
-    assert refused.value.told == INVALID.decode()
+    assert refused.value.client_message == INVALID.decode()
     assert token not in str(refused.value)
     return False
 
@@ -165,7 +165,7 @@ async def test_nobody_acts_for_another_user() -> None:
     assert (await evaluated(exchange(), message(signed(), authorization_id="alice"))).identity is not None
     with pytest.raises(LoginRefused) as refused:
         await evaluated(exchange(), message(signed(), authorization_id="bob"))
-    assert refused.value.told == (
+    assert refused.value.client_message == (
         "Authentication failed: Client requested an authorization id (bob) that is different from the token's "
         "principal name (alice)"
     )
@@ -186,7 +186,7 @@ async def test_nobody_acts_for_another_user() -> None:
 async def test_a_malformed_message_is_refused(first: bytes) -> None:
     with pytest.raises(LoginRefused) as refused:
         await evaluated(exchange(), first)
-    assert refused.value.told == ""
+    assert refused.value.client_message == ""
 
 
 async def test_extensions_are_ignored() -> None:
