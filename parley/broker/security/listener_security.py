@@ -6,7 +6,7 @@ settings with which they were accepted. An unusable change leaves the current se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from parley.broker.config import BrokerConfig, ConfigError, Problem
@@ -126,12 +126,12 @@ class ListenerSecurity:
         if not self.address.is_tls:
             return ()
         stores = (own.ssl_keystore_location, own.ssl_truststore_location, own.ssl_crl_location)
-        return (_texts(own, ("ssl.", "principal.builder.")), *fingerprint_of(filter(None, stores)))
+        return (_texts(own, "ssl.", "principal.builder."), *fingerprint_of(filter(None, stores)))
 
     def _rules_fingerprint(self, own: BrokerConfig) -> Fingerprint:
         if not self.address.is_sasl:
             return ()
-        return (_texts(own, _LOGIN_KEYS, contained=".sasl."),)
+        return (_texts(own, *_LOGIN_KEYS, *[f"{each.lower()}." for each in own.sasl_enabled_mechanisms]),)
 
     def _login_rules(self, own: BrokerConfig) -> LoginRules:
         return LoginRules(
@@ -165,17 +165,9 @@ class ListenerSecurity:
             raise ConfigError([Problem(key, "[hidden]", f"a JAAS entry: {error}")]) from None
 
 
-def _texts(own: BrokerConfig, prefixes: tuple[str, ...], *, contained: str = "") -> Fingerprint:
-    """Return the configuration entries whose names begin or end with one of the prefixes, or contain ``contained``."""
-    given: Iterable[tuple[str, str]] = own.given.items()
-    return tuple(
-        sorted(
-            (name, text)
-            for name, text in given
-            if not name.startswith(LISTENER_PREFIX)
-            and (name.startswith(prefixes) or name.endswith(prefixes) or (contained and contained in name))
-        )
-    )
+def _texts(own: BrokerConfig, *prefixes: str) -> Fingerprint:
+    """Return the configuration entries whose names begin with one of the prefixes."""
+    return tuple(sorted((name, text) for name, text in own.given.items() if name.startswith(prefixes)))
 
 
 def _per_mechanism(listener: str, mechanism: str, own: BrokerConfig, key: str) -> str:
