@@ -261,23 +261,11 @@ def _check_operations(type: ResourceType, entries: Iterable[_Entry]) -> None:
 
 async def select(client: Client, wanted: AclFilter) -> list[AclBinding]:
     """Return the cluster's ACLs that match a filter. Raises ``CommandError`` if the cluster rejects the request."""
-    return _bindings(await _described(client, wanted))
+    return bindings_of(await describe(client, wanted))
 
 
-async def select_if_any_authorizer(client: Client, wanted: AclFilter) -> list[AclBinding] | None:
-    """Like ``select``, but return None if the cluster has no authorizer."""
-    answer = await _described(client, wanted)
-    return None if answer.error_code == ErrorCode.SECURITY_DISABLED else _bindings(answer)
-
-
-async def _present(client: Client, wanted: AclFilter) -> list[AclBinding]:
-    """Like ``select``, but return no ACLs if the client may not list them. The request that adds an ACL then reports
-    the missing right."""
-    answer = await _described(client, wanted)
-    return [] if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED else _bindings(answer)
-
-
-async def _described(client: Client, wanted: AclFilter) -> DescribeAclsResponse:
+async def describe(client: Client, wanted: AclFilter) -> DescribeAclsResponse:
+    """Return the cluster's response to a filter, which may be an error."""
     from parley.protocol.messages.acls import DescribeAclsRequest
 
     request = DescribeAclsRequest(
@@ -293,7 +281,7 @@ async def _described(client: Client, wanted: AclFilter) -> DescribeAclsResponse:
     return answer
 
 
-def _bindings(answer: DescribeAclsResponse) -> list[AclBinding]:
+def bindings_of(answer: DescribeAclsResponse) -> list[AclBinding]:
     """Return the ACLs in a response. Raises ``CommandError`` if the response is an error."""
     check(answer.error_code, answer.error_message, doing="The ACLs cannot be listed")
     return [
@@ -399,7 +387,9 @@ def _add(options: Options, pattern_type: PatternType) -> None:
             # The cluster is always a literal resource.
             kind = PatternType.LITERAL if type is ResourceType.CLUSTER else pattern_type
             pattern = ResourcePattern(type, kind, name)
-            present = await _present(client, AclFilter(type, kind, name))
+            answer = await describe(client, AclFilter(type, kind, name))
+            may_not_list = answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            present = [] if may_not_list else bindings_of(answer)  # the request that adds reports the missing right
             wanted = [AclBinding(pattern, *entry) for entry in entries]
             for acl in wanted:
                 if acl in present:

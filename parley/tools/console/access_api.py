@@ -18,6 +18,7 @@ from parley.broker.security.acls.bindings import (
 )
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
+from parley.protocol.errors import ErrorCode
 from parley.tools.cli import acls, client_quotas, scram_users
 from parley.tools.console.answers import ApiRequest, matching, page, text_of
 from parley.tools.console.cluster_view import ClusterView
@@ -53,9 +54,10 @@ async def set_user(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
 
 async def list_acls(view: ClusterView, request: ApiRequest) -> dict[str, Any]:
     """Return a page of the ACLs, and whether the cluster has an authorizer. Query: search."""
-    listed = await acls.select_if_any_authorizer(view.client, AclFilter())
-    found = matching(request, listed or [], str)
-    return page(request, sorted(found, key=str), _acl_data) | {"hasAuthorizer": listed is not None}
+    answer = await acls.describe(view.client, AclFilter())
+    has_authorizer = answer.error_code != ErrorCode.SECURITY_DISABLED
+    found = matching(request, acls.bindings_of(answer) if has_authorizer else [], str)
+    return page(request, sorted(found, key=str), _acl_data) | {"hasAuthorizer": has_authorizer}
 
 
 def _acl_data(one: AclBinding) -> dict[str, Any]:
