@@ -127,7 +127,7 @@ class LogCopies:
         Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         if not log.is_written:
-            await self._maintenance.checkpoint_unwritten(self._locations.home_of((log.topic, log.partition)))
+            await self._maintenance.checkpoint_unwritten(self._locations.home_of(log))
         directory = self.in_progress[copy.topic, copy.partition][1]
         await self._owner.prepare_successor(log, copy, directory)
         await self._owner.run(directory, mark_successor, log, copy)
@@ -149,7 +149,7 @@ class LogCopies:
             raise self._failures.failed(directory, error) from error
         copy.moved(target)
         del self.in_progress[key]
-        self._locations.remove(key, log, self._locations.home_of((log.topic, log.partition)))
+        self._locations.remove(key, log, self._locations.home_of(log))
         self._locations.add(key, copy, directory)
         self._owner.succeed(log, copy)
 

@@ -57,8 +57,14 @@ class LogLocations:
         """The directory of every log, online or not."""
         return self._homes
 
-    def home_of(self, key: TopicPartition) -> LogDirectory:
-        """Return the directory of the partition's log, online or not. The log must exist."""
+    def home_of(self, log: Log) -> LogDirectory:
+        """Return the directory of a log.
+
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log was deleted, was replaced, or is in an offline directory.
+        """
+        key = (log.topic, log.partition)
+        if not self.is_current(key, log):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} no longer exists")
         return self._homes[key]
 
     @property

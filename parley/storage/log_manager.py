@@ -347,8 +347,12 @@ class LogManager:
         return list(self._locations.logs_in(directory).values())
 
     def directory_of(self, log: Log) -> LogDirectory:
-        """Return the directory of the log."""
-        return self._locations.home_of((log.topic, log.partition))
+        """Return the directory of the log.
+
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log was deleted or replaced, or its directory is offline. Any of
+        these may happen during an ``await``.
+        """
+        return self._locations.home_of(log)
 
     def unwritten_mark(self, directory: LogDirectory) -> object:
         """Return a value that changes whenever the contents of ``unwritten-log-checkpoint`` may have changed."""
@@ -601,10 +605,8 @@ class LogManager:
         """
         key = (log.topic, log.partition)
         await self._locations.free(key)
-        if not self._locations.is_current(key, log):
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} no longer exists")
+        directory = self.directory_of(log)
         with self._locations.busy(key):
-            directory = self.directory_of(log)
             async with self.compaction_paused(log):
                 await self.run(directory, cut, log)
                 await self._maintenance.checkpoint(directory)

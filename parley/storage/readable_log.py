@@ -17,7 +17,7 @@ from parley.storage.compaction.tombstone_checkpoint import CHECKPOINT as TOMBSTO
 from parley.storage.compaction.tombstone_checkpoint import TombstoneCheckpoint
 from parley.storage.damage.appended_epochs import AppendedEpochs
 from parley.storage.damage.damaged_ranges import DamagedRange
-from parley.storage.damage.log_integrity import LogIntegrity
+from parley.storage.damage.log_integrity import ClosedLog, LogIntegrity
 from parley.storage.durability import Durability
 from parley.storage.leader_epoch_cache import LeaderEpochCache
 from parley.storage.log_place import LogPlace, LogSettings
@@ -104,6 +104,7 @@ class ReadableLog:
             loaded.state.recorded_damage,
             lambda: log.segments,
             loaded.missing,
+            lambda: log._closed,
             lambda damaged: log.on_damage(damaged),
         )
         self._segments = Segments(
@@ -217,13 +218,18 @@ class ReadableLog:
         """Read at least ``max_bytes`` of a segment from the disk and verify them. Returns the position after them.
 
         Damage is added to ``damage`` and reported to ``on_damage``. Returns ``position`` if batches or segments were
-        removed from the log meanwhile: if the log still contains the segment, the caller repeats the call. Blocks.
-        Raises ``KafkaError`` KAFKA_STORAGE_ERROR.
+        removed from the log meanwhile: if the log still contains the segment, the caller repeats the call. Returns the
+        size of the segment if the log was closed: its files may have been renamed or removed. Blocks. Raises
+        ``KafkaError`` KAFKA_STORAGE_ERROR.
         """
         removals = self._durability.removals
         try:
             verified_to, _ = self._integrity.verify(segment, position, position + max_bytes)
+        except ClosedLog:
+            return segment.size
         except OSError as error:
+            if self._closed:
+                return segment.size
             if self._durability.is_unchanged_since(removals):
                 raise self._failed(error) from error
             return position

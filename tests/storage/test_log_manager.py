@@ -937,6 +937,20 @@ async def test_a_new_log_inherits_nothing_of_a_deleted_one(home: Home) -> None:
         assert (again.log_start_offset, again.log_end_offset) == (0, 1)
 
 
+async def test_the_directory_of_a_deleted_log_is_unknown(home: Home) -> None:
+    """Callers that hold a log across an ``await`` must not mistake the directory of the next log for its own."""
+    async with home.opened() as manager:
+        log = await manager.get_or_create("topic", 0)
+        append(log, b"value")
+        assert manager.directory_of(log).path == log.directory.parent
+        await manager.delete("topic", 0)
+        for _ in range(2):
+            with pytest.raises(KafkaError, match="no longer exists") as refused:
+                manager.directory_of(log)
+            assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+            await manager.get_or_create("topic", 0)
+
+
 async def test_a_deletion_applies_only_to_the_given_topic_id(home: Home) -> None:
     async with home.opened() as manager:
         log = await manager.get_or_create("topic", 0, topic_id=TOPIC_ID)

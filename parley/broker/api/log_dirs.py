@@ -96,11 +96,17 @@ class LogDirsApi:
         by_dir: dict[Path, dict[str, list[_Partition]]] = defaultdict(lambda: defaultdict(list))
 
         def describe(partition: Partition) -> None:
-            if (wanted is None or (partition.topic, partition.index) in wanted) and partition.is_open:
-                by_dir[self._logs.directory_of(partition.log).path][partition.topic].append(_described(partition))
-                copy, directory = self._logs.copies.in_progress.get((partition.topic, partition.index), (None, None))
-                if copy is not None and directory is not None:
-                    by_dir[directory.path][partition.topic].append(_copy_described(partition, copy))
+            key = (partition.topic, partition.index)
+            if wanted is not None and key not in wanted:
+                return
+            try:
+                home = self._logs.directory_of(partition.log)
+            except KafkaError:  # the log is not open, or was deleted between two slices
+                return
+            by_dir[home.path][partition.topic].append(_described(partition))
+            copy, directory = self._logs.copies.in_progress.get(key, (None, None))
+            if copy is not None and directory is not None:
+                by_dir[directory.path][partition.topic].append(_copy_described(partition, copy))
 
         await in_slices(describe, tuple(self._partitions))
         usage = await asyncio.get_running_loop().run_in_executor(self._threads.reads, self._usage)

@@ -10,6 +10,7 @@ from parley.broker.api.requested_names import in_slices
 from parley.broker.network.dispatch import Handler, RequestContext
 from parley.broker.replication.hosted_partitions import HostedPartitions
 from parley.broker.replication.partition import Partition
+from parley.protocol.errors import KafkaError
 from parley.protocol.messages.log_verification import VerifyLogsRequest, VerifyLogsResponse
 from parley.storage.damage.scrubber import Scrubber
 
@@ -48,11 +49,13 @@ class LogVerificationApi:
         )
 
     def _described(self, since_ms: int, partition: Partition) -> VerifyLogsResponse.Partition | None:
-        """Request the verification of a log, and return its state. Returns None if the log is not open."""
-        if not partition.is_open:
+        """Request the verification of a log, and return its state. Returns None if the log is not open, or was
+        deleted meanwhile."""
+        try:
+            log = partition.log
+            self._scrubber.require(log, since_ms)
+        except KafkaError:
             return None
-        log = partition.log
-        self._scrubber.require(log, since_ms)
         return VerifyLogsResponse.Partition(
             partition_index=partition.index,
             log_dir=str(log.directory.parent),

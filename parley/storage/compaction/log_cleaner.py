@@ -104,7 +104,7 @@ class LogOwner(Owner, Protocol):
         """Return the directories that are online."""
 
     def directory_of(self, log: Log) -> LogDirectory:
-        """Return the directory of the log."""
+        """Return the directory of the log. Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log no longer exists."""
 
     def get(self, topic: str, partition: int) -> Log | None:
         """Return the current log of a partition."""

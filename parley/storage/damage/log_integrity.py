@@ -42,6 +42,16 @@ class DamagedOffset(CorruptRecord):
         self.damaged = damaged
 
 
+class ClosedLog(KafkaError):
+    """The log was closed during a verification (KAFKA_STORAGE_ERROR).
+
+    Its directory may have been renamed or removed, so that missing files prove nothing.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {name} is closed")
+
+
 class Verified(NamedTuple):
     """The result of verifying a part of a segment."""
 
@@ -60,9 +70,10 @@ class Verified(NamedTuple):
 class LogIntegrity:
     """The known damage of the log ``name``.
 
-    ``lock`` is the log's lock, and must be held to call ``log_end``, which returns the log end offset. ``segments``
-    returns the segments of the log; ``recorded`` is their damage on disk. ``log_start`` returns the log start offset:
-    damage below it may be known, but is not reported.
+    ``lock`` is the log's lock, and must be held to call ``log_end``, which returns the log end offset, and
+    ``is_closed``, which returns True once the log is closed: from then on its directory may be renamed and removed.
+    ``segments`` returns the segments of the log; ``recorded`` is their damage on disk. ``log_start`` returns the log
+    start offset: damage below it may be known, but is not reported.
     """
 
     def __init__(
@@ -77,6 +88,7 @@ class LogIntegrity:
         recorded: RecordedDamage,
         segments: Callable[[], Sequence[Segment]],
         missing: Sequence[DamagedRange],
+        is_closed: Callable[[], bool],
         on_damage: Callable[[DamagedRange], None],
     ) -> None:
         self.missing = tuple(missing)
@@ -90,6 +102,7 @@ class LogIntegrity:
         self._epochs = epochs
         self._appended_epochs = appended_epochs
         self._segments = segments
+        self._is_closed = is_closed
         self._on_damage = on_damage
 
     def damage(self, segments: Sequence[Segment], log_start: int) -> tuple[DamagedRange, ...]:
@@ -128,7 +141,7 @@ class LogIntegrity:
     def verify_around(self, segment: Segment, offset: int) -> None:
         """Verify the batches that a truncation to ``offset`` will read, so that any damage in them is known. Blocks.
 
-        Raises ``OSError``.
+        Raises ``ClosedLog``, ``OSError``.
         """
         begin = segment.offset_index.lookup(offset - 1).position
         if self.is_unverified(segment, begin, begin + 1):
@@ -158,7 +171,7 @@ class LogIntegrity:
         return bool(segment.unverified) and overlap(segment.unverified, begin, end)
 
     def verify_read(self, segment: Segment, begin: int, end: int) -> bool:
-        """Verify the bytes that a read needs, and some after them. Blocks. Raises ``OSError``.
+        """Verify the bytes that a read needs, and some after them. Blocks. Raises ``ClosedLog``, ``OSError``.
 
         Returns True if the read must be planned again, because new damage was found or the log was changed meanwhile.
         """
@@ -168,7 +181,7 @@ class LogIntegrity:
     def verify(self, segment: Segment, begin: int, end: int) -> Verified:
         """Verify at least the bytes [``begin``, ``end``), or up to the end of the segment. Blocks.
 
-        Raises ``OSError``.
+        Raises ``ClosedLog``, ``OSError``.
         """
         with self._lock:
             removals = self._durability.removals
@@ -181,6 +194,8 @@ class LogIntegrity:
             missing = DamagedBytes(0, extent.size, segment.base_offset, end_offset - 1, "the file is missing")
             checked = Checked(0, extent.size, (missing,))
         with self._lock:
+            if self._is_closed():
+                raise ClosedLog(self._name)
             if removals != self._durability.removals:
                 return Verified(None, found_damage=False)
             if checked.is_digest_wrong:
@@ -204,10 +219,10 @@ class LogIntegrity:
     def write_missing_digest(self, segment: Segment) -> None:
         """Write the digest of a sealed segment, unless it has a complete one or a batch is damaged. Blocks.
 
-        Raises ``OSError``.
+        Does nothing if the log is closed. Raises ``OSError``.
         """
         with self._lock:
-            if segment.end_offset == UNSEALED or segment.damage or not segment.size:
+            if self._is_closed() or segment.end_offset == UNSEALED or segment.damage or not segment.size:
                 return
             known = segment.digest()
             if known is not None and known.covers_headers:
@@ -226,7 +241,7 @@ class LogIntegrity:
                 return
             digest.add(found.data, (found.header,))
         with self._lock:
-            if removals == self._durability.removals:
+            if removals == self._durability.removals and not self._is_closed():
                 transactions = segment.transactions.checksum()
                 write_digest(segment.path_of(DIGEST_SUFFIX), digest.digest(segment.end_offset, transactions))
 

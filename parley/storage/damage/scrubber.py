@@ -50,7 +50,7 @@ class LogOwner(Owner, Protocol):
     """The part of the log manager that the scrubber uses."""
 
     def directory_of(self, log: Log) -> LogDirectory:
-        """Return the directory of the log."""
+        """Return the directory of the log. Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log no longer exists."""
 
 
 class Due(NamedTuple):
@@ -119,11 +119,17 @@ class Scrubber:
         await self._scrubs[directory].run()
 
     def require(self, log: Log, since_ms: int) -> None:
-        """Make all segments of a log due that were last verified before ``since_ms``, ahead of other logs' segments."""
+        """Make all segments of a log due that were last verified before ``since_ms``, ahead of other logs' segments.
+
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log no longer exists.
+        """
         self._scrubs[self._owner.directory_of(log)].require(log, since_ms)
 
     def unverified_bytes(self, log: Log, since_ms: int) -> int:
-        """Return the number of bytes in the segments of a log that were last verified before ``since_ms``."""
+        """Return the number of bytes in the segments of a log that were last verified before ``since_ms``.
+
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log no longer exists.
+        """
         return self._scrubs[self._owner.directory_of(log)].unverified_bytes(log, since_ms)
 
 

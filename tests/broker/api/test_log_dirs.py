@@ -55,6 +55,17 @@ async def test_partitions_are_listed_by_directory(tmp_path: Path) -> None:
         assert [result.error_code for result in failed.results] == [ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR]
 
 
+async def test_a_log_that_is_deleted_meanwhile_is_left_out(tmp_path: Path) -> None:
+    """The log of a deleted topic is gone before the handler reaches its partition, which still refers to the log."""
+    async with Broker(data_dir=str(tmp_path)) as broker, Client(broker.bootstrap_servers) as client:
+        await create(client, 2)
+        await broker.server.parts.logs.delete("t", 0)
+        assert broker.server.parts.partitions.find("t", 0).is_open
+        answer = await describe(client)
+        assert (answer.error_code, answer.results[0].error_code) == (ErrorCode.NONE, ErrorCode.NONE)
+        assert set(await places(client)) == {(tmp_path.name, 1, False)}
+
+
 # Moves.
 
 

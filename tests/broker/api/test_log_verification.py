@@ -43,6 +43,16 @@ async def test_the_progress_is_reported_until_everything_is_verified(tmp_path: P
         assert broker.server.parts.scrubber.verified_bytes == log.size_bytes
 
 
+async def test_a_log_that_is_deleted_meanwhile_is_left_out(tmp_path: Path) -> None:
+    """The log of a deleted topic is gone before the handler reaches its partition, which still refers to the log."""
+    async with Broker(data_dir=str(tmp_path)) as broker, Client(broker.bootstrap_servers) as client:
+        await filled(broker, client, "t", "u")
+        await broker.server.parts.logs.delete("t", 0)
+        assert broker.server.parts.partitions.find("t", 0).is_open
+        found = await client.send(VerifyLogsRequest(topics=None))
+        assert [topic.name for topic in found.topics] == ["u"]
+
+
 async def test_a_time_in_the_future_counts_as_now(tmp_path: Path) -> None:
     async with Broker(data_dir=str(tmp_path)) as broker, Client(broker.bootstrap_servers) as client:
         now = await client.send(VerifyLogsRequest(topics=[]))

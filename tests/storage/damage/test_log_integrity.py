@@ -8,10 +8,12 @@ from types import TracebackType
 
 import pytest
 
+from parley.protocol.errors import ErrorCode, KafkaError
 from parley.storage.damage.damaged_ranges import DamagedRange
 from parley.storage.damage.log_integrity import DamagedOffset
+from parley.storage.damage.recorded_damage import RECORDED_DAMAGE
 from parley.storage.log import Log
-from tests.storage.logs import append, check, fill, open_log, values_of
+from tests.storage.logs import append, check, fill, open_log, reopened, values_of
 
 
 class AppendingLock:
@@ -95,3 +97,59 @@ def test_two_threads_that_verify_the_same_bytes_both_see_the_damage(tmp_path: Pa
     else:
         with pytest.raises(DamagedOffset):
             log.read(0, 1 << 20, up_to=5)
+
+
+class DeletingLock:
+    """The lock of a log. Before its second acquisition, another thread closes the log and renames its directory."""
+
+    def __init__(self, log: Log, renamed: Path) -> None:
+        self._log = log
+        self._renamed = renamed
+        self._acquired = 0
+
+    def __enter__(self) -> None:
+        self._acquired += 1
+        if self._acquired == 2:
+            self._log.release()
+            self._log.directory.rename(self._renamed)
+        self._log._lock.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._log._lock.release()
+
+
+def deleted_during(tmp_path: Path, *, before: bool) -> tuple[Log, Path]:
+    """Return an unverified log that is deleted while, or ``before``, its next verification opens its file."""
+    (tmp_path / "topic-0").mkdir()
+    log = open_log(tmp_path / "topic-0")
+    fill(log, 5)
+    log = reopened(log, clean=True)
+    log._integrity._lock = DeletingLock(log, aside := tmp_path / "topic-0.1-delete")  # type: ignore[assignment]
+    if before:
+        log.release()
+        log.directory.rename(aside)
+        log._integrity._lock = log._lock
+    return log, aside
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_log_that_is_deleted_meanwhile_is_not_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, before: bool
+) -> None:
+    """A verification once reported every record of a deleted log as missing, because its directory was renamed."""
+    log, aside = deleted_during(tmp_path, before=before)
+    reported: list[DamagedRange] = []
+    log.on_damage = reported.append
+    segment = log.segments[-1]
+    with caplog.at_level(logging.ERROR):
+        assert log.verify_segment(segment, 0, 1) == segment.size, "nothing is left to verify"
+        log.write_missing_digest(segment)
+    assert (reported, caplog.records, log.damage) == ([], [], ())
+    assert not (aside / RECORDED_DAMAGE).exists()
+
+
+def test_a_read_of_a_log_that_is_deleted_meanwhile_ends(tmp_path: Path) -> None:
+    log, _ = deleted_during(tmp_path, before=False)
+    with pytest.raises(KafkaError) as refused:
+        log.read(0, 1 << 20, up_to=5)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
