@@ -31,14 +31,18 @@ from parley.pipeline.registry.state import (
 )
 from parley.pipeline.schemas import avro, json_schema, protobuf
 from parley.pipeline.schemas.model import BadSchema, Loader, Schema, SchemaType
+from parley.pipeline.values import json_text
 
 _log = logging.getLogger(__name__)
 MODES: Final = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
 COMPILED_MAX: Final = 20
 """The maximum number of stored Protobuf schemas that a search compiles: a few seconds of ``protoc``, out of the minute
 that a change may take."""
-SCHEMA_BYTES_MAX: Final = 900_000
-"""The maximum length of a schema, so that its record fits the default limit of brokers, a megabyte."""
+SCHEMA_CHARACTERS_MAX: Final = 900_000
+"""A longer text is not parsed: it could hardly be stored."""
+RECORD_BYTES_MAX: Final = 1_000_000
+"""The maximum size of a version's record in the topic. Brokers accept batches of up to 1,048,588 bytes by default. The
+canonical text may be longer than the given one, and JSON escapes its line breaks and quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +58,8 @@ class Change:
 
 def canonical(schema: Schema, load: Loader) -> Schema:
     """Check the schema and return it with its canonical text. Raises RegistryError (42201, 42209)."""
-    if len(schema.text) > SCHEMA_BYTES_MAX:
-        raise RegistryError(42209, f"Schema is too large: it has more than {SCHEMA_BYTES_MAX} characters")
+    if len(schema.text) > SCHEMA_CHARACTERS_MAX:
+        raise RegistryError(42209, f"Schema is too large: it has more than {SCHEMA_CHARACTERS_MAX} characters")
     with _foreign(schema):
         match schema.type:
             case SchemaType.AVRO:
@@ -123,9 +127,27 @@ def _means(state: State, stored: Schema, wanted: Schema) -> bool:
 
 
 def check(state: State, schema: Schema, earlier: Sequence[Version], level: Level) -> list[str]:
-    """Return the reasons why the schema must not follow these versions. Raises RegistryError (42201)."""
+    """Return the reasons why the schema must not follow these versions. Raises RegistryError (42201).
+
+    Versions that no client can parse, because a number in them is not finite, are ignored: earlier releases stored
+    them.
+    """
     with _foreign(schema):
-        return incompatibilities(schema, [one.schema for one in earlier], level, state.load)
+        return incompatibilities(schema, [one.schema for one in earlier if _is_finite(one)], level, state.load)
+
+
+def _is_finite(version: Version) -> bool:
+    """Return True unless a number in the version's text is not finite."""
+    if version.schema.type is SchemaType.PROTOBUF:
+        return True
+    try:
+        json_text.loads(version.schema.text)
+    except json_text.NotFinite as error:
+        _log.warning("not comparing with version %d of %s: %s", version.version, version.subject, error)
+        return False
+    except (ValueError, RecursionError):
+        pass  # the comparison reports it
+    return True
 
 
 def register(
@@ -156,8 +178,7 @@ def register(
     following = (every[-1].version if every else 0) + 1
     if version not in (None, -1, following):
         raise RegistryError(42201, f"Version is not one more than previous version: {version}, expected {following}")
-    made = Version(subject, following, known_id or state.id_max + 1, schema)
-    return Change([made.record()], _registered(made))
+    return _added(Version(subject, following, known_id or state.id_max + 1, schema))
 
 
 def _import(state: State, subject: str, schema: Schema, number: int | None, version: int | None) -> Change:
@@ -171,8 +192,19 @@ def _import(state: State, subject: str, schema: Schema, number: int | None, vers
     before = state.version(subject, wanted)
     if before is not None and not before.is_deleted and before.schema != schema:
         raise RegistryError(42205, f"Overwrite version {wanted} of {subject} is not permitted.")
-    made = Version(subject, wanted, number, schema)
-    return Change([made.record()], _registered(made))
+    return _added(Version(subject, wanted, number, schema))
+
+
+def _added(version: Version) -> Change:
+    """Return the change that adds a version. Raises RegistryError (42209) if its record would be too large."""
+    record = key, value = version.record()
+    size = len(key) + len(value or b"")
+    if size > RECORD_BYTES_MAX:
+        raise RegistryError(
+            42209,
+            f"Schema is too large: its record would have {size} bytes in canonical form, of at most {RECORD_BYTES_MAX}",
+        )
+    return Change([record], _registered(version))
 
 
 def _registered(version: Version) -> dict[str, Any]:

@@ -84,8 +84,8 @@ class Store:
     async def change(self, decide: Callable[[State], Awaitable[Change]]) -> Any:
         """Decide on the newest state, write the records, and return the reply once they are written and read back.
 
-        Raises RegistryError: from ``decide``; 50001 if the cluster does not accept the records; 50002 if it takes too
-        long.
+        Raises RegistryError: from ``decide``; 42209 if the topic does not accept a record of this size; 50001 if the
+        cluster does not accept the records; 50002 if it takes too long.
         """
         try:
             async with asyncio.timeout(_SECONDS), self._turn:
@@ -110,6 +110,8 @@ class Store:
                 return change.reply
             except KafkaError as error:
                 self._is_writer = False
+                if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+                    raise RegistryError(42209, f"Schema is too large for the topic of schemas: {error}") from error
                 if error.code not in _FENCED:
                     raise RegistryError(50001, f"Error in the backend data store: {error}") from error
             await asyncio.sleep(pause * (0.5 + self._random.random()))

@@ -8,10 +8,11 @@ only.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from parley.pipeline.schemas.model import BadSchema, Loader, Schema, closure
+from parley.pipeline.values import json_text
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
@@ -38,8 +39,15 @@ def parsed(schema: Schema, load: Loader) -> Any:
 
 
 def canonical(schema: Schema) -> str:
-    """Return the text that Java's library would write for a schema that has been parsed before. Raises BadSchema."""
-    return json.dumps(_canonical(_json(schema.text), ""), separators=(",", ":"), ensure_ascii=False)
+    """Return the text that Java's library would write for a schema that has been parsed before.
+
+    Raises BadSchema, also if a number in it is not finite: other clients could not parse the text.
+    """
+    try:
+        found = _json(schema.text, json_text.loads)
+    except BadSchema as error:
+        raise BadSchema(f"Invalid Avro schema: {error}") from None
+    return json.dumps(_canonical(found, ""), separators=(",", ":"), ensure_ascii=False)
 
 
 def expanded(schema: Schema, load: Loader, names: dict[str, Any] | None = None) -> Any:
@@ -59,10 +67,12 @@ def expanded(schema: Schema, load: Loader, names: dict[str, Any] | None = None) 
     return made
 
 
-def _json(text: str) -> Any:
+def _json(text: str, loads: Callable[[str], Any] = json.loads) -> Any:
     """Parse the text as JSON. Raises BadSchema with the reason only; callers add what they were doing."""
     try:
-        return json.loads(text)
+        return loads(text)
+    except json_text.NotFinite as error:
+        raise BadSchema(str(error)) from None
     except (ValueError, RecursionError):
         if text.strip() in PRIMITIVES:  # as Java's parser reads it
             return text.strip()

@@ -19,7 +19,7 @@ from pyarrow import types
 from parley.pipeline.schemas.json_schema import parsed
 from parley.pipeline.schemas.model import BadSchema, Loader, Schema
 from parley.pipeline.values.exact import json_value
-from parley.pipeline.values.json_text import dumps, finite
+from parley.pipeline.values.json_text import dumps, loads
 
 _PLAIN: Final = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 _FORMATS: Final = {"date-time": pa.timestamp("us", tz="UTC"), "date": pa.date32()}
@@ -110,17 +110,13 @@ def reader(written: Schema, wanted: Schema, load: Loader) -> Callable[[bytes, in
 
     def read(data: bytes, begin: int) -> Any:
         try:
-            return convert(json.loads(data[begin:], parse_float=finite, parse_constant=_no_constant))
+            return convert(loads(data[begin:]))
         except RecursionError:
             raise ValueError("the JSON is nested too deeply") from None
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"it is not JSON: {type(error).__name__}") from None
 
     return read
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def writer(schema: Schema, load: Loader) -> Callable[[Any], bytes]:

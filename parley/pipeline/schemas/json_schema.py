@@ -8,10 +8,12 @@ is of draft 7.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from parley.pipeline.schemas.model import BadSchema, Loader, Schema, closure
+from parley.pipeline.values import json_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,18 @@ def parsed(schema: Schema, load: Loader) -> ParsedJson:
 
 
 def canonical(schema: Schema) -> str:
-    """Return the schema's text without white space. Keep the order of keys, as Java's library does."""
-    return json.dumps(_json(schema.text), separators=(",", ":"), ensure_ascii=False)
+    """Return the schema's text without white space. Keep the order of keys, as Java's library does.
+
+    Raises BadSchema if a number in it is not finite: other clients could not parse the text.
+    """
+    return json.dumps(_json(schema.text, json_text.loads), separators=(",", ":"), ensure_ascii=False)
 
 
-def _json(text: str) -> Any:
+def _json(text: str, loads: Callable[[str], Any] = json.loads) -> Any:
     try:
-        found = json.loads(text)
+        found = loads(text)
+    except json_text.NotFinite as error:
+        raise BadSchema(f"Invalid JSON schema: {error}") from None
     except (ValueError, RecursionError):
         raise BadSchema("Invalid JSON schema: it is not JSON") from None
     if not isinstance(found, dict | bool):

@@ -1,4 +1,5 @@
-"""Writes JSON in which decimals are numbers with all their digits, which Python's own module cannot do."""
+"""Reads JSON without NaN and infinity, which Python's own module accepts, and writes decimals with all their digits,
+which it cannot do."""
 
 from __future__ import annotations
 
@@ -31,9 +32,22 @@ def dumps(value: Any, *, separators: tuple[str, str] | None = None) -> str:
     return _MARKED.sub(r"\1", text) if has_decimals else text
 
 
+class NotFinite(ValueError):
+    """A text contains a number that JSON or a double cannot represent: NaN, Infinity, -Infinity or 1e400."""
+
+
+def loads(text: str | bytes) -> Any:
+    """Parse JSON. Raises ValueError; NotFinite if a number is not finite."""
+    return json.loads(text, parse_float=finite, parse_constant=_no_constant)
+
+
 def finite(text: str) -> float:
-    """Return the double nearest to a number in JSON. Raises ValueError for 1e400, which would be infinity."""
+    """Return the double nearest to a number in JSON. Raises NotFinite for 1e400, which would be infinity."""
     number = float(text)
     if math.isinf(number):
-        raise ValueError("a number is too large for a double")
+        raise NotFinite("a number is too large for a double")
     return number
+
+
+def _no_constant(name: str) -> None:
+    raise NotFinite(f"{name} is not JSON")
