@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -437,16 +438,22 @@ class GroupCoordinator:
                     group.streams.metadata_checked = False
         for change in delta.changes:
             if isinstance(change, TopicDeleted) and change.name != self.runtime.topic:
-                self._tasks.start(self._forget_share_topics(), name=f"forget share partitions of {change.name}")
+                forgetting = self._forget_share_topic(change.name)
+                self._tasks.start(forgetting, name=f"forget share partitions of {change.name}")
                 work = self.on_topic_deleted(change.name)
                 self._tasks.start(work, name=f"forget offsets of {change.name}")
 
-    async def _forget_share_topics(self) -> None:
+    async def _forget_share_topic(self, topic: str) -> None:
+        """Remove a deleted topic from all share groups."""
+        failed: Counter[str] = Counter()
         for partition, _ in self.runtime.states():
             try:
                 await self.runtime.submit(partition, forget_deleted_topics)
             except KafkaError as error:  # the next coordinator that loads the group removes the topic
-                _log.warning("share groups still contain a deleted topic", extra={"error": error.code.name})
+                failed[error.code.name] += 1
+        if failed:
+            facts = {"topic": topic, "error": ", ".join(failed), "shards": failed.total()}
+            _log.warning("share groups still contain a deleted topic", extra=facts)
 
     async def on_topic_deleted(self, topic: str) -> None:
         """Remove the offsets that groups committed for a deleted topic.

@@ -13,7 +13,7 @@ from parley.broker.coordinators.decision import ShardState
 from parley.broker.coordinators.internal_topic import InternalTopic, ReadBack, partition_of
 from parley.broker.metadata.types import ResourceType
 from parley.protocol.client import Client
-from parley.protocol.errors import ErrorCode
+from parley.protocol.errors import ErrorCode, KafkaError
 from parley.protocol.messages.configs import IncrementalAlterConfigsRequest
 from parley.protocol.messages.group_offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 from parley.protocol.messages.groups import (
@@ -180,6 +180,24 @@ async def test_groups_start_again_when_the_offsets_topic_is_deleted(groups: Grou
     assert await groups.committed() == []
     assert await groups.commit(7) == ErrorCode.NONE
     assert await groups.committed() == [7]
+
+
+async def test_a_deleted_topic_that_stays_in_share_groups_is_logged_once(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was once logged for each partition of the offsets topic, without the topic's name."""
+
+    async def refuse(*_: object) -> None:
+        raise KafkaError(ErrorCode.NOT_COORDINATOR)
+
+    coordinator = groups.broker.server.parts.groups
+    assert len(list(coordinator.runtime.states())) == 2
+    monkeypatch.setattr(coordinator.runtime, "submit", refuse)
+    assert await groups.delete("t") == ErrorCode.NONE
+    async with asyncio.timeout(10):
+        while not (found := [each for each in caplog.records if "still contain a deleted topic" in each.message]):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert [(each.__dict__["topic"], each.__dict__["shards"]) for each in found] == [("t", 2)]
 
 
 async def test_members_get_an_error_when_the_offsets_topic_is_deleted(groups: Groups) -> None:
