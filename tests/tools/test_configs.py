@@ -36,7 +36,7 @@ def test_settings_of_a_topic(on_broker: Parley, topic: str) -> None:
 
 
 def test_settings_without_effect_are_set_with_a_warning(on_broker: Parley, topic: str) -> None:
-    done = on_broker("configs", "--alter", "--broker-defaults", "--add-config", "num.network.threads=7")
+    done = on_broker("configs", "--alter", "--broker-defaults", "--add-config", "num.network.threads=6")
     assert done.code == 0
     assert "Warning: num.network.threads has no effect: A broker is served by one event loop." in done.err
     for added, warning in (

@@ -7,11 +7,13 @@ The name with underscores for dots is the attribute: ``config.log_roll_ms`` is t
 type checker, a plain entry of the instance's ``__dict__`` at run time), ``LogKeys.log_roll_ms`` is the ``Key``.
 Parsing, the response to DescribeConfigs, the documentation page, and what can be changed at run time are derived from
 the definition. Values are parsed as in Kafka's ``ConfigDef``: surrounding blanks are ignored, booleans are not
-case-sensitive, commas separate the elements of a list, and numbers have Java's ranges.
+case-sensitive, commas separate the elements of a list, and numbers have Java's ranges. NaN and infinity,
+which Java allows, are rejected.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
@@ -280,9 +282,10 @@ def _whole_number(bits: int) -> Callable[[str], int | None]:
 
 def _parse_double(text: str) -> float | None:
     try:
-        return None if "_" in text else float(text)
+        value = float(text)
     except ValueError:
         return None
+    return value if math.isfinite(value) and text.isascii() and "_" not in text else None
 
 
 def split_list(text: str) -> tuple[str, ...]:

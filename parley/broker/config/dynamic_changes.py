@@ -8,12 +8,20 @@ from enum import IntEnum
 
 from parley.broker.config.broker_config import BrokerConfig
 from parley.broker.config.definition import Dynamic, Key, Password
-from parley.broker.config.errors import ConfigError, Problem
+from parley.broker.config.errors import ConfigError, Problem, ThreadCountStep
 
 _OPENED_AT_START = ("listeners", "listener.security.protocol.map", "principal.builder.class")
 """Keys that can be changed while Kafka runs, but not while Parley runs, for example because a client must not name code
 to run."""
 _PER_LISTENER_ONLY = ("ssl.", "sasl.jaas.config")
+THREAD_COUNTS = (
+    BrokerConfig.num_io_threads,
+    BrokerConfig.num_network_threads,
+    BrokerConfig.background_threads,
+    BrokerConfig.num_recovery_threads_per_data_dir,
+    BrokerConfig.num_replica_fetchers,
+)
+"""Keys that one change may at most double or halve, as in Kafka."""
 
 
 class Operation(IntEnum):
@@ -37,8 +45,9 @@ class EntryChange:
 def check_change(config: BrokerConfig, layer: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:
     """Return the configuration that would result from a new dynamic layer of this broker, or of all brokers.
 
-    Raises ConfigError if a key cannot be changed at run time, cannot be set for all brokers, or does not allow its new
-    value. Unknown names are accepted, as in Kafka; ``BrokerConfig.warnings`` lists them.
+    ``config`` is the broker's current configuration. Raises ConfigError if a key cannot be changed at run time, cannot
+    be set for all brokers, or does not allow its new value. Unknown names are accepted, as in Kafka;
+    ``BrokerConfig.warnings`` lists them.
     """
     problems = [
         Problem(name, Password.HIDDEN if key.is_sensitive else text, why)
@@ -48,8 +57,24 @@ def check_change(config: BrokerConfig, layer: Mapping[str, str], *, per_broker: 
     if problems:
         raise ConfigError(problems)
     if per_broker:
-        return config.with_dynamic(config.cluster_default, layer)
-    return config.with_dynamic(layer, config.per_broker)
+        changed = config.with_dynamic(config.cluster_default, layer)
+    else:
+        changed = config.with_dynamic(layer, config.per_broker)
+    steps = [step for key in THREAD_COUNTS if (step := _too_large_a_step(key, config, changed)) is not None]
+    if steps:
+        raise ConfigError(steps)
+    return changed
+
+
+def _too_large_a_step(key: Key[int], before: BrokerConfig, after: BrokerConfig) -> Problem | None:
+    """Return the problem of a thread count that changes by more than a factor of two."""
+    current: int = getattr(before, key.attribute)
+    wanted: int = getattr(after, key.attribute)
+    if wanted < current // 2:
+        return ThreadCountStep(key.name, str(wanted), f"be at least half the current value {current}")
+    if wanted > current * 2:
+        return ThreadCountStep(key.name, str(wanted), f"not be greater than double the current value {current}")
+    return None
 
 
 def _refusal(name: str, key: Key[object], *, per_broker: bool) -> str:

@@ -32,6 +32,13 @@ class MissingExtra(Problem):
         return f"{self.key}={self.value} can only be {self.allowed}"
 
 
+class ThreadCountStep(Problem):
+    """A number of threads that differs too much from the current one, with Kafka's message."""
+
+    def __str__(self) -> str:
+        return f"Dynamic thread count update validation failed for {self.key}={self.value}, value should {self.allowed}"
+
+
 class ConfigError(ValueError):
     """The configuration cannot be used. ``problems`` lists all reasons; the message contains one line for each."""
 

@@ -13,7 +13,7 @@ from random import Random
 from typing import NoReturn
 
 from parley.broker.config import BrokerConfig, ConfigError, ConfigType
-from parley.broker.config.dynamic_changes import check_change
+from parley.broker.config.dynamic_changes import THREAD_COUNTS, check_change
 from parley.broker.config.dynamic_config import DynamicConfig
 from parley.broker.config.group_config import check_group
 from parley.broker.config.sealed_passwords import PasswordSeal
@@ -191,8 +191,7 @@ class Administration:
                 check_group(self._config(), entries)
             elif resource.type is ResourceType.BROKER:
                 entries = self._seal.open(resource.name, entries)
-                # For another broker, only keys and values can be checked: its properties file is unknown here.
-                check_change(self._config(), entries, per_broker=bool(resource.name))
+                check_change(self._config_of(resource.name), entries, per_broker=bool(resource.name))
                 stored = self._seal.seal(resource.name, stored)
             else:
                 raise KafkaError(
@@ -206,6 +205,18 @@ class Administration:
             raise KafkaError(code, str(error)) from error
         self._config_policy.check_configs(resource, entries)
         return stored
+
+    def _config_of(self, broker: str) -> BrokerConfig:
+        """Return the current configuration of a broker, or ("") of all brokers, as far as a change depends on it.
+
+        The properties file of another broker is unknown here; that of this broker takes its place.
+        """
+        config = self._config()
+        if broker in ("", str(self._broker_id)):
+            return config
+        stored = self._metadata.image.config(ResourceType.BROKER, broker)
+        threads = {key.name: stored[key.name] for key in THREAD_COUNTS if key.name in stored}
+        return config.with_dynamic(config.cluster_default, threads)
 
     def _current_list(self, resource: ConfigResource, name: str) -> list[str]:
         if resource.type is ResourceType.TOPIC:

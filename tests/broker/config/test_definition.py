@@ -34,6 +34,7 @@ class Sample(Keys, title="Sample"):
     a_long = long("a.long", None, "A long.")
     a_short = short("a.short", 1, "A short.")
     a_ratio = double("a.ratio", 0.5, "A ratio.", at_least=0, at_most=1)
+    a_double = double("a.double", 0.5, "A double.")
     a_text = string("a.text", None, "A text.")
     a_choice = string("a.choice", "x", "A choice.", allowed=("x", "y"))
     a_list = strings("a.list", (), "A list.", allowed=("x", "y"))
@@ -85,6 +86,10 @@ def test_parses(key: Key[Any], text: str, value: object) -> None:
         (Sample.a_ratio, "1.1", "a number from 0 to 1"),
         (Sample.a_ratio, "nan", "a number from 0 to 1"),
         (Sample.a_ratio, "1_0", "a number from 0 to 1"),
+        (Sample.a_ratio, "٣", "a number from 0 to 1"),
+        (Sample.a_double, "nan", "a number"),
+        (Sample.a_double, "-Infinity", "a number"),
+        (Sample.a_double, "1e400", "a number"),
         (Sample.a_choice, "Y", "one of x, y"),
         (Sample.a_list, "x,z", "a comma-separated list of x, y"),
         (Sample.a_list, "x,,y", "a comma-separated list of x, y"),

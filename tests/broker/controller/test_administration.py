@@ -105,6 +105,16 @@ async def test_a_wrong_setting_is_refused_with_the_code_of_its_resource(
     assert outcome.error.code is code
 
 
+async def test_the_threads_of_another_broker_are_compared_with_its_own_setting(administration: Administration) -> None:
+    async def alter(threads: int) -> bool:
+        entry = EntryChange("num.replica.fetchers", Operation.SET, str(threads))
+        change = ConfigChange(ConfigResource(ResourceType.BROKER, "2"), changes=[entry])
+        (outcome,) = await administration.alter_configs([change])
+        return outcome.error is None
+
+    assert [await alter(threads) for threads in (3, 2, 4, 8, 17, 4, 1)] == [False, True, True, True, False, True, False]
+
+
 async def test_new_topics_with_equal_entries_are_checked_once(
     administration: Administration, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -348,12 +348,15 @@ class LogKeys(Keys, title="Logs"):
         0.9,
         "How full the table of keys can get, from 0 to 1. A fuller table holds more keys at a time, but has more "
         "collisions. If the table is full, the log is compacted in several runs.",
+        at_least=0.01,
+        at_most=1,
         dynamic=CLUSTER_WIDE,
     )
     log_cleaner_io_max_bytes_per_second = double(
         "log.cleaner.io.max.bytes.per.second",
         MAX_DOUBLE,
         "The maximum rate at which the cleaner reads and writes, all threads together.",
+        at_least=1,
         unit="bytes/s",
         dynamic=CLUSTER_WIDE,
     )

@@ -286,7 +286,9 @@ class SecurityKeys(Keys, title="Security"):
     sasl_login_refresh_window_factor = double(
         "sasl.login.refresh.window.factor",
         0.8,
-        "The fraction of its lifetime, from 0 to 1, after which an OAUTHBEARER token is refreshed.",
+        "The fraction of its lifetime after which an OAUTHBEARER token is refreshed.",
+        at_least=0.5,
+        at_most=1,
         dynamic=PER_BROKER,
         since="2.0 (KIP-255)",
     )
@@ -294,6 +296,8 @@ class SecurityKeys(Keys, title="Security"):
         "sasl.login.refresh.window.jitter",
         0.05,
         "The maximum random fraction of its lifetime that is added to the time at which a token is refreshed.",
+        at_least=0,
+        at_most=0.25,
         dynamic=PER_BROKER,
         since="2.0 (KIP-255)",
         ignored=TOKEN_REFRESH,
@@ -333,6 +337,8 @@ class SecurityKeys(Keys, title="Security"):
         "sasl.kerberos.ticket.renew.window.factor",
         0.8,
         "The fraction of its lifetime, from 0 to 1, after which a Kerberos ticket is renewed.",
+        at_least=0,
+        at_most=1,
         dynamic=PER_BROKER,
         ignored=TICKETS,
     )
@@ -340,6 +346,8 @@ class SecurityKeys(Keys, title="Security"):
         "sasl.kerberos.ticket.renew.jitter",
         0.05,
         "The maximum random fraction of its lifetime that is added to the time at which a Kerberos ticket is renewed.",
+        at_least=0,
+        at_most=1,
         dynamic=PER_BROKER,
         ignored=TICKETS,
     )
