@@ -349,8 +349,8 @@ class LogManager:
     def directory_of(self, log: Log) -> LogDirectory:
         """Return the directory of the log.
 
-        Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log was deleted or replaced, or its directory is offline. Any of
-        these may happen during an ``await``.
+        Raises ``KafkaError`` KAFKA_STORAGE_ERROR if the log was deleted or replaced, or its directory is offline. This
+        may happen during any ``await`` of the caller.
         """
         return self._locations.home_of(log)
 

@@ -40,8 +40,8 @@ COMPILED_MAX: Final = 20
 that a change may take."""
 SCHEMA_CHARACTERS_MAX: Final = 900_000
 """A longer text is not parsed: it could hardly be stored."""
-RECORD_BYTES_MAX: Final = 1_000_000
-"""The maximum size of a version's record in the topic. Brokers accept batches of up to 1,048,588 bytes by default. The
+RECORD_BYTES_MAX: Final = 1_048_000
+"""The maximum size of a version's record in the topic: by default, brokers accept batches of up to 1,048,588 bytes. The
 canonical text may be longer than the given one, and JSON escapes its line breaks and quotes."""
 
 
@@ -202,7 +202,7 @@ def _added(version: Version) -> Change:
     if size > RECORD_BYTES_MAX:
         raise RegistryError(
             42209,
-            f"Schema is too large: its record would have {size} bytes in canonical form, of at most {RECORD_BYTES_MAX}",
+            f"Schema is too large: in canonical form its record takes {size} bytes, more than {RECORD_BYTES_MAX}",
         )
     return Change([record], _registered(version))
 

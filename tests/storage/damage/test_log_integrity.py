@@ -100,35 +100,38 @@ def test_two_threads_that_verify_the_same_bytes_both_see_the_damage(tmp_path: Pa
 
 
 class DeletingLock:
-    """The lock of a log. Before its second acquisition, another thread closes the log and renames its directory."""
+    """The lock of a log. After its first release, another thread closes the log and renames its directory."""
 
     def __init__(self, log: Log, renamed: Path) -> None:
         self._log = log
         self._renamed = renamed
-        self._acquired = 0
 
     def __enter__(self) -> None:
-        self._acquired += 1
-        if self._acquired == 2:
-            self._log.release()
-            self._log.directory.rename(self._renamed)
         self._log._lock.acquire()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._log._lock.release()
+        if not self._renamed.exists():
+            delete(self._log, self._renamed)
+
+
+def delete(log: Log, renamed: Path) -> None:
+    """Do the first steps of a deletion. The last one tells the log its new path."""
+    log.release()
+    log.directory.rename(renamed)
 
 
 def deleted_during(tmp_path: Path, *, before: bool) -> tuple[Log, Path]:
-    """Return an unverified log that is deleted while, or ``before``, its next verification opens its file."""
+    """Return an unverified log that is deleted ``before``, or during, its next verification."""
     (tmp_path / "topic-0").mkdir()
     log = open_log(tmp_path / "topic-0")
     fill(log, 5)
     log = reopened(log, clean=True)
-    log._integrity._lock = DeletingLock(log, aside := tmp_path / "topic-0.1-delete")  # type: ignore[assignment]
+    aside = tmp_path / "topic-0.1-delete"
     if before:
-        log.release()
-        log.directory.rename(aside)
-        log._integrity._lock = log._lock
+        delete(log, aside)
+    else:
+        log._integrity._lock = DeletingLock(log, aside)  # type: ignore[assignment]
     return log, aside
 
 
