@@ -64,7 +64,8 @@ class LogKeys(Keys, title="Logs"):
         "num.recovery.threads.per.data.dir",
         2,
         "The number of threads per directory that check logs after an unclean shutdown. Raise it on fast disks "
-        "for a faster start. At most 64 for all directories together, even if the value is higher.",
+        "for a faster start. At most 64 for all directories together, even if the value is higher. While brokers run, "
+        "one change may at most double or halve it.",
         at_least=1,
         dynamic=CLUSTER_WIDE,
         importance=HIGH,

@@ -87,7 +87,8 @@ class ReplicationKeys(Keys, title="Replication"):
         "num.replica.fetchers",
         1,
         "The number of connections through which this broker fetches from each other broker. Raise it if "
-        "followers fall behind although the network has capacity. At most 64, even if the value is higher.",
+        "followers fall behind although the network has capacity. At most 64, even if the value is higher. While "
+        "brokers run, one change may at most double or halve it.",
         at_least=1,
         dynamic=CLUSTER_WIDE,
         importance=HIGH,
