@@ -231,6 +231,12 @@ _REGISTRY: Final = Section(
     "Schema registry and REST interfaces",
     (
         Line(
+            "not comparing with version ... of ...: ...",
+            "A number in this version's schema is not finite, so that no client can parse it. New schemas of the "
+            "subject are compared with the other versions only.",
+            "Delete the version.",
+        ),
+        Line(
             "rejecting a schema of type ...: ...: ...",
             "A library cannot parse the schema. The client gets the error 42201.",
             "Correct the schema.",
