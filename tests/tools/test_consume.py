@@ -145,7 +145,7 @@ def whole(on_broker: Parley, topic: str, formatter: str) -> list[Any]:
         ),
         (("--topic", "t", "--isolation-level", "x"), "The client cannot be created"),
         (("--topic", "t", "--consumer-property", "error_cb=x"), "The client cannot be created"),
-        (("--topic", "a/b", "--timeout-ms", "1000"), "cannot be read"),
+        (("--topic", "a/b"), "contains characters other than ASCII letters, digits, '.', '_' and '-'."),
         (("--share",), "--share needs --topic."),
         (("--topic", "t", "--release"), "--reject, --release and --reject-message-on-error need --share."),
         (("--share", "--topic", "t", "--reject", "--release"), "At most one of --reject and --release may be"),

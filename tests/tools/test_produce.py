@@ -100,6 +100,7 @@ def test_settings_of_java_clients_are_translated_or_ignored_with_a_warning(
         (("--line-reader", "my.Own"), "Unknown line reader 'my.Own'"),
         (("--request-required-acks", "7"), "--request-required-acks takes all, -1, 0 or 1, not '7'."),
         (("--compression-codec", "rar"), "The client cannot be created"),
+        (("--topic", "a/b"), "contains characters other than ASCII letters, digits, '.', '_' and '-'."),
         (("--property", "null.marker=\t"), "null.marker and key.separator may not be equal"),
         (("--property", "key.separator="), "may not be empty"),
         (("--property", "parse.headers=true", "--property", "headers.delimiter=,"), "may not be equal"),

@@ -50,14 +50,30 @@ _GROUP_RIGHT: Final = (
     "An administrator grants it: `parley acls --add --allow-principal User:NAME --operation Read --group GROUP`. Name "
     "the group with --group: otherwise `parley consume` generates one. With --partition it needs none."
 )
-TOPIC_RIGHT: Final = (
-    "An administrator grants it: `parley acls --add --allow-principal User:NAME --operation Read --topic TOPIC`."
-)
 _UNKNOWN: Final = re.compile(r'No such configuration property: "([^"]*)"')
 
 
+def topic_right(operation: str) -> str:
+    """Say how an administrator grants a right on a topic."""
+    return (
+        f"An administrator grants it: `parley acls --add --allow-principal User:NAME --operation {operation} "
+        "--topic TOPIC`."
+    )
+
+
+def check_topic_name(name: str) -> None:
+    """Raise ``CommandError`` if no topic can have this name. librdkafka does not say which characters are allowed."""
+    from parley.broker.metadata import topic_names
+    from parley.protocol.errors import KafkaError
+
+    try:
+        topic_names.check_topic_name(name)
+    except KafkaError as error:
+        raise CommandError(sentence(error.message)) from error
+
+
 def reason_of(error: Any) -> str:
-    """Return the meaning of a librdkafka error, as sentences."""
+    """Return the meaning of a librdkafka error of a consumer, as sentences."""
     text = sentence(error.str())
     match error.name():
         case "INCONSISTENT_GROUP_PROTOCOL":
@@ -70,7 +86,7 @@ def reason_of(error: Any) -> str:
         case "GROUP_AUTHORIZATION_FAILED":
             return f"{text} The user lacks the right Read on the group. {_GROUP_RIGHT}"
         case "TOPIC_AUTHORIZATION_FAILED":
-            return f"{text} The user lacks the right Read on the topic. {TOPIC_RIGHT}"
+            return f"{text} The user lacks the right Read on the topic. {topic_right('Read')}"
         case "GROUP_ID_NOT_FOUND":  # Kafka's error for a share group
             return f"{text} The id belongs to a group of another type. {_OTHER_ID}"
     return text

@@ -61,7 +61,7 @@ def _consume(options: Options, in_file: dict[str, str], in_texts: dict[str, str]
     from confluent_kafka import Consumer
 
     from parley.tools.cli.consume import consumer_config, reading
-    from parley.tools.cli.librdkafka import connect, translated
+    from parley.tools.cli.librdkafka import check_topic_name, connect, translated
 
     position = consumer_config.check_position(
         options.topic, options.include, options.partition, options.offset, options.from_beginning
@@ -74,6 +74,8 @@ def _consume(options: Options, in_file: dict[str, str], in_texts: dict[str, str]
         from_beginning=options.from_beginning,
     )
     line = _line(options)
+    if options.topic:
+        check_topic_name(options.topic)
     consumer_config.check_protocol(own)
     consumer, connection = connect(Consumer, own, verbose=options.verbose)
     # SIGTERM must also print the count and leave the group, so that its other members need not wait.
@@ -90,10 +92,11 @@ def _consume(options: Options, in_file: dict[str, str], in_texts: dict[str, str]
 def _consume_in_share_group(options: Options, in_file: dict[str, str], in_texts: dict[str, str]) -> None:
     """Consume as a member of a share group."""
     from parley.tools.cli.consume import consumer_config, reading, sharing
-    from parley.tools.cli.librdkafka import connect, translated
+    from parley.tools.cli.librdkafka import check_topic_name, connect, translated
 
     group = consumer_config.group_of(options.group, in_file, in_texts, None) or sharing.DEFAULT_GROUP
     sharing.check_options(options, group)
+    check_topic_name(options.topic)
     own = sharing.merged(translated({**in_file, **in_texts}), bootstrap=options.bootstrap_server, group=group)
     line = _line(options)
     is_there = sharing.is_there(own, options.topic)

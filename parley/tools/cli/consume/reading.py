@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
+from parley.tools.cli import leaderless
 from parley.tools.cli.consume.consumer_config import EARLIEST, LATEST
 from parley.tools.cli.consume.formatting import Formatter
 from parley.tools.cli.invocation import CommandError
@@ -44,12 +45,15 @@ class Source:
 
 
 def begin(consumer: Any, connection: Connection, source: Source) -> bool:
-    """Connect and subscribe. Warns if the topic or partition does not exist yet. Returns False if the topic does not.
+    """Connect and subscribe. Warns if the topic or partition does not exist yet, or has no leader. Returns False if the
+    topic does not exist.
 
     Raises ``CommandError`` if no broker responds or the topic cannot be read.
     """
     metadata = reach(consumer, connection, source.topic or None)
     is_there = not source.topic or _warn_if_missing(metadata.topics[source.topic], source)
+    if source.topic:
+        leaderless.warn(leaderless.ask(connection, metadata.topics[source.topic], source.partition))
     if source.partition is None:
         consumer.subscribe([source.topic or f"^({source.include})$"])
     else:

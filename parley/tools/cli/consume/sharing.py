@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from parley.tools.cli import leaderless
 from parley.tools.cli.cluster_client import on_cluster
 from parley.tools.cli.consume.options import Options
 from parley.tools.cli.invocation import CommandError
@@ -77,8 +78,11 @@ def share_consumer() -> Callable[[dict[str, Any]], Any]:
 
 
 def is_there(settings: Mapping[str, Any], topic: str) -> bool:
-    """Return True if the topic exists, or if this cannot be checked because the login uses librdkafka's own
-    settings. Raises ``CommandError`` if no broker responds or the cluster does not support share groups."""
+    """Return True if the topic exists, or if this cannot be checked because the login uses librdkafka's own settings.
+
+    Warns of partitions without a leader. Raises ``CommandError`` if no broker responds or the cluster does not support
+    share groups.
+    """
     from parley.protocol.errors import ErrorCode, KafkaError
     from parley.protocol.messages.share_groups import ShareGroupHeartbeatRequest
 
@@ -90,6 +94,7 @@ def is_there(settings: Mapping[str, Any], topic: str) -> bool:
                 raise CommandError(_UNSUPPORTED) from error
             raise
         found = (await client.metadata([topic])).topics[0]
+        leaderless.warn(leaderless.described_in(found))
         return bool(found.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     return _asked(settings, check, otherwise=True)

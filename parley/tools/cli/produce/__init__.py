@@ -109,7 +109,8 @@ class Options:
 def produce(options: Options) -> None:
     from confluent_kafka import Producer
 
-    from parley.tools.cli.librdkafka import connect, reach
+    from parley.tools.cli import leaderless
+    from parley.tools.cli.librdkafka import check_topic_name, connect, reach
     from parley.tools.cli.produce.sending import Sender, send_lines
 
     if options.line_reader not in READERS:
@@ -118,9 +119,15 @@ def produce(options: Options) -> None:
         raise CommandError(f"--request-required-acks takes all, -1, 0 or 1, not '{options.acks}'.")
     reading = {**client_properties(options.reader_config), **pairs(options.reader_property, "--reader-property")}
     form = LineFormat.from_properties(reading)
-    producer, connection = connect(Producer, settings(options), verbose=options.verbose)
-    reach(producer, connection, timeout_s=max(1, options.max_block_ms) / 1000)
-    send_lines(lines_of(sys.stdin.buffer), options.topic, form, Sender(producer, connection), sync=options.sync)
+    check_topic_name(options.topic)
+    own = settings(options)
+    producer, connection = connect(Producer, own, verbose=options.verbose)
+    topics = reach(producer, connection, timeout_s=max(1, options.max_block_ms) / 1000).topics
+    leaderless_partitions = leaderless.ask(connection, topics[options.topic]) if options.topic in topics else ""
+    leaderless.warn(leaderless_partitions)
+    is_idempotent = str(own["enable.idempotence"]).lower() == "true"
+    sender = Sender(producer, connection, options.topic, is_idempotent, warned=leaderless_partitions)
+    send_lines(lines_of(sys.stdin.buffer), form, sender, sync=options.sync)
 
 
 def settings(options: Options) -> dict[str, Any]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from parley.tools.cli.invocation import CommandError
-from parley.tools.cli.librdkafka import Connection
+from parley.tools.cli.librdkafka import Connection, topic_right
 from parley.tools.cli.produce.line_reader import InputRecord, LineFormat, parse_line
+from parley.tools.cli.produce.silence import Silence
 
 _SAYS_WHY: Final = 8
 """The first version of Produce whose response contains the reason why a batch was rejected (KIP-467)."""
+_PATIENCE_S: Final = 5.0
+"""How long to wait for an acknowledgement, in seconds, before looking for the reason of the silence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +35,19 @@ class Sender:
 
     producer: Any
     connection: Connection
+    topic: str
+    is_idempotent: bool
     acknowledged: int = 0
     failed: int = 0
     last_failure: Failure | None = None
+    warned: str = ""
+    """The reason of the latest warning, which is not repeated."""
 
-    def send(self, topic: str, record: InputRecord, *, wait: bool) -> None:
+    @property
+    def silence(self) -> Silence:
+        return Silence(self.connection, self.topic, self.is_idempotent)
+
+    def send(self, record: InputRecord, *, wait: bool) -> None:
         """Queue a record, waiting for space in the queue. With ``wait``, wait until the record is acknowledged."""
         from confluent_kafka import KafkaException
 
@@ -45,7 +57,7 @@ class Sender:
         while True:
             try:
                 self.producer.produce(
-                    topic, record.value, record.key, headers=list(record.headers), on_delivery=delivered
+                    self.topic, record.value, record.key, headers=list(record.headers), on_delivery=delivered
                 )
                 break
             except BufferError:
@@ -53,9 +65,22 @@ class Sender:
             except KafkaException as error:
                 raise CommandError(refused_by_client(error.args[0])) from error
         if wait:
-            self.producer.flush()
+            self.finish()
         else:
             self.producer.poll(0)
+
+    def finish(self) -> None:
+        """Wait until every record is acknowledged or has failed. Warns of a known reason if this takes long."""
+        done = -1
+        while self.producer.flush(_PATIENCE_S):
+            before, done = done, self.acknowledged + self.failed
+            if before == done or not done:
+                self._warn(self.silence.reason())
+
+    def _warn(self, reason: str) -> None:
+        if reason and reason != self.warned:
+            self.warned = reason
+            print(f"Warning: no record is acknowledged: {reason}; waiting.", file=sys.stderr, flush=True)
 
     def _delivered(self, error: Any, message: Any, record: InputRecord) -> None:
         if error is None:
@@ -68,36 +93,49 @@ class Sender:
 
 def refused_by_client(error: Any) -> str:
     """Return why librdkafka did not queue a record, such as its size or missing rights."""
+    if error.name() == "TOPIC_AUTHORIZATION_FAILED":
+        return f"A record was refused by the client: {_without_right(error.str())}"
     larger = " For larger records set --producer-property message.max.bytes=..."
     return f"A record was refused by the client: {error.str()}.{larger if error.name() == 'MSG_SIZE_TOO_LARGE' else ''}"
 
 
-def send_lines(lines: Iterable[bytes], topic: str, form: LineFormat, sender: Sender, *, sync: bool) -> None:
+def _without_right(text: str) -> str:
+    return f"{text}. The user lacks the right Write on the topic. {topic_right('Write')}"
+
+
+def send_lines(lines: Iterable[bytes], form: LineFormat, sender: Sender, *, sync: bool) -> None:
     """Send all lines. Raises ``CommandError`` at the end if any record was not acknowledged."""
     try:
         for number, line in enumerate(lines, start=1):
-            sender.send(topic, parse_line(line, form, number), wait=sync)
+            sender.send(parse_line(line, form, number), wait=sync)
     finally:
-        sender.producer.flush()
+        sender.finish()
     if sender.last_failure is not None:
-        why = reason(sender.last_failure, sender.connection)
+        why = reason(sender.last_failure, sender)
         raise CommandError(f"{sender.failed} record(s) were not acknowledged; the last one: {why}")
 
 
-def reason(failure: Failure, connection: Connection) -> str:
-    """Return why a record was not acknowledged, with the broker's message if it sends one.
+def reason(failure: Failure, sender: Sender) -> str:
+    """Return why a record was not acknowledged, as sentences, with the broker's message if it sends one."""
+    match failure.code:
+        case "INVALID_RECORD":
+            return f"{_message_of_broker(failure, sender.connection) or failure.reason} ({failure.code})."
+        case "TOPIC_AUTHORIZATION_FAILED":
+            return _without_right(failure.reason)
+        case "_MSG_TIMED_OUT":
+            why = sender.silence.reason() or sender.warned
+            return f"{failure.reason}: {why}." if why else f"{failure.reason}."
+    return f"{failure.reason}."
 
-    librdkafka drops the broker's message. To get it, a record that was rejected as invalid is sent again.
-    """
-    if failure.code != "INVALID_RECORD":
-        return f"{failure.reason}."
+
+def _message_of_broker(failure: Failure, connection: Connection) -> str:
+    """Return the broker's message for a rejected record. librdkafka drops it: the record is sent again to get it."""
     from parley.tools.cli.cluster_client import on_cluster
 
     try:
-        said = on_cluster(connection.bootstrap, connection.security, _Offer(failure).ask)
+        return on_cluster(connection.bootstrap, connection.security, _Offer(failure).ask)
     except CommandError:  # the broker no longer responds, or only librdkafka can use the login settings
-        said = ""
-    return f"{said or failure.reason} ({failure.code})."
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from parley.tools.cli.cluster_client import check, on_cluster
 from parley.tools.cli.consume.formatting import Formatter, json_formatter
 from parley.tools.cli.consume.reading import MISSING
 from parley.tools.cli.invocation import CommandError
-from parley.tools.cli.librdkafka import TOPIC_RIGHT, Connection, connect, reason_of, translated
+from parley.tools.cli.librdkafka import Connection, connect, reason_of, topic_right, translated
 from parley.tools.cli.tail.lines import line
 from parley.tools.cli.topic_offsets import EARLIEST, LATEST, list_offsets
 
@@ -108,7 +108,9 @@ async def _partitions(client: Client, topics: Sequence[str]) -> list[TopicPartit
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise CommandError(MISSING.format(topic=name))
         if topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            raise CommandError(f"The user lacks the right Describe or Read on the topic '{name}'. {TOPIC_RIGHT}")
+            raise CommandError(
+                f"The user lacks the right Describe or Read on the topic '{name}'. {topic_right('Read')}"
+            )
         check(topic.error_code, doing=f"The topic '{name}' cannot be read")
         found += [(name, one.partition_index) for one in topic.partitions]
     return found

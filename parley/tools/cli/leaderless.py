@@ -1,0 +1,63 @@
+"""Warns of partitions without a leader. librdkafka waits for a leader without a message."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
+
+from parley.tools.cli.invocation import CommandError
+from parley.tools.cli.librdkafka import Connection
+
+if TYPE_CHECKING:
+    from parley.protocol.client import Client
+    from parley.protocol.messages.metadata import MetadataResponse
+
+_NAMED_MAX: Final = 5
+"""The number of partitions that a warning names."""
+_TIMEOUT_MS: Final = 5000
+
+
+def described(topic: str, partitions: Collection[int], down: Collection[int]) -> str:
+    """Say that these partitions have no leader, and that the brokers ``down`` with their replicas are down."""
+    named = ", ".join(f"{topic}-{each}" for each in sorted(partitions)[:_NAMED_MAX])
+    more = f" and {len(partitions) - _NAMED_MAX} more" if len(partitions) > _NAMED_MAX else ""
+    has = "has" if len(partitions) == 1 else "have"
+    ids = ", ".join(map(str, sorted(down)))
+    why = f": broker{'s' if len(down) > 1 else ''} {ids} {'are' if len(down) > 1 else 'is'} down" if down else ""
+    return f"{named}{more} {has} no leader{why}"
+
+
+def described_in(topic: MetadataResponse.MetadataResponseTopic, only: int | None = None) -> str:
+    """Say which partitions in the metadata have no leader, among all or ``only`` one. Empty if there is none."""
+    found = [each for each in topic.partitions if each.leader_id < 0 and only in (None, each.partition_index)]
+    down = {broker for each in found for broker in each.offline_replicas}
+    return described(topic.name or "", [each.partition_index for each in found], down) if found else ""
+
+
+def ask(connection: Connection, topic: Any, only: int | None = None) -> str:
+    """Say which partitions in librdkafka's metadata of a topic have no leader, and which brokers are down. Empty if
+    all have one.
+
+    librdkafka does not know which replicas are offline: the cluster is asked once more. The brokers are missing if only
+    librdkafka can log in.
+    """
+    from parley.tools.cli.cluster_client import on_cluster
+
+    found = [index for index, each in topic.partitions.items() if each.leader < 0 and only in (None, index)]
+    if not found:
+        return ""
+
+    async def work(client: Client) -> str:
+        return described_in((await client.metadata([topic.topic])).topics[0], only)
+
+    try:
+        return on_cluster(connection.bootstrap, connection.security, work, timeout_ms=_TIMEOUT_MS)
+    except CommandError:
+        return described(topic.topic, found, ())
+
+
+def warn(sentence: str) -> None:
+    """Warn of partitions without a leader, unless the sentence is empty."""
+    if sentence:
+        print(f"Warning: {sentence}; waiting for one.", file=sys.stderr, flush=True)
