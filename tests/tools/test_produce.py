@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from parley import Broker
+from parley.broker.coordinators.producer_ids import ProducerIds
+from parley.protocol.errors import ErrorCode, KafkaError
 from parley.tools.cli.invocation import CommandError
-from parley.tools.cli.produce import Options, app, settings
+from parley.tools.cli.produce import Options, app, sending, settings
 from parley.tools.cli.produce.line_reader import READERS, InputRecord, LineFormat, parse_line
 from tests.support.ports import free_port
 from tests.support.preloaded import preloaded_command
@@ -110,6 +113,30 @@ def test_impossible_requests_are_reported(on_broker: Parley, topic: str, words: 
     done = on_broker("produce", "--topic", topic, *words)
     assert done.code == 1
     assert reason in done.err
+
+
+@pytest.mark.slow
+def test_a_producer_without_an_id_is_told_why(parley: Parley, monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka asks again for five minutes, without a message."""
+
+    async def refuse(ids: ProducerIds) -> int:
+        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    monkeypatch.setattr(ProducerIds, "take", refuse)
+    monkeypatch.setattr(sending, "_PATIENCE_S", 0.1)
+    with Broker() as broker:
+        words = ("produce", "--bootstrap-server", broker.bootstrap_servers, "--topic", "t", "--producer-property")
+        monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"one\n")))
+        done = parley(*words, "message.timeout.ms=1000")
+        assert done.code == 1
+        warning, error = done.err.splitlines()
+        why = "the cluster assigns no producer id (COORDINATOR_LOAD_IN_PROGRESS): its coordination store may be down"
+        assert warning.startswith(f"Warning: no record is acknowledged: {why}")
+        assert error.startswith(
+            f"Error: 1 record(s) were not acknowledged; the last one: Local: Message timed out: {why}"
+        )
+        monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"one\n")))
+        assert parley(*words, "enable.idempotence=false").code == 0
 
 
 @pytest.mark.slow

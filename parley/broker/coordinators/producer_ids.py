@@ -1,8 +1,10 @@
 """Producer ids (KIP-98): each is allocated once in the life of a cluster.
 
-A broker takes a block of ids from the coordination store and allocates them one by one. When it stops, the rest of the
-block is lost, but there are 2^62 ids. Before the broker allocates the first id of a block, it writes the end of the
-block to its own disk. Otherwise, a store that was restored to an older state would hand out the block a second time.
+A broker takes a block of ids from the coordination store and allocates them one by one. It takes the first block when
+it joins the cluster, so that it can serve new producers even if the store does not respond later. When the broker
+stops, the rest of the block is lost, but there are 2^62 ids. Before the broker allocates the first id of a block, it
+writes the end of the block to its own disk. Otherwise, a store that was restored to an older state would hand out the
+block a second time.
 """
 
 from __future__ import annotations
@@ -46,26 +48,32 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def take(self) -> int:
-        """Allocate an id.
+        """Allocate an id. Raises what ``reserve`` raises."""
+        await self.reserve()
+        self._next += 1
+        return self._next - 1
+
+    async def reserve(self) -> None:
+        """Take a block from the store, unless ids of the last one are left.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS, which clients retry, if the store does not respond, or if the end of the
         block cannot be written to any data directory. Raises UNKNOWN_SERVER_ERROR if the store's counter is too high.
         """
-        if self._next == self._end:
-            async with self._lock:
-                if self._next == self._end:
-                    try:
-                        first = await self._store().next_id(PRODUCER_IDS, block=BLOCK)
-                        if first + BLOCK > ID_MAX:
-                            raise KafkaError(
-                                ErrorCode.UNKNOWN_SERVER_ERROR,
-                                f"The counter of producer ids in the coordination store is {first}, which is not a "
-                                "valid id. Set it to one more than the highest id in use.",
-                            )
-                        self._epochs.note(KnownEpochs(producer_ids_end=first + BLOCK))
-                        await self._epochs.save()
-                    except (CoordinationError, OSError) as error:
-                        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
-                    self._next, self._end = first, first + BLOCK
-        self._next += 1
-        return self._next - 1
+        if self._next < self._end:
+            return
+        async with self._lock:
+            if self._next < self._end:
+                return
+            try:
+                first = await self._store().next_id(PRODUCER_IDS, block=BLOCK)
+                if first + BLOCK > ID_MAX:
+                    raise KafkaError(
+                        ErrorCode.UNKNOWN_SERVER_ERROR,
+                        f"The counter of producer ids in the coordination store is {first}, which is not a "
+                        "valid id. Set it to one more than the highest id in use.",
+                    )
+                self._epochs.note(KnownEpochs(producer_ids_end=first + BLOCK))
+                await self._epochs.save()
+            except (CoordinationError, OSError) as error:
+                raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
+            self._next, self._end = first, first + BLOCK

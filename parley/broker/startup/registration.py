@@ -19,6 +19,7 @@ from parley.broker.metadata.topic_names import INTERNAL_TOPICS
 from parley.broker.startup.composition import Parts
 from parley.broker.startup.environment import Environment
 from parley.consensus.errors import CoordinationError, WrongStore
+from parley.protocol.errors import KafkaError
 from parley.protocol.uuids import UUID
 from parley.storage.partition_metadata import encode_id
 
@@ -107,6 +108,8 @@ async def register(environment: Environment, parts: Parts) -> None:
     for directory in parts.logs.online():
         tasks.start(parts.scrubber.run(directory), name=f"scrubber of {directory}")
     tasks.start(parts.log_cleaner.run(), name="log cleaner")
+    # If this fails, the first producer without an id tries again, and gets the error.
+    tasks.start(parts.producer_ids.reserve(), name="first producer ids", expected=(KafkaError,))
     undo.push_async_callback(parts.fetchers.close)
 
 

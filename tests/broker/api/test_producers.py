@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from parley import Broker
+from parley.broker.coordinators.producer_ids import PRODUCER_IDS
 from parley.protocol.client import Client
 from parley.protocol.errors import ErrorCode
 from parley.protocol.messages.produce import ProduceRequest
@@ -10,6 +13,10 @@ from parley.protocol.messages.producers import DescribeProducersRequest, InitPro
 from parley.protocol.messages.topics import CreateTopicsRequest
 from parley.protocol.records.batch import build
 from parley.protocol.records.record import Record
+from tests.broker.memory_store import memory_backend
+
+PATIENCE_S = 30.0
+PAUSE_S = 0.01
 
 
 async def produce(
@@ -55,3 +62,17 @@ async def test_an_idempotent_producer_is_remembered_and_held_to_its_sequence() -
         (producer,) = known.active_producers
         assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (me, 1, 0)
         assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_broker_has_producer_ids_before_a_producer_asks() -> None:
+    """New idempotent producers work while the store does not respond, also with a broker that has just started."""
+    async with Broker() as broker, Client(broker.bootstrap_servers) as client:
+        parts = broker.server.parts
+        async with asyncio.timeout(PATIENCE_S):
+            while await parts.lifecycle.store.get(PRODUCER_IDS) is None:  # noqa: ASYNC110
+                await asyncio.sleep(PAUSE_S)
+        backend = memory_backend(parts.store_move.store.backend)
+        backend.disconnect()
+        answer = await client.send(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000))
+        backend.reconnect()  # a stop would wait for it
+        assert answer.error_code == ErrorCode.NONE
