@@ -15,7 +15,7 @@ _MAP_BYTES_MIN = 1 << 20
 
 class Rule(NamedTuple):
     """A condition on a configuration. If it does not hold, ``key`` is reported, and ``allowed`` completes
-    "it must be"."""
+    "it must be". ``allowed`` may contain attributes of ``config`` in braces."""
 
     key: str
     holds: Callable[[BrokerKeys], bool]
@@ -96,8 +96,12 @@ RULES = (
     Rule("node.id", _same_id, "the same as broker.id if both are set"),
     Rule(
         "broker.id",
-        lambda c: "broker.id" not in c.static or c.broker_id <= c.reserved_broker_max_id,
-        "at most reserved.broker.max.id",
+        lambda c: (
+            "broker.id" not in c.static or c.broker_id <= c.reserved_broker_max_id or not c.broker_id_generation_enable
+        ),
+        "at most {config.reserved_broker_max_id} (reserved.broker.max.id), because the cluster assigns higher ids. If "
+        "it assigned this one, leave out broker.id: meta.properties in each log directory contains it. Otherwise "
+        "raise reserved.broker.max.id",
     ),
     Rule(
         "broker.id",
@@ -218,7 +222,11 @@ RULES = (
 def problems_between(config: BrokerKeys) -> list[Problem]:
     """Return a problem for every rule that the configuration violates. Each value must already be valid
     individually."""
-    return [Problem(rule.key, _value(config, rule.key), rule.allowed) for rule in RULES if not rule.holds(config)]
+    return [
+        Problem(rule.key, _value(config, rule.key), rule.allowed.format(config=config))
+        for rule in RULES
+        if not rule.holds(config)
+    ]
 
 
 def _value(config: BrokerKeys, name: str) -> str:

@@ -128,6 +128,14 @@ def test_all_bad_values_are_reported_at_once() -> None:
     assert (first.key, first.value) == ("num.partitions", "0")
 
 
+def test_an_id_above_the_reserved_ones_is_refused_with_the_limit_and_the_remedies() -> None:
+    """As in Kafka before 4.0, which has no limit either if the cluster assigns no ids."""
+    (complaint,) = complaints({"broker.id": "1001"})
+    assert "at most 1000 (reserved.broker.max.id)" in complaint
+    assert "leave out broker.id: meta.properties in each log directory contains it" in complaint
+    assert BrokerConfig.from_properties({"broker.id": "1001", "broker.id.generation.enable": "false"}).broker_id == 1001
+
+
 @pytest.mark.parametrize(
     ("given", "key"),
     [

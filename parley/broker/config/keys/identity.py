@@ -12,7 +12,8 @@ class IdentityKeys(Keys, title="Identity and coordination"):
         "broker.id",
         -1,
         "The id of this broker in its cluster. With -1 the cluster assigns an id above reserved.broker.max.id, and "
-        "the broker stores it in meta.properties of every log directory. node.id is the same setting; set either, or "
+        "the broker stores it in meta.properties of every log directory. Leave such an id out of the configuration: "
+        "the broker reads it from there. node.id is the same setting; set either, or "
         "both to the same value.",
         at_least=-1,
         importance=HIGH,
@@ -35,8 +36,8 @@ class IdentityKeys(Keys, title="Identity and coordination"):
     reserved_broker_max_id = integer(
         "reserved.broker.max.id",
         1_000,
-        "The highest id that a configuration may use. Ids assigned by the cluster start above it. Raise it before "
-        "you manually assign a higher id.",
+        "The highest id that a configuration may use, unless broker.id.generation.enable is false. Ids assigned by the "
+        "cluster start above it. Raise it before you manually assign a higher id.",
         at_least=0,
     )
     broker_rack = string(
