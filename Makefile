@@ -50,13 +50,15 @@ server: $(VENV)/.brokers
 	$(BIN)/python -m tests.system.peers "$(STORE)"
 
 # SECURE=1: TLS, logins, ACLs and a locked store.
+# PORT: the first broker's port, FOLDER: all files.
+PLACE = $(if $(PORT),--port "$(PORT)") $(if $(FOLDER),--folder "$(FOLDER)")
 SECURELY = $(if $(filter-out 0 no false,$(SECURE)),--secure)
 
 quickstart: server  ## three brokers, a real file, and the death of a leader while it is sent (STORE, FILE, SECURE=1)
 	@exec $(BIN)/python -m parley.tools.quickstart --store "$(STORE)" $(SECURELY) $(if $(FILE),"$(FILE)")
 
-cluster: server  ## three brokers until Ctrl-C (STORE=local, zookeeper, etcd or consul, whose server is started too; SECURE=1)
-	exec $(BIN)/python -m parley.tools.local_cluster "$(STORE)" $(SECURELY)
+cluster: server  ## three brokers until Ctrl-C (STORE=local, zookeeper, etcd or consul, whose server is started too; SECURE=1, PORT, FOLDER)
+	exec $(BIN)/python -m parley.tools.local_cluster "$(STORE)" $(SECURELY) $(PLACE)
 
 peers: build  ## the real clients and servers the system tests drive (kcat, Java, Apache Kafka)
 	$(BIN)/python -m tests.system.peers

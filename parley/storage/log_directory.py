@@ -68,6 +68,19 @@ class DirectoryInUse(RuntimeError):
     """Another process, or another broker in this process, uses the directory."""
 
 
+def is_in_use(path: Path) -> bool:
+    """Return True if a broker holds the lock of this log directory. Changes nothing, and blocks on the disk."""
+    try:
+        fd = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        held = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    finally:
+        os.close(fd)
+    return bool(_FLOCK.unpack(held)[0] != fcntl.F_UNLCK)
+
+
 @dataclass(frozen=True, slots=True)
 class Contents:
     """The partitions in a directory, the deleted partitions whose files still exist, and unfinished copies

@@ -29,6 +29,7 @@ from parley.storage.log_directory import (
     DirectoryInUse,
     LogDirectory,
     Mark,
+    is_in_use,
     parse_partition_name,
     partition_name,
     set_aside_name,
@@ -212,8 +213,11 @@ def test_a_second_broker_in_the_same_process_is_refused(tmp_path: Path) -> None:
         opened(tmp_path)
     with pytest.raises(DirectoryInUse):
         opened(tmp_path)
+    assert is_in_use(tmp_path)
     first.close()
     first.close()
+    assert not is_in_use(tmp_path)
+    assert not is_in_use(tmp_path / "missing")
     opened(tmp_path).close()
 
 
@@ -231,6 +235,7 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path: Path) -
     assert held.wait(30)
     with pytest.raises(DirectoryInUse, match="in use by another broker"):
         opened(tmp_path)
+    assert is_in_use(tmp_path)
     holder.kill()
     holder.join()
     opened(tmp_path).close()
@@ -247,6 +252,7 @@ def test_a_posix_lock_as_the_jvm_takes_it_is_respected_both_ways(tmp_path: Path)
         assert kafka.stdout.readline() == b"locked\n"
         with pytest.raises(DirectoryInUse):
             opened(tmp_path)
+        assert is_in_use(tmp_path)
         kafka.communicate()
     ours = opened(tmp_path)
     refused = subprocess.run(command, input=b"", capture_output=True, check=False)

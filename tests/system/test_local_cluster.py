@@ -145,6 +145,13 @@ def test_make_starts_it(store: str) -> None:
         assert f"exec {python} {module} --secure" in secured(*words)
 
 
+def test_make_starts_it_at_other_ports_and_in_another_folder() -> None:
+    words = ["make", "--dry-run", "--directory", str(ROOT), "cluster", "PORT=19092", "FOLDER=/tmp/a b"]
+    lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    (started,) = (shlex.split(line) for line in lines if line.startswith("exec "))
+    assert started[-5:] == ["local", "--port", "19092", "--folder", "/tmp/a b"]
+
+
 def secured(*words: str) -> list[str]:
     """Return the commands that ``make`` runs with ``SECURE=1``."""
     lines = subprocess.run([*words, "SECURE=1"], capture_output=True, text=True, check=True).stdout.splitlines()

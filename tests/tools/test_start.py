@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,7 @@ from parley.broker.membership.registration import DuplicateBrokerId
 from parley.broker.metrics.health import Health
 from parley.broker.startup.registration import COORDINATION
 from parley.consensus.errors import BadConfig, DamagedStore, EmptyStore, Unavailable
+from parley.storage.log_directory import LogDirectory
 from parley.storage.resource_exhaustion import MEMORY
 from parley.tools.cli import start
 from parley.tools.cli.invocation import DISK_FAILED, FAILED, STARVED, CommandError
@@ -187,6 +189,19 @@ def test_the_advised_address_keeps_the_protocol_and_the_other_listeners(error: O
     told = start.why_not_started(error, start.configuration(None, settings))
     assert told.endswith(f": --override {advised}")
     assert f"the key {advised.partition('=')[0]}" in told
+
+
+def test_an_address_in_use_with_a_folder_in_use_is_one_advice(tmp_path: Path) -> None:
+    """With another address alone, the next start would find the folder in use."""
+    error = OSError(errno.EADDRINUSE, "cannot listen on h:9093: x")
+    config = start.configuration(None, ("listeners=PLAINTEXT://h:9093", f"log.dirs={tmp_path}"))
+    folder = LogDirectory(tmp_path)
+    folder.open("cluster", 1, Random(1))
+    told = start.why_not_started(error, config)
+    folder.close()
+    assert f"Another broker runs in {tmp_path}. Stop it, or " in told
+    assert told.endswith(f"--override listeners=PLAINTEXT://h:19093 --override log.dirs={tmp_path}-2")
+    assert "log.dirs" not in start.why_not_started(error, config)
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from parley.protocol.client import Client
 from parley.protocol.messages.metadata import DescribeClusterRequest
+from parley.storage.log_directory import LogDirectory
 from parley.tools.cli.invocation import CommandError
-from parley.tools.cli.start_cluster import Given, labeled, plans
-from tests.support.ports import free_port
+from parley.tools.cli.start_cluster import Given, labeled, plans, refuse_ports_in_use
 from tests.tools.conftest import Parley
 
 
@@ -58,6 +59,28 @@ def test_ports() -> None:
     assert [plan.settings["listeners"][-5:] for plan in plans(Given({}), 2, port=29092)] == ["29092", "29093"]
     free = [plan.settings["listeners"] for plan in plans(Given({"listeners": "PLAINTEXT://127.0.0.1:0"}), 2)]
     assert free == ["PLAINTEXT://127.0.0.1:0"] * 2
+
+
+def test_ports_in_use_are_reported_once_for_the_whole_cluster(tmp_path: Path) -> None:
+    """The brokers' own reports would each suggest another address, as if a single broker were started."""
+    with socket.socket() as first, socket.socket() as second:
+        for each in (first, second):
+            each.bind(("127.0.0.1", 0))
+            each.listen()
+        ports = [each.getsockname()[1] for each in (first, second)]
+        listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in zip(("A", "B"), ports, strict=True))
+        given = plans(Given({"listeners": listeners, "log.dirs": str(tmp_path)}), 1)
+        with pytest.raises(
+            CommandError, match=r"are in use. Is another broker running\? .* --port \d+ \(`make"
+        ) as refused:
+            refuse_ports_in_use(given)
+        assert str(refused.value).startswith(f"127.0.0.1:{ports[0]}, 127.0.0.1:{ports[1]} are in use.")
+        folder = LogDirectory(tmp_path / "broker-1")
+        folder.open("cluster", 1, Random(1))
+        with pytest.raises(CommandError, match=rf"and a broker runs in {tmp_path}\. .*log.dirs={tmp_path}-2 \(`make"):
+            refuse_ports_in_use(given)
+        folder.close()
+    refuse_ports_in_use(given)
 
 
 def test_secrets_are_no_arguments_of_the_brokers_processes() -> None:
@@ -165,6 +188,17 @@ def test_a_cluster_lives_through_the_death_of_a_broker_and_stops_in_order(tmp_pa
 
 
 @pytest.mark.system
+def test_the_end_of_the_last_broker_is_not_called_the_end_of_one_of_several(tmp_path: Path) -> None:
+    with started(tmp_path, "--brokers", "2") as running:
+        os.kill(running.brokers()[0], signal.SIGKILL)
+        running.says("Broker 1 exited (killed by SIGKILL). The others continue.")
+        os.kill(running.brokers()[0], signal.SIGKILL)
+        running.says("Broker 2 exited (killed by SIGKILL). To restart it: parley start")
+        running.says("Error: no broker is left")
+        assert running.process.wait(60) == 1
+
+
+@pytest.mark.system
 def test_a_broker_is_restarted_with_restart(tmp_path: Path) -> None:
     with started(tmp_path, "--restart") as running:
         os.kill(running.brokers()[0], signal.SIGKILL)
@@ -188,19 +222,12 @@ def test_brokers_do_not_outlive_the_command(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_a_broker_that_cannot_start_stops_all(tmp_path: Path) -> None:
-    ports = [free_port()]
-    while len(ports) < 3:  # consecutive ports, outside the range from which the system assigns ports
-        port = free_port()
-        ports = [*ports, port] if port == ports[-1] + 1 else [port]
-    port = ports[-1]
-    with socket.create_server(("127.0.0.1", port)):
-        listeners = f"listeners=PLAINTEXT://127.0.0.1:{ports[0]}"
-        done = subprocess.run(
-            command(f"log.dirs={tmp_path}", listeners, "metrics.listener="),
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+    (tmp_path / "broker-3").touch()
+    done = subprocess.run(
+        command(f"log.dirs={tmp_path}", *FREE), capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 1, done.stderr
-    assert f"127.0.0.1:{port}" in done.stderr
+    assert f"{tmp_path}/broker-3" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("Error: broker 3 did not start")
     assert not done.stdout
 

@@ -143,6 +143,7 @@ def _run_cluster(options: argparse.Namespace) -> int:
     plans = start_cluster.plans(given, options.brokers, port=options.port)
     for plan in plans:
         _refuse_folders_of_one(_checked(plan.settings).data_dirs)
+    start_cluster.refuse_ports_in_use(plans)
     return start_cluster.run(plans, restart=options.restart)
 
 
@@ -511,6 +512,11 @@ def _reason(error: Exception, config: BrokerConfig) -> str:
         if advice:
             reason = str(error.strerror or error)
             setting = _another_address(reason, error, config)
+            if error.errno == errno.EADDRINUSE and (folder := _another_folder(config)):
+                return (
+                    f"{_sentence(reason)} Another broker runs in {', '.join(config.data_dirs)}. Stop it, or give this "
+                    f"broker another address and a folder of its own: --override {setting} --override {folder}"
+                )
             return f"{_sentence(reason)} {advice.format(key=setting.partition('=')[0])}: --override {setting}"
     if isinstance(error, OSError):
         where = error.filename or ", ".join(config.data_dirs)
@@ -538,6 +544,16 @@ def _another_address(reason: str, error: OSError, config: BrokerConfig) -> str:
         is_named = f" {each.host}:{each.port}:" in reason or (not each.host and f":{each.port}:" in reason)
         listeners.append(str(each.at(host=host, port=port) if is_named else each))
     return f"listeners={','.join(listeners)}"
+
+
+def _another_folder(config: BrokerConfig) -> str:
+    """Return a setting that gives this broker other log directories if another broker uses one of them, or an empty
+    string."""
+    from parley.storage.log_directory import is_in_use
+
+    if not any(is_in_use(Path(each)) for each in config.data_dirs):
+        return ""
+    return "log.dirs=" + ",".join(f"{Path(each)}-2" for each in config.data_dirs)
 
 
 def _corrected(host: str, port: int, *, keeps_host: bool) -> tuple[str, int]:

@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shlex
 import signal
@@ -31,6 +32,8 @@ from parley.tools.ending_with_parent import ending_with_parent
 
 BROKERS_MAX: Final = 100
 RESTART_PAUSE_S: Final = 1.0
+_OTHER_PORTS: Final = 10_000
+"""How far the suggested ports are from those in use."""
 _READY: Final = "bootstrap.servers="
 _NOTES: Final = ("listens", "warning")
 """The labels of a broker's notes about its listeners."""
@@ -158,14 +161,46 @@ def _head_and_port(address: str) -> tuple[str, str]:
 
 
 def _is_free(address: str) -> bool:
+    return _error_of_bind(address) == 0
+
+
+def _error_of_bind(address: str) -> int:
+    """Return the number of the error of listening on this address, or 0."""
     host, _, port = address.rpartition(":")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, int(port)))
-        except OSError:
-            return False
-    return True
+        except OSError as error:
+            return error.errno or -1
+    return 0
+
+
+def refuse_ports_in_use(plans: Sequence[Plan]) -> None:
+    """Raise ``CommandError``, with one remedy for the whole cluster, if other processes use ports of its brokers."""
+    from parley.storage.log_directory import is_in_use
+
+    addresses = [each.rpartition("//")[2] for plan in plans for each in plan.settings["listeners"].split(",")]
+    busy = [each for each in addresses if _error_of_bind(each) == errno.EADDRINUSE]
+    if not busy:
+        return
+    first = int(_head_and_port(addresses[0])[1])
+    port = first + _OTHER_PORTS if first + _OTHER_PORTS + len(addresses) < 1 << 16 else first - _OTHER_PORTS
+    where = f"{', '.join(busy)} {'is' if len(busy) == 1 else 'are'} in use"
+    settings = plans[0].settings
+    folders = [Path(each) for plan in plans for each in plan.settings["log.dirs"].split(",")]
+    if not any(map(is_in_use, folders)):
+        raise CommandError(
+            f"{where}. Is another broker running? Stop it, or start this cluster at other ports: --port {port} "
+            f"(`make cluster PORT={port}`)."
+        )
+    folder = folders[0].parent
+    is_embedded = settings.get("coordination.url") == f"local://{folder}/coordination"
+    raise CommandError(
+        f"{where}, and a broker runs in {folder}. Stop that cluster, or start this one at other ports, in another "
+        f"folder{'' if is_embedded else ' and on another store'}: --port {port} --override log.dirs={folder}-2 "
+        f"(`make cluster PORT={port} FOLDER={folder}-2`)."
+    )
 
 
 class _Child:
@@ -308,7 +343,8 @@ class _Cluster:
     def _next(self, child: _Child) -> str:
         if self._restart:
             return "It is restarted."
-        return f"The others continue. To restart it: parley {shlex.join(child.plan.words())}"
+        others = "The others continue. " if any(each.is_running for each in self._children) else ""
+        return f"{others}To restart it: parley {shlex.join(child.plan.words())}"
 
     async def _stop(self) -> int:
         """Stop the brokers one after another. Returns 0 if each running broker stopped cleanly."""
