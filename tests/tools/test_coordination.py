@@ -71,8 +71,16 @@ def test_a_cluster_is_moved_and_moved_back(cluster: Cluster, store: str, parley:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     assert parley("topics", "--create", "--topic", "moved", *at).code == 0
     other = f"local://{tmp_path}/other"
+    status = ("coordination", "migrate", "--status", *at)
+    nothing = "Nothing was moved: the cluster already uses this store."
+    same = parley("coordination", "migrate", "--to", store, *at)
+    assert (same.code, same.out) == (0, f"{nothing} It uses {store}.\n"), same.err
+    assert parley(*status).out == f"The cluster has never moved. It uses {store}.\n"
     moved = parley("coordination", "migrate", "--to", other, *at)
     assert moved.out == f"The cluster has moved. It uses {other}.\n", moved.err
+    again = parley("coordination", "migrate", "--to", other, *at)
+    assert (again.code, again.out) == (0, f"{nothing} It uses {other}.\n")
+    assert parley(*status).out == moved.out, "the state, not the latest attempt"
     assert "State:        moved (latest move: " in parley("coordination", "status", store).out
     assert parley("topics", "--create", "--topic", "after", *at).code == 0
     left = parley("coordination", "dump", store)
@@ -88,7 +96,6 @@ def test_a_move_that_makes_no_sense_is_refused(cluster: Cluster, store: str, par
     asyncio.run(_put(full, {"k": b"v"}))
     for words, reason in (
         (("--to", full), "it is not empty: it contains keys such as data/k"),
-        (("--to", store), "the cluster already uses this store"),
         (("--to", "memory:"), "no two brokers would find the same one. Name a store that every broker reaches"),
         (("--to", "nowhere://x"), "unknown coordination store 'nowhere'"),
         (("--abort",), "No move is under way"),

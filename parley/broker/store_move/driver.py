@@ -81,6 +81,7 @@ class _Request:
 
 
 ABANDONED: Final = "abandoned"
+ALREADY_USED: Final = "the cluster already uses this store"
 
 
 class StoreMoveDriver:
@@ -139,14 +140,18 @@ class StoreMoveDriver:
         Raises KafkaError: NOT_CONTROLLER; COORDINATOR_NOT_AVAILABLE if the store does not respond.
         """
         self._require_controller()
-        if self._progress.state != "none":
+        if self._progress.move:
             return self._progress
         try:
-            record, _ = await read_record(self._participant.store.backend)
+            return await self._recorded()
         except CoordinationError as error:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+
+    async def _recorded(self) -> Progress:
+        """Return the end of the latest move, as the store records it. Raises CoordinationError."""
+        record, _ = await read_record(self._participant.store.backend)
         if not record.move:
-            return self._progress
+            return Progress("", "none")
         return Progress(record.move, "done" if record.is_move_done else "failed", detail=record.note)
 
     def _require_controller(self) -> None:
@@ -191,9 +196,10 @@ class StoreMoveDriver:
             _log.warning("a move to another store was abandoned: the controller has changed")
 
     async def _move(self, request: _Request, session: Session, members: Expected) -> str | None:
-        """Carry out a move. Returns None if the new store is in charge, otherwise the reason for the failure.
+        """Carry out a move. Returns None if the requested store is in charge, otherwise the reason for the failure.
 
-        The controller that is elected in the new store reports the end of a successful move.
+        The controller that is elected in the new store reports the end of a successful move. If the requested store was
+        already in charge, the reported state is that before the request.
         """
 
         def on_step(step: Step, detail: str) -> None:
@@ -207,6 +213,11 @@ class StoreMoveDriver:
             target = await self._backend_at(request.url)
             async with asyncio.timeout(OPEN_MAX_S):
                 await target.open()
+            if target.identity == self._participant.store.identity:
+                has_moved = (await self._recorded()).state == "done"
+                self._progress = Progress(request.move, "done" if has_moved else "none", detail=ALREADY_USED)
+                reason = None
+                return reason
             migration = Migration(
                 self._participant.store,
                 session,
@@ -229,7 +240,7 @@ class StoreMoveDriver:
         finally:
             if migration is not None and migration.is_committed:
                 reason = None
-            else:
+            elif reason is not None:
                 _log.warning(
                     "the cluster has not moved to another store", extra={"move": request.move, "reason": reason}
                 )

@@ -204,8 +204,8 @@ def migrate(
             {name: getattr(answer, name) for name in ("move", "state", "step", "detail", "store")}, output_format
         )
     else:
-        print(_sentence(answer))
-    if to is not None and answer.state != "done":
+        print(_sentence(answer, is_request=to is not None))
+    if to is not None and answer.state not in ("done", "none"):
         raise typer.Exit(FAILED)
 
 
@@ -248,8 +248,12 @@ async def _move(client: Client, url: str, *, quiet: bool) -> Any:
             print(text, file=sys.stderr)
 
 
-def _sentence(answer: Any) -> str:
+def _sentence(answer: Any, *, is_request: bool) -> str:
+    from parley.broker.store_move.driver import ALREADY_USED
+
     match answer.state:
+        case "done" | "none" if is_request and answer.detail == ALREADY_USED:
+            return f"Nothing was moved: {answer.detail}. It uses {answer.store}."
         case "done":
             return f"The cluster has moved. It uses {answer.store}."
         case "failed":
