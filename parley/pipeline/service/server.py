@@ -40,22 +40,21 @@ class Listener(NamedTuple):
         return "https" if self.is_tls else "http"
 
 
-def parse_listeners(text: str, default_port: int = DEFAULT_PORT) -> list[Listener]:
-    """Parse the addresses in ``listeners``, such as "http://:8083,https://[::1]:8443". Raises ServiceError."""
+def parse_listeners(text: str, default_port: int = DEFAULT_PORT, *, key: str = "listeners") -> list[Listener]:
+    """Parse the addresses of a setting, such as "http://:8083,https://[::1]:8443". Raises ServiceError, which names the
+    ``key``."""
     listeners = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         try:
             url = urlsplit(part)
             host, port = url.hostname or "", default_port if url.port is None else url.port
         except ValueError as error:
-            raise ServiceError(f"listeners: {part!r} is not an address: {error}") from None
+            raise ServiceError(f"{key}: {part!r} is not an address: {error}") from None
         if url.scheme.lower() not in ("http", "https") or url.path not in ("", "/"):
-            raise ServiceError(
-                f"listeners: {part!r} must have the form HTTP://host:{default_port} or HTTPS://host:8443"
-            )
+            raise ServiceError(f"{key}: {part!r} must have the form HTTP://host:{default_port} or HTTPS://host:8443")
         listeners.append(Listener(host, port, url.scheme.lower() == "https"))
     if not listeners:
-        raise ServiceError(f"listeners: no address is given, for example http://127.0.0.1:{default_port}")
+        raise ServiceError(f"{key}: no address is given, for example http://127.0.0.1:{default_port}")
     return listeners
 
 

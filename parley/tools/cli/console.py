@@ -42,7 +42,7 @@ def console(
     bootstrap_server: OnlyBootstrapServer = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
     listen: Annotated[
-        str, typer.Option("--listen", help="Where to listen: http://host:port or https://host:port.")
+        str, typer.Option("--listen", help="Where to listen: host:port, http://host:port or https://host:port.")
     ] = DEFAULT_LISTENER,
     read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every change.")] = False,
     config: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from parley.tools.console.record_schemas import SchemaSettings
 
 
+_PORT: Final = 8090
+_LOGIN: Final = "sasl.jaas.config"
 _CONNECT: Final = "connect."
 """The prefix of the settings for Connect workers: ``connect.basic.auth.user.info`` and ``connect.ssl.*``."""
 
@@ -65,7 +68,8 @@ def prepared(wanted: Wanted) -> Prepared:
 
     try:
         settings = _settings(wanted)
-        listeners = parse_listeners(wanted.listen, 8090)
+        listen = wanted.listen if "://" in wanted.listen else f"http://{wanted.listen}"
+        listeners = parse_listeners(listen, _PORT, key="--listen")
         return Prepared(
             settings, listeners, server_context(wanted.broker_properties, "listener.name.console.", listeners)
         )
@@ -74,14 +78,16 @@ def prepared(wanted: Wanted) -> Prepared:
 
 
 def _settings(wanted: Wanted) -> ConsoleSettings:
-    if "sasl.jaas.config" in wanted.properties:
-        raise CommandError(
-            "Remove sasl.jaas.config from --command-config: users log in to the console with their own passwords, so "
-            "it needs no credentials."
+    properties = dict(wanted.properties)
+    if properties.pop(_LOGIN, None) is not None:
+        print(
+            f"Warning: {_LOGIN} in --command-config is not used: users log in to the console with their own passwords, "
+            "so it needs no credentials.",
+            file=sys.stderr,
         )
     settings = ConsoleSettings(
         wanted.bootstrap,
-        wanted.properties,
+        properties,
         wanted.read_only,
         frozenset(map(str.lower, wanted.host_names)),
         wanted.store,

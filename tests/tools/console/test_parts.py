@@ -12,10 +12,13 @@ import pytest
 from parley.broker.security.acls.bindings import AclBinding, PatternType, PermissionType, ResourcePattern
 from parley.broker.security.operations import Operation
 from parley.broker.security.resources import ResourceType
+from parley.pipeline.service.server import Listener
 from parley.protocol.messages.background_work import HEALING, RECOVERY, DescribeBackgroundWorkResponse
+from parley.tools.cli.invocation import CommandError
 from parley.tools.console.access_api import decide
 from parley.tools.console.broker_work import recovering, shown
 from parley.tools.console.health import PartitionState, findings
+from parley.tools.console.preparation import Wanted, prepared
 from parley.tools.console.record_filter import BadFilter, RecordFilter
 
 _RECORD = {
@@ -130,3 +133,30 @@ def test_the_built_page_is_that_of_the_sources() -> None:
     sources += [path for path in (folder / "src").rglob("*") if path.is_file()]
     found = {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sources}
     assert found == built
+
+
+@pytest.mark.parametrize(
+    ("listen", "listeners"),
+    [
+        ("127.0.0.1:8091", [Listener("127.0.0.1", 8091)]),
+        ("localhost:8091", [Listener("localhost", 8091)]),
+        ("[::1]:8091", [Listener("::1", 8091)]),
+        ("http://127.0.0.1", [Listener("127.0.0.1", 8090)]),
+    ],
+)
+def test_the_address_needs_no_scheme(listen: str, listeners: list[Listener]) -> None:
+    assert prepared(Wanted(bootstrap="a:1", listen=listen)).listeners == listeners
+
+
+def test_an_error_about_the_address_names_the_option() -> None:
+    with pytest.raises(CommandError, match=r"^--listen: 'ftp://a:1' must have the form HTTP://host:8090"):
+        prepared(Wanted(bootstrap="a:1", listen="ftp://a:1"))
+
+
+def test_a_login_in_the_properties_file_is_not_used(capsys: pytest.CaptureFixture[str]) -> None:
+    """Users log in with their own; the file may be the one that the commands use."""
+    properties = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": "secret"}
+    found = prepared(Wanted(bootstrap="a:1", listen="127.0.0.1:0", properties=properties)).settings
+    assert found.needs_login
+    assert "sasl.jaas.config" not in found.properties
+    assert capsys.readouterr().err.startswith("Warning: sasl.jaas.config in --command-config is not used: users log in")
