@@ -46,6 +46,9 @@ def test_status_shows_the_live_brokers(cluster: Cluster, store: str, parley: Par
     shown = json.loads(parley("coordination", "status", "--config", str(config), "--json").out)
     assert shown["state"] == "in charge"
     assert [each["broker"] for each in shown["members"]] == [1, 2]
+    assert "State:        in charge\n" in parley("coordination", "status", "--coordination-url", store).out
+    twice = parley("coordination", "status", store, "--coordination-url", store)
+    assert (twice.code, "Name one store" in twice.err) == (1, True)
     assert shown["controller"] in (1, 2)
     assert shown["controllerEpoch"] >= 1
     assert shown["keys"]["data/brokers"]["count"] == 2

@@ -59,10 +59,22 @@ app = App(
 )
 
 _Url = Annotated[str | None, typer.Argument(metavar="[URL]", help="The store's URL, as in coordination.url.")]
+_UrlOption = Annotated[
+    str | None, typer.Option("--coordination-url", metavar="URL", help="The store's URL, as an option.")
+]
 _Config = Annotated[Path | None, typer.Option("--config", "-c", help="A broker's properties file, instead of the URL.")]
 
 
-def check(url: _Url = None, config: _Config = None, output_format: OutputFormat = None) -> None:
+def _one_of(url: str | None, coordination_url: str | None) -> str | None:
+    """Return the store's URL, which is an argument or an option. Raises ``CommandError`` if it is both."""
+    if url is not None and coordination_url is not None:
+        raise CommandError("Name one store: its URL, or --coordination-url.")
+    return coordination_url if url is None else url
+
+
+def check(
+    url: _Url = None, coordination_url: _UrlOption = None, config: _Config = None, output_format: OutputFormat = None
+) -> None:
     """Check whether a cluster would run on a store, how well, and whether other clients are kept out.
 
     The check writes keys below a temporary prefix and removes them. An empty store gets its identity. The exit code
@@ -70,7 +82,7 @@ def check(url: _Url = None, config: _Config = None, output_format: OutputFormat 
     """
     from parley.tools.coordination.store_fitness import check as check_store
 
-    address, backend_at = store_address(url, config)
+    address, backend_at = store_address(_one_of(url, coordination_url), config)
 
     async def work() -> Any:
         loop = asyncio.get_running_loop()
@@ -105,11 +117,13 @@ def _protection_lines(protection: Protection) -> Iterator[str]:
         yield f"{finding.guard.value:<7} {finding.text}{advice}"
 
 
-def status(url: _Url = None, config: _Config = None, output_format: OutputFormat = None) -> None:
+def status(
+    url: _Url = None, coordination_url: _UrlOption = None, config: _Config = None, output_format: OutputFormat = None
+) -> None:
     """Show the controller, the brokers with their sessions, the number of watches, and the size of the stored data."""
     from parley.tools.coordination.status import status_of
 
-    address, backend_at = store_address(url, config)
+    address, backend_at = store_address(_one_of(url, coordination_url), config)
     found = run_on_store(lambda: in_store(address, backend_at, lambda backend: status_of(backend, address)))
     if output_format:
         print_data(found.as_data(), output_format)
@@ -119,6 +133,7 @@ def status(url: _Url = None, config: _Config = None, output_format: OutputFormat
 
 def dump(
     url: _Url = None,
+    coordination_url: _UrlOption = None,
     config: _Config = None,
     show_secrets: Annotated[
         bool, typer.Option("--show-secrets", help="Include secret settings; a dump without them cannot be restored.")
@@ -131,7 +146,7 @@ def dump(
     from parley.tools.coordination.dump_and_restore import NotDumped
     from parley.tools.coordination.dump_and_restore import dump as dump_store
 
-    address, backend_at = store_address(url, config)
+    address, backend_at = store_address(_one_of(url, coordination_url), config)
     try:
         found = run_on_store(
             lambda: in_store(address, backend_at, lambda each: dump_store(each, show_secrets=show_secrets))
@@ -144,6 +159,7 @@ def dump(
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The output of `dump`; - for standard input.")],
     url: _Url = None,
+    coordination_url: _UrlOption = None,
     config: _Config = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Restore even if the store is not empty.")] = False,
 ) -> None:
@@ -156,7 +172,7 @@ def restore(
     from parley.tools.coordination.dump_and_restore import NotRestored
     from parley.tools.coordination.dump_and_restore import restore as restore_store
 
-    address, backend_at = store_address(url, config)
+    address, backend_at = store_address(_one_of(url, coordination_url), config)
     dumped = _read(file)
 
     async def work() -> int:
