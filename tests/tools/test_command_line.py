@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from parley import Broker
-from parley.tools.cli import COMMANDS
+from parley.tools.cli import _MEANT, COMMANDS
 from parley.tools.cli.app import with_values
 from parley.tools.cli.common_options import one_action, required
 from parley.tools.cli.docs import TOOLS_PAGE, _parts_of, _root, help_of, tools_page
@@ -29,7 +29,15 @@ def test_without_a_command_the_commands_are_shown(parley: Parley) -> None:
 def test_a_mistyped_command_is_guessed(parley: Parley) -> None:
     typed = parley("topcis")
     assert typed.code == 1
-    assert "Did you mean 'topics'?" in typed.err
+    assert typed.err == "parley: unknown command 'topcis'. Did you mean `parley topics`? `parley --help` lists all.\n"
+    status = parley("status")
+    assert "Did you mean `parley doctor` or `parley metadata` or `parley top`?" in status.err
+    assert len(status.err.splitlines()) == 1
+    assert "Did you mean" not in parley("xyz").err
+
+
+def test_the_commands_that_are_suggested_exist() -> None:
+    assert {each.split()[0] for meant in _MEANT.values() for each in meant} <= COMMANDS.keys()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -90,6 +90,14 @@ COMMANDS: dict[str, Command] = {
     "docs": Command("docs", "generate the documentation pages that are derived from code", ""),
 }
 
+_MEANT: dict[str, tuple[str, ...]] = {
+    "status": ("doctor", "metadata", "top"),
+    "health": ("doctor",),
+    "brokers": ("metadata", "cluster"),
+    "migrate": ("coordination migrate",),
+    "users": ("configs", "acls"),
+}
+"""Words that users try, and the commands for them."""
 _USAGE = "Usage: parley COMMAND [OPTIONS]     (parley COMMAND --help describes a command)"
 
 
@@ -102,17 +110,21 @@ def main(arguments: list[str] | None = None) -> None:
     name = "version" if words[0] == "--version" else words[0]
     command = COMMANDS.get(name)
     if command is None:
-        import difflib
-
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f" Did you mean '{near[0]}'?" if near else ""
-        print(f"parley: unknown command '{name}'.{hint}\n\n{_overview()}", file=sys.stderr)
+        print(f"parley: unknown command '{name}'.{_suggestion(name)} `parley --help` lists all.", file=sys.stderr)
         sys.exit(1)
     module = import_module(f"parley.tools.cli.{command.module}")
     if name == "start":
         # `start` parses its options itself: importing typer would make a broker's start 10 % slower.
         sys.exit(guarded(lambda: _version() if "--version" in words[1:] else module.main(words[1:])))
     sys.exit(run(module.app, f"parley {name}", words[1:]))
+
+
+def _suggestion(name: str) -> str:
+    """Name the commands that the user may have meant, or return an empty string."""
+    import difflib
+
+    meant = _MEANT.get(name) or difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.7)
+    return f" Did you mean {' or '.join(f'`parley {each}`' for each in meant)}?" if meant else ""
 
 
 def _version() -> int:
