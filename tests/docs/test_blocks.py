@@ -33,6 +33,7 @@ OWN_TESTS = {
     "connect.md": "../pipeline/connect/test_page.py",
     "migrate-from-kafka.md": "test_migrating.py",
     "pipeline.md": "../pipeline/test_page.py",
+    "security.md": "test_security.py",
 }
 """Pages whose programs other tests run."""
 

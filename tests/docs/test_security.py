@@ -102,6 +102,15 @@ def test_the_deployment_works_as_it_is_shown(deployment: Deployment) -> None:
             path.write_text(text)
             path.chmod(0o600)
     _alice_sends_and_reads(deployment)
+    _alice_sends_with_the_program(deployment)
+
+
+def _alice_sends_with_the_program(deployment: Deployment) -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", deployment.here(program)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "acknowledged\n"), done.stderr
 
 
 def _alice_sends_and_reads(deployment: Deployment) -> None:

@@ -22,10 +22,10 @@ def described(topic: str, partitions: Collection[int], down: Collection[int]) ->
     """Say that these partitions have no leader, and that the brokers ``down`` with their replicas are down."""
     named = ", ".join(f"{topic}-{each}" for each in sorted(partitions)[:_NAMED_MAX])
     more = f" and {len(partitions) - _NAMED_MAX} more" if len(partitions) > _NAMED_MAX else ""
-    has = "has" if len(partitions) == 1 else "have"
+    state = "has no leader" if len(partitions) == 1 else "have no leader"
     ids = ", ".join(map(str, sorted(down)))
-    why = f": broker{'s' if len(down) > 1 else ''} {ids} {'are' if len(down) > 1 else 'is'} down" if down else ""
-    return f"{named}{more} {has} no leader{why}"
+    why = f": brokers {ids} are down" if len(down) > 1 else f": broker {ids} is down" if down else ""
+    return f"{named}{more} {state}{why}"
 
 
 def described_in(topic: MetadataResponse.MetadataResponseTopic, only: int | None = None) -> str:
