@@ -32,6 +32,12 @@ def test_partitions_without_a_leader_are_named(parley: Parley, monkeypatch: pyte
             read = parley("consume", *where, *more, "--timeout-ms", "10")
             assert (read.code, said in read.err.splitlines()) == (0, True), more
 
+        last = parley("tail", "t", "--no-follow", *where[:2])
+        assert (last.code, last.err) == (
+            1,
+            "Error: t-0 has no leader: broker 2 is down. Records can be read only from a leader.\n",
+        )
+
         monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"one\n")))
         monkeypatch.setattr(sending, "_PATIENCE_S", 0.1)
         sent = parley("produce", *where, "--producer-property", "message.timeout.ms=1000")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from parley.protocol.topic_partition import TopicPartition
+from parley.tools.cli import leaderless
 from parley.tools.cli.cluster_client import check, on_cluster
 from parley.tools.cli.consume.formatting import Formatter, json_formatter
 from parley.tools.cli.consume.reading import MISSING
@@ -112,6 +113,8 @@ async def _partitions(client: Client, topics: Sequence[str]) -> list[TopicPartit
                 f"The user lacks the right Describe or Read on the topic '{name}'. {topic_right('Read')}"
             )
         check(topic.error_code, doing=f"The topic '{name}' cannot be read")
+        if reason := leaderless.described_in(topic):
+            raise CommandError(f"{reason}. Records can be read only from a leader.")
         found += [(name, one.partition_index) for one in topic.partitions]
     return found
 
